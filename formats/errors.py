@@ -1,0 +1,127 @@
+"""Every error vidprep raises on purpose.
+
+    VidprepError                    path, stage, message; what failed, on which file, why, what to do
+    ├── SettingsError (ValueError)      a setting that cannot work; known before the first file is opened
+    ├── SourceError (ValueError)        a source list that cannot work: missing, colliding, malformed
+    ├── DestinationError (OSError)      a destination in use, made with other settings, or not writable
+    ├── ReadError (ValueError)          a source that cannot be opened or decoded
+    │   ├── NoVideoError                it opens, and holds nothing to show
+    │   ├── RefusedError                it is not what its name says: playlist, script, foreign protocol
+    │   ├── LimitError                  it goes past --max-pixels or --max-frames
+    │   └── DamagedError                it decodes with faults and --on-damage fail was asked
+    ├── PictureError (ValueError)       geometry or colour that the settings cannot make
+    ├── EncodeError (RuntimeError)      the encoder or the muxer failed
+    │   └── FfmpegError                 an ffmpeg process failed; carries its command and the end of its stderr
+    ├── DiskFullError (OSError)         no room left where the output goes
+    ├── VerifyError (ValueError)        the output is not what went in: count, PTS, keyframes, coded bytes
+    │   └── GateError                   the output is whole and falls short of a quality that was asked
+    ├── CrashedError (RuntimeError)     the child process that held the video died
+    ├── DeadlineError (TimeoutError)    the child process that held the video took too long
+    ├── ManifestError (ValueError)      a manifest or journal that cannot be read
+    └── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class VidprepError(Exception):
+    """Base of all: `message` says what failed and what to do; `path` and `stage` say where."""
+
+    stage = "run"
+
+    def __init__(self, message: str, *, path: str | Path | None = None, stage: str | None = None) -> None:
+        self.message = message
+        self.path = None if path is None else str(path)
+        if stage is not None:
+            self.stage = stage
+        super().__init__(message if self.path is None else f"{self.path}: {message}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process borders, where the default would call the class with one argument."""
+        return _rebuild, (type(self), self.__dict__.copy(), self.args)
+
+
+def _rebuild(kind: type[VidprepError], state: dict[str, object], args: tuple[object, ...]) -> VidprepError:
+    error = kind.__new__(kind)
+    error.__dict__.update(state)
+    error.args = args
+    return error
+
+
+class SettingsError(VidprepError, ValueError):
+    stage = "settings"
+
+
+class SourceError(VidprepError, ValueError):
+    stage = "plan"
+
+
+class DestinationError(VidprepError, OSError):
+    stage = "plan"
+
+
+class ReadError(VidprepError, ValueError):
+    stage = "read"
+
+
+class NoVideoError(ReadError):
+    pass
+
+
+class RefusedError(ReadError):
+    pass
+
+
+class LimitError(ReadError):
+    pass
+
+
+class DamagedError(ReadError):
+    pass
+
+
+class PictureError(VidprepError, ValueError):
+    stage = "picture"
+
+
+class EncodeError(VidprepError, RuntimeError):
+    stage = "encode"
+
+
+class FfmpegError(EncodeError):
+    """An ffmpeg process failed. command: as it was run. stderr_tail: its last lines."""
+
+    def __init__(self, message: str, *, command: list[str], stderr_tail: str, path: str | Path | None = None) -> None:
+        self.command = command
+        self.stderr_tail = stderr_tail
+        super().__init__(message, path=path)
+
+
+class DiskFullError(VidprepError, OSError):
+    stage = "encode"
+
+
+class VerifyError(VidprepError, ValueError):
+    stage = "verify"
+
+
+class GateError(VerifyError):
+    stage = "gate"
+
+
+class CrashedError(VidprepError, RuntimeError):
+    stage = "isolate"
+
+
+class DeadlineError(VidprepError, TimeoutError):
+    stage = "isolate"
+
+
+class ManifestError(VidprepError, ValueError):
+    stage = "manifest"
+
+
+class MissingError(VidprepError, ImportError):
+    stage = "settings"

@@ -1,0 +1,286 @@
+"""The manifest: one row per unit, failures too, in Parquet; and the journal that rows stand in until a run ends.
+
+    DST/manifest.parquet                     COLUMNS, then one column per label; page checksums on
+    DST/manifest-00003-of-00064.parquet      the part of one shard; parts are read as one
+    DST/.vidprep/journal.jsonl               one JSON object per finished unit, in the order they finished
+
+A journal line is written before its output takes its final name, so whatever has a final name has a row. A torn last
+line (the run was killed while writing it) is dropped; any other unreadable line is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vidprep.formats.errors import ManifestError
+from vidprep.formats.files import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANIFEST_NAME = "manifest.parquet"
+
+
+@dataclass(slots=True)
+class ManifestRow:
+    """One unit: where it came from, what was made of it, and what was measured. None where there is nothing to say.
+
+    source_frames: index of the source frame of every output frame, counted from the first frame shown; None means all
+    of them in order. keyframes: 0-based output frames.
+    """
+
+    id: str
+    file_name: str
+    source: str
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+    status: str = "failed"
+    stage: str | None = None
+    error: str | None = None
+    message: str | None = None
+    attempts: int = 1
+    warnings: list[str] = field(default_factory=list)
+    verified_in: str | None = None
+    source_size_bytes: int | None = None
+    source_mtime_ns: int | None = None
+    source_codec: str | None = None
+    source_width: int | None = None
+    source_height: int | None = None
+    source_frame_rate: float | None = None
+    source_num_frames: int | None = None
+    source_duration_seconds: float | None = None
+    source_rotation: int | None = None
+    source_is_vfr: bool | None = None
+    source_is_interlaced: bool | None = None
+    settings_digest: str | None = None
+    engine: str | None = None
+    encoder: str | None = None
+    encoder_version: str | None = None
+    crf: float | None = None
+    preset: str | None = None
+    codec: str | None = None
+    container: str | None = None
+    width: int | None = None
+    height: int | None = None
+    frame_rate_num: int | None = None
+    frame_rate_den: int | None = None
+    num_frames: int | None = None
+    duration_seconds: float | None = None
+    pixel_format: str | None = None
+    keyframe_interval_max: int | None = None
+    keyframes: list[int] | None = None
+    source_frames: list[int] | None = None
+    duplicated_frames: int | None = None
+    dropped_frames: int | None = None
+    size_bytes: int | None = None
+    sha256: str | None = None
+    psnr_y_db: float | None = None
+    psnr_yuv_db: float | None = None
+    psnr_y_p1_db: float | None = None
+    psnr_y_min_db: float | None = None
+    worst_frame: int | None = None
+    ssim: float | None = None
+    encode_seconds: float | None = None
+    cpu_seconds: float | None = None
+    labels: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Columns in order, labels under their own names (`label_` in front of a name that a column has)."""
+        values = {name: getattr(self, name) for name in COLUMN_NAMES}
+        return values | {label_column(name): value for name, value in self.labels.items()}
+
+    def as_json(self) -> str:
+        """One line of JSON; infinity is "inf", since JSON has no number for it."""
+        return json.dumps({name: _to_json(value) for name, value in self.as_dict().items()}, ensure_ascii=False)
+
+
+# Column -> type, in pyarrow's own names; `list<…>` marks lists.
+_INTS = {
+    "attempts": "int16", "source_size_bytes": "int64", "source_mtime_ns": "int64", "source_width": "int32",
+    "source_height": "int32", "source_num_frames": "int64", "source_rotation": "int16", "width": "int32",
+    "height": "int32", "frame_rate_num": "int64", "frame_rate_den": "int64", "num_frames": "int64",
+    "keyframe_interval_max": "int32", "keyframes": "list<int32>", "source_frames": "list<int32>",
+    "duplicated_frames": "int64", "dropped_frames": "int64", "size_bytes": "int64", "worst_frame": "int64",
+}  # fmt: skip
+_STRINGS = (
+    "id file_name source status stage error message verified_in source_codec settings_digest engine encoder "
+    "encoder_version preset codec container pixel_format sha256"
+).split()
+_BOOLS = ("source_is_vfr", "source_is_interlaced")
+COLUMN_NAMES = tuple(f.name for f in fields(ManifestRow) if f.name != "labels")
+COLUMNS: dict[str, str] = {
+    name: _INTS.get(name)
+    or ("string" if name in _STRINGS else "bool" if name in _BOOLS else "list<string>" if name == "warnings" else "double")
+    for name in COLUMN_NAMES
+}
+_DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")
+
+
+def label_column(name: str) -> str:
+    """The column that a label stands in."""
+    return f"label_{name}" if name in COLUMNS else name
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
+    """The row of one JSON object. Raises KeyError when id, file_name or source is missing."""
+    known = {name: values[name] for name in COLUMN_NAMES if name in values}
+    for name in _DOUBLES & known.keys():
+        if known[name] is not None:
+            known[name] = float(known[name])
+    known["warnings"] = list(known.get("warnings") or ())
+    labels = {}
+    for name, value in values.items():
+        if name not in COLUMNS:
+            bare = name.removeprefix("label_")
+            labels[bare if bare in COLUMNS else name] = value
+    for required in ("id", "file_name", "source"):
+        known[required]
+    return ManifestRow(**known, labels=labels)
+
+
+class Journal:
+    """Rows on their way to the manifest. One process appends; each row is one write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+
+    def append(self, row: ManifestRow) -> None:
+        if self._fd is None:
+            self._drop_torn_end()
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        line = (row.as_json() + "\n").encode()
+        written = os.write(self._fd, line)
+        while written < len(line):
+            written += os.write(self._fd, line[written:])
+
+    def rows(self) -> Iterator[ManifestRow]:
+        """Rows in the order they were written. Raises ManifestError on a line that is not the torn last one."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield row_from_dict(json.loads(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ManifestError(
+                        f"line {number} is no row ({error}); move the file away to begin again without its rows",
+                        path=self.path,
+                    ) from error
+
+    def clear(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _drop_torn_end(self) -> None:
+        try:
+            with self.path.open("r+b") as file:
+                position = file.seek(0, os.SEEK_END)
+                while position:
+                    step = min(position, 1 << 16)
+                    file.seek(position - step)
+                    newline = file.read(step).rfind(b"\n")
+                    if newline >= 0:
+                        file.truncate(position - step + newline + 1)
+                        return
+                    position -= step
+                file.truncate(0)
+        except FileNotFoundError:
+            pass
+
+
+def manifest_paths(destination: Path) -> list[Path]:
+    """The manifest and its parts, sorted; none yet is an empty list."""
+    return sorted(p for p in destination.glob("manifest*.parquet") if not p.name.startswith("."))
+
+
+def read_table(destination: Path, columns: list[str] | None = None) -> pa.Table | None:
+    """All rows of a destination as one table, or None when there is no manifest. Page checksums are checked.
+
+    columns: only these. Raises ManifestError with the file's name when one cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for path in manifest_paths(destination):
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                tables.append(file.read(columns=columns))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ManifestError(
+                f"cannot be read ({error}); move it away: its outputs are then made again", path=path
+            ) from error
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+
+def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:
+    """Write a manifest: the rows of `kept` that no new row replaces, then the new ones; sorted by id. The last row of
+    an id wins. Raises ManifestError when a label has values of unlike types.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    newest = {row.id: row for row in rows}
+    labels: dict[str, None] = {}
+    for row in newest.values():
+        labels.update(dict.fromkeys(label_column(name) for name in row.labels))
+    dicts = [row.as_dict() for row in newest.values()]
+    schema = arrow_schema()
+    arrays = [pa.array([d[name] for d in dicts], type=schema.field(name).type) for name in COLUMN_NAMES]
+    names = list(COLUMN_NAMES)
+    for label in labels:
+        values = [d.get(label) for d in dicts]
+        try:
+            arrays.append(pa.array(values))
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            arrays.append(pa.array([None if v is None else str(v) for v in values], type=pa.string()))
+        names.append(label)
+    table = pa.table(arrays, names=names)
+    if kept is not None:
+        replaced = pc.is_in(kept["id"], value_set=pa.array(list(newest), type=pa.string()))
+        try:
+            table = pa.concat_tables([kept.filter(pc.invert(replaced)), table], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise ManifestError(f"the new rows do not fit the old manifest: {error}", path=path) from error
+    table = table.sort_by("id")
+    with replacing(path) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def arrow_schema() -> pa.Schema:
+    """The manifest's own columns, without labels."""
+    import pyarrow as pa
+
+    def kind(text: str) -> pa.DataType:
+        if text.startswith("list<"):
+            return pa.list_(kind(text[5:-1]))
+        return pa.float64() if text == "double" else pa.bool_() if text == "bool" else getattr(pa, text)()
+
+    return pa.schema([(name, kind(text)) for name, text in COLUMNS.items()])

@@ -1,0 +1,88 @@
+"""Frozen values that cross modules. No I/O here, and no library but the standard one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+
+class FrameSize(NamedTuple):
+    """Width and height in pixels."""
+
+    width: int
+    height: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """What the numbers of a picture mean, as code points of ITU-T H.273.
+
+    matrix: 1 BT.709, 5 and 6 BT.601, 9 BT.2020 ...; 0 for RGB. full_range: False is 16-235.
+    """
+
+    matrix: int
+    primaries: int
+    transfer: int
+    full_range: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Orientation:
+    """What makes a stored picture upright: transpose first, then mirror. Covers all eight display matrices."""
+
+    transpose: bool = False
+    flip_horizontal: bool = False
+    flip_vertical: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """What the header of a source claims. Often wrong: counts and durations come from decoding.
+
+    duration_seconds: of the container, None when it says nothing. num_frames: 0 when it says nothing.
+    """
+
+    format_name: str
+    stream_index: int
+    num_video_streams: int
+    codec: str
+    decoder: str
+    width: int
+    height: int
+    pixel_format: str
+    time_base: Fraction
+    frame_rate: Fraction | None
+    sample_aspect_ratio: Fraction
+    duration_seconds: float | None
+    num_frames: int
+    has_alpha_layer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What one output is: the same for every frame of it.
+
+    time_base: seconds per tick of the frames' PTS. frame_rate: exact for constant rate, else None.
+    nominal_rate: what rate control may assume, never above 240.
+    """
+
+    size: FrameSize
+    pixel_format: str
+    colour: Colour
+    time_base: Fraction
+    frame_rate: Fraction | None
+    nominal_rate: Fraction
+
+
+def round_half_away(value: Fraction) -> int:
+    """Nearest integer, halves away from zero: AV_ROUND_NEAR_INF, the `round=near` of ffmpeg's fps filter."""
+    return int(value + Fraction(1, 2)) if value >= 0 else -int(Fraction(1, 2) - value)
+
+
+def rescale(ticks: int, from_base: Fraction, to_base: Fraction) -> int:
+    """Ticks of another time base, to the nearest, as av_rescale_q does."""
+    return round_half_away(ticks * from_base / to_base)

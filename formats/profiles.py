@@ -1,0 +1,338 @@
+"""What differs from one encoder or container to the next, one row each, and the options that are checked against a row.
+
+Adding an encoder is adding a row to ENCODERS; adding a container is adding a row to CONTAINERS. Nothing here opens
+or runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from vidprep.formats.errors import SettingsError
+
+CODECS = ("h264", "hevc", "vp9", "av1")
+TUNES = ("psnr", "visual", "fastdecode")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerProfile:
+    """One container. audio: the codecs it can hold. timescale: seconds per tick where the format fixes it."""
+
+    name: str
+    codecs: tuple[str, ...]
+    audio: tuple[str, ...]
+    options: Mapping[str, str]
+    milliseconds: bool
+
+
+CONTAINERS = {
+    row.name: row
+    for row in (
+        ContainerProfile(
+            "mp4",
+            CODECS,
+            ("copy", "aac", "opus"),
+            # The index in front; B-frames as negative offsets, so that the first PTS is 0 without an edit list.
+            {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"},
+            milliseconds=False,
+        ),
+        ContainerProfile(
+            "mkv",
+            CODECS,
+            ("copy", "aac", "opus"),
+            # bitexact: otherwise every run writes another segment UID.
+            {"cues_to_front": "1", "fflags": "+bitexact"},
+            milliseconds=True,
+        ),
+        ContainerProfile(
+            "webm",
+            ("vp9", "av1"),
+            ("copy", "opus"),
+            {"cues_to_front": "1", "fflags": "+bitexact"},
+            milliseconds=True,
+        ),
+    )
+}
+MUXERS = {"mp4": "mp4", "mkv": "matroska", "webm": "webm"}
+DEFAULT_CONTAINER = {"h264": "mp4", "hevc": "mp4", "vp9": "webm", "av1": "mp4"}
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderProfile:
+    """One encoder.
+
+    crf_option: the option that takes the quality; crf_range: its ends, best quality first. presets: slowest last where
+    they are names. params: name of the option that holds `key=value:…`, whose entries come from `params_of`.
+    options and params may hold {gop}, {keyint} (gop - 1), {threads} and {crf}. smallest: the smallest picture that
+    survives a round trip. max_rate: frames per second it accepts. in_process: PyAV has it; else `--engine ffmpeg`.
+    """
+
+    name: str
+    codec: str
+    pixel_formats: tuple[str, ...]
+    crf_option: str
+    crf_range: tuple[float, float]
+    crf_default: float
+    crf_is_whole: bool
+    preset_option: str
+    presets: tuple[str, ...]
+    preset_default: str
+    smallest: tuple[int, int]
+    options: Mapping[str, str]
+    params_option: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    tune_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tune_params: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    max_rate: int = 0
+    in_process: bool = True
+
+
+X26X_PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
+NVENC_PRESETS = tuple(f"p{n}" for n in range(1, 8))
+QSV_PRESETS = ("veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
+
+
+def _nvenc(codec: str, pixel_formats: tuple[str, ...]) -> EncoderProfile:
+    return EncoderProfile(
+        name=f"{codec}_nvenc",
+        codec=codec,
+        pixel_formats=pixel_formats,
+        crf_option="cq",
+        crf_range=(1, 51),
+        crf_default=23,
+        crf_is_whole=False,
+        preset_option="preset",
+        presets=NVENC_PRESETS,
+        preset_default="p5",
+        smallest=(160, 64),
+        options={"rc": "vbr", "b:v": "0", "g": "{gop}", "no-scenecut": "1", "strict_gop": "1", "forced-idr": "1"},
+        in_process=False,
+    )
+
+
+def _qsv(codec: str, pixel_formats: tuple[str, ...]) -> EncoderProfile:
+    return EncoderProfile(
+        name=f"{codec}_qsv",
+        codec=codec,
+        pixel_formats=pixel_formats,
+        crf_option="global_quality",
+        crf_range=(1, 51),
+        crf_default=23,
+        crf_is_whole=True,
+        preset_option="preset",
+        presets=QSV_PRESETS,
+        preset_default="medium",
+        smallest=(128, 96),
+        options={"g": "{gop}", "adaptive_i": "0", "idr_interval": "0"},
+        in_process=False,
+    )
+
+
+def _videotoolbox(codec: str, pixel_formats: tuple[str, ...]) -> EncoderProfile:
+    return EncoderProfile(
+        name=f"{codec}_videotoolbox",
+        codec=codec,
+        pixel_formats=pixel_formats,
+        crf_option="q:v",
+        crf_range=(100, 1),
+        crf_default=65,
+        crf_is_whole=True,
+        preset_option="",
+        presets=(),
+        preset_default="",
+        smallest=(64, 64),
+        options={"g": "{gop}"},
+        in_process=False,
+    )
+
+
+ENCODERS = {
+    row.name: row
+    for row in (
+        EncoderProfile(
+            name="libx264",
+            codec="h264",
+            pixel_formats=("yuv420p", "yuv422p", "yuv444p", "yuv420p10le", "yuv422p10le", "yuv444p10le"),
+            crf_option="crf",
+            crf_range=(0, 51),
+            crf_default=20,
+            crf_is_whole=False,
+            preset_option="preset",
+            presets=X26X_PRESETS,
+            preset_default="medium",
+            smallest=(2, 2),
+            options={"g": "{gop}", "keyint_min": "{gop}", "sc_threshold": "0", "a53cc": "0"},
+            params_option="x264-params",
+            # cpu-independent: without it AVX2 and AVX-512 machines write different bytes (+0.06 % size).
+            params={"open-gop": "0", "cpu-independent": "1"},
+            tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
+        ),
+        EncoderProfile(
+            name="libx265",
+            codec="hevc",
+            pixel_formats=("yuv420p", "yuv422p", "yuv444p", "yuv420p10le", "yuv422p10le", "yuv444p10le"),
+            crf_option="crf",
+            crf_range=(0, 51),
+            crf_default=20,
+            crf_is_whole=False,
+            preset_option="preset",
+            presets=X26X_PRESETS,
+            preset_default="medium",
+            smallest=(64, 64),
+            options={},
+            params_option="x265-params",
+            params={
+                "keyint": "{gop}",
+                "min-keyint": "{gop}",
+                "scenecut": "0",
+                "open-gop": "0",
+                "info": "0",
+                "log-level": "error",
+                "pools": "none",
+                "frame-threads": "{threads}",
+                "wpp": "0",
+            },
+            tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
+        ),
+        EncoderProfile(
+            name="libvpx-vp9",
+            codec="vp9",
+            pixel_formats=("yuv420p", "yuv422p", "yuv444p", "yuv420p10le", "yuv422p10le", "yuv444p10le"),
+            crf_option="crf",
+            crf_range=(0, 63),
+            crf_default=30,
+            crf_is_whole=True,
+            preset_option="cpu-used",
+            presets=tuple(str(n) for n in range(9)),
+            preset_default="4",
+            smallest=(2, 2),
+            options={"g": "{gop}", "keyint_min": "{gop}", "b": "0", "deadline": "good", "row-mt": "0"},
+        ),
+        EncoderProfile(
+            name="libsvtav1",
+            codec="av1",
+            pixel_formats=("yuv420p", "yuv420p10le"),
+            crf_option="crf",
+            crf_range=(1, 63),
+            crf_default=30,
+            crf_is_whole=True,
+            preset_option="preset",
+            presets=tuple(str(n) for n in range(14)),
+            preset_default="8",
+            smallest=(4, 4),
+            options={"g": "{gop}"},
+            params_option="svtav1-params",
+            params={"scd": "0", "lp": "{threads}", "lookahead": "8", "hierarchical-levels": "2"},
+            tune_params={"psnr": {"tune": "1"}, "visual": {"tune": "0"}, "fastdecode": {"tune": "1", "fast-decode": "1"}},
+            max_rate=240,
+        ),
+        _nvenc("h264", ("yuv420p", "yuv444p")),
+        _nvenc("hevc", ("yuv420p", "p010le", "yuv444p")),
+        _nvenc("av1", ("yuv420p", "p010le")),
+        _qsv("h264", ("nv12",)),
+        _qsv("hevc", ("nv12", "p010le")),
+        _qsv("vp9", ("nv12", "p010le")),
+        _qsv("av1", ("nv12", "p010le")),
+        _videotoolbox("h264", ("yuv420p", "nv12")),
+        _videotoolbox("hevc", ("yuv420p", "nv12", "p010le")),
+    )
+}
+DEFAULT_ENCODER = {"h264": "libx264", "hevc": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOptions:
+    """How one output is encoded. None means the default of the codec's row; `resolved` fills them in.
+
+    gop: a keyframe exactly every so many output frames. crf: in the encoder's own scale, smaller is finer.
+    Raises SettingsError when built with values that its row does not have.
+    """
+
+    codec: str = "h264"
+    encoder: str | None = None
+    container: str | None = None
+    gop: int = 16
+    crf: float | None = None
+    preset: str | None = None
+    tune: str = "psnr"
+    pixel_format: str | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.codec not in CODECS:
+            raise SettingsError(f"--codec {self.codec}: not one of {', '.join(CODECS)}")
+        if self.encoder is not None and self.encoder not in ENCODERS:
+            known = ", ".join(name for name, row in ENCODERS.items() if row.codec == self.codec)
+            raise SettingsError(f"--encoder {self.encoder}: unknown; for --codec {self.codec} there are {known}")
+        row = self.profile
+        if row.codec != self.codec:
+            raise SettingsError(f"--encoder {row.name} makes {row.codec}; say --codec {row.codec}, or leave it out")
+        box = CONTAINERS.get(self.container_name)
+        if box is None:
+            raise SettingsError(f"--container {self.container}: not one of {', '.join(CONTAINERS)}")
+        if self.codec not in box.codecs:
+            raise SettingsError(f"--container {box.name} holds {', '.join(box.codecs)}, not {self.codec}")
+        if not 1 <= self.gop <= 10_000:
+            raise SettingsError(f"--gop {self.gop}: give 1 to 10000 frames")
+        if self.crf is not None:
+            low, high = sorted(row.crf_range)
+            if not low <= self.crf <= high:
+                raise SettingsError(f"--crf {self.crf:g}: {row.name} takes {low:g} to {high:g}")
+            if row.crf_is_whole and self.crf != int(self.crf):
+                raise SettingsError(f"--crf {self.crf:g}: {row.name} takes whole numbers from {low:g} to {high:g}")
+        if self.preset is not None and self.preset not in row.presets:
+            allowed = ", ".join(row.presets) or "no presets"
+            raise SettingsError(f"--preset {self.preset}: {row.name} has {allowed}")
+        if self.tune not in TUNES:
+            raise SettingsError(f"--tune {self.tune}: not one of {', '.join(TUNES)}")
+        if self.pixel_format is not None and self.pixel_format not in row.pixel_formats:
+            allowed = ", ".join(row.pixel_formats)
+            raise SettingsError(f"--pixel-format {self.pixel_format}: {row.name} takes {allowed}")
+        if not 1 <= self.threads <= 256:
+            raise SettingsError(f"--encoder-threads {self.threads}: give 1 to 256")
+
+    @property
+    def profile(self) -> EncoderProfile:
+        return ENCODERS[self.encoder or DEFAULT_ENCODER[self.codec]]
+
+    @property
+    def container_name(self) -> str:
+        return self.container or DEFAULT_CONTAINER[self.codec]
+
+    @property
+    def resolved(self) -> EncoderOptions:
+        """The same, with every default filled in: what the settings digest is taken over."""
+        row = self.profile
+        return EncoderOptions(
+            codec=self.codec,
+            encoder=row.name,
+            container=self.container_name,
+            gop=self.gop,
+            crf=row.crf_default if self.crf is None else self.crf,
+            preset=row.preset_default if self.preset is None and row.presets else self.preset,
+            tune=self.tune,
+            pixel_format=self.pixel_format or row.pixel_formats[0],
+            threads=self.threads,
+        )
+
+    def library_options(self) -> dict[str, str]:
+        """Option names and values as libavcodec takes them, for PyAV and for the ffmpeg command alike."""
+        row, full = self.profile, self.resolved
+        assert full.crf is not None
+        values = {"gop": full.gop, "keyint": full.gop - 1, "threads": full.threads}
+
+        def fill(options: Mapping[str, str]) -> dict[str, str]:
+            return {name: text.format(**values) for name, text in options.items()}
+
+        options = {row.crf_option: f"{full.crf:g}"}
+        if full.preset:
+            options[row.preset_option] = full.preset
+        options |= fill(row.options) | fill(row.tune_options.get(full.tune, {}))
+        params = fill(row.params) | fill(row.tune_params.get(full.tune, {}))
+        if params:
+            options[row.params_option] = ":".join(f"{name}={value}" for name, value in params.items())
+        return options
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self.resolved)

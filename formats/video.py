@@ -1,0 +1,359 @@
+"""Video containers: sources opened with the doors shut, packets and frames out of them, encoded outputs into them.
+
+A source is hostile until shown otherwise. It is opened by absolute path with the `file:` prefix, so no name is taken
+for a protocol or an option; only the demuxers in DEMUXERS may read it, so no playlist or script is followed; only the
+file protocol is open, so nothing else is read and nothing is called. Each of these options has a test where it bites:
+libav ignores an unknown name in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import av
+import av.logging
+from av.container import InputContainer
+from av.error import FFmpegError as AvError
+from av.error import InvalidDataError
+from av.packet import Packet
+from av.stream import Disposition
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import EncodeError, LimitError, NoVideoError, ReadError, RefusedError
+from vidprep.formats.model import OutputFormat, VideoInfo
+from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderOptions
+
+DEMUXERS = (
+    "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,mxf,ogg,yuv4mpegpipe,gif,apng,dv,rm,ivf,h264,hevc,obu,m4v,mjpeg,"
+    "jpeg_pipe,vc1,h263,nut,gxf,wtv,bink,smk,roq,cavsvideo,vvc"
+)
+READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
+
+# Where one packet is one frame to show, so packets can be counted instead of decoded on the way to a cut.
+ONE_PACKET_ONE_FRAME = {"h264", "hevc", "av1", "vp9"}
+INDEXED = {"mov", "matroska"}
+
+# Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
+ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+
+SPAN_TOLERANCE_SECONDS = 0.5
+KEPT_LOG_LINES = 3
+HEAD_PACKETS = 64
+
+
+def file_url(path: str | Path) -> str:
+    """The one way to name a file to libav and ffmpeg: absolute, with the protocol said."""
+    return f"file:{os.path.abspath(path)}"  # noqa: PTH100 (Path.absolute keeps '..', which a symlink may change)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where decoding begins. origin_pts and frames_before: PTS of the first frame shown in the source, and how many
+    shown frames lie before the start that was asked; None when decoding begins at the beginning and so counts itself.
+    """
+
+    packets: Iterator[Packet[VideoStream]]
+    origin_pts: int | None = None
+    frames_before: int | None = None
+
+
+class Source:
+    """An opened source: its best video stream, decoded in display order, and what went wrong on the way.
+
+    Raises ReadError and its kin when opened. Not thread-safe. Close it, or use it in a `with`.
+    """
+
+    def __init__(self, path: str | Path, *, max_pixels: int, threads: int = 1) -> None:
+        self.path = str(path)
+        av.logging.set_level(av.logging.ERROR)
+        av.logging.set_skip_repeated(False)
+        self._capture = av.logging.Capture(local=False)
+        self._log = self._capture.__enter__()
+        self._log_count = 0
+        self._log_lines: list[str] = []
+        self._corrupt_packets = 0
+        self._undecodable_packets = 0
+        self._stopped: str | None = None
+        self._packets_seen = 0
+        self._ends: dict[int, float] = {}
+        try:
+            self._container = self._open(max_pixels)
+            self._stream = self._best_stream()
+            self.info = self._info()
+            if self.info.width * self.info.height > max_pixels:
+                raise LimitError(
+                    f"{self.info.width}x{self.info.height} is over the limit of {max_pixels} pixels; "
+                    "raise --max-pixels if it is meant to be so large",
+                    path=self.path,
+                )
+            self._decoder = self._make_decoder(max_pixels, threads)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        container = getattr(self, "_container", None)
+        if container is not None:
+            container.close()
+        if self._capture is not None:
+            self._capture.__exit__(None, None, None)
+            self._capture = None  # type: ignore[assignment]
+
+    def _open(self, max_pixels: int) -> InputContainer:
+        try:
+            return av.open(
+                file_url(self.path), "r", options=READ_OPTIONS | {"max_pixels": str(max_pixels)}, metadata_errors="replace"
+            )
+        except (AvError, OSError, ValueError) as error:
+            self._harvest()
+            said = "; ".join(self._log_lines)
+            if "not on whitelist" in said:
+                kind = re.search(r"[Nn]ot on whitelist.*?'([^']*)'", said)
+                what = f" ({kind[1]})" if kind else ""
+                raise RefusedError(
+                    f"refused: its content is a playlist, a script or a format that is no video file{what}", path=self.path
+                ) from error
+            if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+                raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
+            if os.path.getsize(self.path) == 0:  # noqa: PTH202
+                raise ReadError("is empty (0 bytes); fetch it again", path=self.path) from error
+            reason = said or getattr(error, "strerror", None) or str(error)
+            raise ReadError(f"is no video that can be read: {reason}", path=self.path) from error
+
+    def _best_stream(self) -> VideoStream:
+        pictures = Disposition.attached_pic | Disposition.timed_thumbnails
+        streams = [s for s in self._container.streams.video if not s.disposition & pictures]
+        if not streams:
+            held = ", ".join(sorted({s.type for s in self._container.streams})) or "nothing"
+            raise NoVideoError(f"holds no video (it holds {held})", path=self.path)
+        best = self._container.streams.best("video")
+        stream = best if isinstance(best, VideoStream) and best in streams else streams[0]
+        if stream.codec_context is None:
+            tag = getattr(stream, "codec_tag", "") or "unknown"
+            raise ReadError(f"no decoder for its video (codec tag {tag!r})", path=self.path)
+        return stream
+
+    def _info(self) -> VideoInfo:
+        stream, context = self._stream, self._stream.codec_context
+        name = self._container.format.name.split(",")[0]
+        codec = context.codec.canonical_name if hasattr(context.codec, "canonical_name") else context.codec.name
+        alpha = stream.metadata.get("alpha_mode") == "1" and codec in ALPHA_DECODERS
+        shape = stream.sample_aspect_ratio
+        duration = self._container.duration
+        assert stream.time_base is not None
+        return VideoInfo(
+            format_name=name,
+            stream_index=stream.index,
+            num_video_streams=len(self._container.streams.video),
+            codec=codec,
+            decoder=ALPHA_DECODERS[codec] if alpha else context.codec.name,
+            width=context.width,
+            height=context.height,
+            pixel_format=context.pix_fmt or "",
+            time_base=stream.time_base,
+            frame_rate=stream.average_rate or stream.guessed_rate,
+            sample_aspect_ratio=shape if shape else Fraction(1),
+            duration_seconds=duration / av.time_base if duration and duration > 0 else None,
+            num_frames=stream.frames,
+            has_alpha_layer=alpha,
+        )
+
+    def _make_decoder(self, max_pixels: int, threads: int) -> VideoCodecContext:
+        context = self._stream.codec_context
+        if self.info.has_alpha_layer:
+            context = VideoCodecContext.create(self.info.decoder, "r")
+            context.extradata = self._stream.codec_context.extradata
+        context.options = {"max_pixels": str(max_pixels)}
+        context.thread_count = threads
+        return context
+
+    def _harvest(self) -> None:
+        """Count what libav logged as an error since last time, and keep the first few lines."""
+        for _, name, text in self._log:
+            self._log_count += 1
+            if len(self._log_lines) < KEPT_LOG_LINES:
+                self._log_lines.append(f"{name}: {text.strip()}" if name else text.strip())
+        self._log.clear()
+
+    def packets(self) -> Iterator[Packet[VideoStream]]:
+        """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
+        demuxed = self._container.demux()
+        while True:
+            try:
+                packet = next(demuxed)
+            except StopIteration:
+                return
+            except (AvError, OSError) as error:
+                self._stopped = getattr(error, "strerror", None) or str(error)
+                return
+            if packet.pts is not None:
+                end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                self._ends[packet.stream_index] = max(end, self._ends.get(packet.stream_index, end))
+            if packet.stream_index != self._stream.index or not packet.size:
+                continue
+            self._packets_seen += 1
+            self._corrupt_packets += packet.is_corrupt
+            yield packet
+
+    def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
+        """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
+        self._log.clear()
+        for packet in packets:
+            yield from self._decoded(packet)
+        yield from self._decoded(None)
+
+    def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
+        try:
+            frames = self._decoder.decode(packet)
+        except InvalidDataError:
+            self._undecodable_packets += 1
+            frames = []
+        except (MemoryError, OSError, ValueError) as error:
+            if isinstance(error, MemoryError):
+                raise
+            raise ReadError(f"decode failed: {error}", path=self.path) from error
+        if self._log:
+            if any("exceeds specified max pixel count" in text for _, _, text in self._log):
+                raise LimitError("a frame is over --max-pixels", path=self.path)
+            self._harvest()
+        return frames
+
+    def enter_at(self, start_seconds: Fraction | None) -> Entry:
+        """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
+
+        Nothing is seeked: packets before that keyframe are counted and thrown away undecoded, which is exact where one
+        packet is one frame. Elsewhere, and without a start, the entry is the beginning. The first packet whose DTS
+        reaches the start proves that every packet before the start has been seen.
+        """
+        packets = self.packets()
+        if not start_seconds or self.info.codec not in ONE_PACKET_ONE_FRAME or self.info.format_name not in INDEXED:
+            return Entry(packets)
+        head = list(islice(packets, HEAD_PACKETS))
+        opening = head[0].pts if head and head[0].is_keyframe else None
+        if opening is None or any(packet.pts is None or packet.dts is None for packet in head):
+            return Entry(chain(head, packets))
+        origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
+        if origin is None:
+            return Entry(chain(head, packets))
+        start = origin + start_seconds / self.info.time_base
+        waiting: list[Packet[VideoStream]] = []
+        before = 0
+        for packet in chain(head, packets):
+            if packet.pts is None or packet.dts is None:
+                raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
+            if packet.is_keyframe and packet.pts <= start:
+                waiting.clear()
+            waiting.append(packet)
+            before += not packet.is_discard and origin <= packet.pts < start
+            if packet.dts >= start:
+                break
+        return Entry(chain(waiting, packets), origin_pts=origin, frames_before=before)
+
+    def damage(self, *, read_to_end: bool) -> list[str]:
+        """What shows that the source is not whole, a line each; empty when nothing does.
+
+        read_to_end: False when reading stopped on purpose, where a missing end means nothing.
+        """
+        self._harvest()
+        found = []
+        if self._log_count:
+            found.append(f"{self._log_count} decoding errors ({'; '.join(self._log_lines)})")
+        if self._undecodable_packets:
+            found.append(f"{self._undecodable_packets} packets could not be decoded")
+        if self._corrupt_packets:
+            found.append(f"{self._corrupt_packets} packets are marked corrupt")
+        if self._stopped:
+            found.append(f"reading stopped: {self._stopped}")
+        if read_to_end:
+            if self.info.num_frames > self._packets_seen:
+                found.append(f"cut short: the header says {self.info.num_frames} frames, {self._packets_seen} are there")
+            claimed, last = self.info.duration_seconds, max(self._ends.values(), default=0.0)
+            start = max(0.0, (self._container.start_time or 0) / av.time_base)
+            if claimed is not None and claimed - (last - start) > max(SPAN_TOLERANCE_SECONDS, 0.02 * claimed):
+                found.append(f"cut short: the header says {claimed:.2f} s, the data ends at {last - start:.2f} s")
+        return found
+
+
+class VideoWriter:
+    """Encodes frames and muxes packets into one file. What it wrote counts only after `close` returns.
+
+    Between `encode` and `mux` the packets belong to the caller, who measures them there. Raises EncodeError, OSError.
+    """
+
+    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat) -> None:
+        self.path = path
+        profile, box = options.profile, CONTAINERS[options.container_name]
+        self._container = av.open(
+            file_url(path), "w", format=MUXERS[box.name], container_options=dict(box.options)
+        )
+        try:
+            stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
+            assert isinstance(stream, VideoStream)
+            self.stream = stream
+            stream.time_base = output.time_base
+            context = stream.codec_context
+            context.width, context.height = output.size
+            context.pix_fmt = output.pixel_format
+            context.time_base = output.time_base
+            context.framerate = output.nominal_rate
+            context.sample_aspect_ratio = Fraction(1)
+            context.colorspace = output.colour.matrix
+            context.color_primaries = output.colour.primaries
+            context.color_trc = output.colour.transfer
+            context.color_range = 2 if output.colour.full_range else 1
+            context.thread_count = options.threads
+            if options.codec == "hevc" and box.name == "mp4":
+                context.codec_tag = "hvc1"
+            asked = options.library_options()
+            context.options = asked
+            try:
+                context.open()
+            except (AvError, OSError, ValueError) as error:
+                raise EncodeError(f"{profile.name} does not start at {output.size} {output.pixel_format}: {error}") from error
+            unknown = [name for name in context.options if name in asked]
+            if unknown:
+                raise EncodeError(f"{profile.name} of this libavcodec does not know {', '.join(unknown)}")
+            self.context = context
+        except BaseException:
+            self._container.close()
+            raise
+
+    @property
+    def container(self) -> av.container.OutputContainer:
+        return self._container
+
+    def encode(self, frame: VideoFrame | None, pts: int = 0) -> list[Packet[VideoStream]]:
+        """Packets that are ready after this frame; None flushes. The frame's own PTS and picture type are overwritten."""
+        if frame is not None:
+            frame.pts = pts
+            frame.time_base = self.context.time_base
+            frame.pict_type = 0
+        try:
+            return self.context.encode(frame)  # type: ignore[return-value]
+        except (AvError, ValueError) as error:
+            raise EncodeError(f"{self.context.name} failed: {error}") from error
+
+    def mux(self, packet: Packet[VideoStream], duration: int) -> None:
+        packet.stream = self.stream
+        packet.duration = duration
+        self._container.mux_one(packet)
+
+    def close(self) -> None:
+        """Write the index and close. Raises OSError when there is no room: mkv notices only here."""
+        self._container.close()

@@ -1,0 +1,1 @@
+"""vidprep.transcode: raw videos in, a verified training set out."""

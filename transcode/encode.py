@@ -1,0 +1,56 @@
+"""The in-process engine: frames into the encoder, its packets measured on the way to the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
+
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from vidprep.formats.model import OutputFormat
+from vidprep.formats.video import VideoWriter
+from vidprep.transcode.frames import OutputFrame
+from vidprep.transcode.picture import Painter
+from vidprep.transcode.quality import Measured, Verifier, check_decoder, check_file
+from vidprep.transcode.settings import RunSettings
+
+
+def encode_and_measure(
+    settings: RunSettings,
+    partial: Path,
+    output: OutputFormat,
+    painter: Painter,
+    frames: Iterable[OutputFrame],
+    source_indexes: list[int],
+) -> Measured:
+    """Write `partial` and prove it. source_indexes: filled with the source frame of every output frame.
+
+    Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
+    """
+    options = settings.encoder
+    writer = VideoWriter(partial, options, output)
+    durations: dict[int, int] = {}
+    try:
+        decoder = check_decoder(options.codec, writer.context.extradata)
+        verifier = Verifier(output, options.codec, decoder, gop=options.gop, every=settings.gate.verify_every)
+
+        def settle(packets: list[Packet[VideoStream]]) -> None:
+            for packet in packets:
+                verifier.check(packet)
+                assert packet.pts is not None
+                writer.mux(packet, durations.pop(packet.pts))
+
+        for item in frames:
+            frame = painter.paint(item.frame)
+            source_indexes.append(item.source_index)
+            durations[item.pts] = item.duration
+            verifier.expect(frame, item.pts)
+            settle(writer.encode(frame, item.pts))
+        settle(writer.encode(None))
+        measured = verifier.finish()
+    finally:
+        writer.close()
+    check_file(partial, measured, options.codec, output.time_base, gop=options.gop)
+    return measured

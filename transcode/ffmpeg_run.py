@@ -1,0 +1,202 @@
+"""The second engine, and the only place that builds or runs an ffmpeg command.
+
+The same filters, options and names as the in-process engine, as one command: for encoders that only a user's ffmpeg
+has, and as an independent witness. What it wrote is then measured in a second pass over the source.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import ffmpeg
+from av.error import FFmpegError as AvError
+
+from vidprep.formats.errors import DiskFullError, FfmpegError, MissingError, VerifyError
+from vidprep.formats.model import OutputFormat, VideoInfo, rescale
+from vidprep.formats.profiles import CONTAINERS, MUXERS
+from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.transcode.frames import DEINTERLACER, OutputFrame
+from vidprep.transcode.picture import Painter, Picture
+from vidprep.transcode.quality import Measured, Verifier
+from vidprep.transcode.settings import RunSettings
+
+STDERR_TAIL_BYTES = 4096
+PR_SET_PDEATHSIG = 1
+
+
+def find_ffmpeg(asked: str | None) -> str:
+    """The ffmpeg to run: as asked, else VIDPREP_FFMPEG, else on PATH, else the one in imageio-ffmpeg.
+
+    Raises MissingError when the one asked for is not there.
+    """
+    named = asked or os.environ.get("VIDPREP_FFMPEG")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise MissingError(f"no ffmpeg at {named}; give --ffmpeg the path of one, or leave it out")
+        return found
+    on_path = shutil.which("ffmpeg")
+    if on_path:
+        return on_path
+    import imageio_ffmpeg
+
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError as error:
+        raise MissingError("no ffmpeg here: install one, or give --ffmpeg its path") from error
+
+
+def ffmpeg_version(binary: str) -> str:
+    """The version that an ffmpeg says it has. Raises MissingError when it does not run."""
+    try:
+        told = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingError(f"{binary} does not run: {error}") from error
+    return told.split()[2] if told.startswith("ffmpeg version") else told.partition("\n")[0]
+
+
+def has_encoder(binary: str, encoder: str) -> bool:
+    """Whether this ffmpeg was built with the encoder (a driver may still be missing)."""
+    told = subprocess.run(
+        [binary, "-hide_banner", "-encoders"], capture_output=True, text=True, timeout=30, check=False
+    ).stdout
+    return any(line.split()[1:2] == [encoder] for line in told.splitlines())
+
+
+def filter_chain(picture: Picture, info: VideoInfo, settings: RunSettings, start: Fraction | None, end: Fraction | None) -> str:
+    """The whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
+    name, args = DEINTERLACER
+    chain = ["setpts=PTS-STARTPTS", f"{name}={args}"]
+    if start is not None or end is not None:
+        half = info.time_base / 2  # bwdif doubles the clock
+        trim = [f"start_pts={_ceil(start / half)}"] if start is not None else []
+        trim += [f"end_pts={_ceil(end / half)}"] if end is not None else []
+        chain += [f"trim={':'.join(trim)}", "setpts=PTS-STARTPTS"]
+    rate = settings.retime.frame_rate
+    if rate is not None:
+        chain.append(f"fps={rate}:round=near")
+    colour = picture.colour
+    chain += [
+        picture.chain,
+        "setsar=1",
+        f"setparams=range={'pc' if colour.full_range else 'tv'}:color_primaries={colour.primaries}"
+        f":color_trc={colour.transfer}:colorspace={colour.matrix}",
+        "sidedata=mode=delete:type=DISPLAYMATRIX",
+    ]
+    return ",".join(chain)
+
+
+def _ceil(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)
+
+
+def build_command(
+    binary: str, source: str, partial: Path, picture: Picture, output: OutputFormat, info: VideoInfo,
+    settings: RunSettings, start: Fraction | None, end: Fraction | None,
+) -> list[str]:  # fmt: skip
+    """The command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
+    options = settings.encoder
+    box = CONTAINERS[options.container_name]
+    reading = {"autorotate": "0", "threads": "1", "max_pixels": settings.limits.max_pixels} | READ_OPTIONS
+    if info.has_alpha_layer:
+        reading["c:v"] = info.decoder
+    writing: dict[str, object] = {
+        "map": f"0:{info.stream_index}",
+        "vf": filter_chain(picture, info, settings, start, end),
+        "fps_mode": "passthrough",
+        "enc_time_base": f"{output.time_base.numerator}/{output.time_base.denominator}",
+        "c:v": options.profile.name,
+        "pix_fmt": output.pixel_format,
+        "threads": options.threads,
+        "map_metadata": -1,
+        "map_chapters": -1,
+        "f": MUXERS[box.name],
+    }
+    writing |= {f"{name}:v" if name == "b" else name: value for name, value in options.library_options().items()}
+    if box.name == "mp4":
+        writing["video_track_timescale"] = _timescale(output.time_base)
+        if options.codec == "hevc":
+            writing["tag:v"] = "hvc1"
+    writing |= box.options
+    node = ffmpeg.input(file_url(source), **reading).output(file_url(partial), **writing)
+    command = ffmpeg.compile(
+        node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_threads", "1"), cmd=binary, overwrite_output=True
+    )
+    return [str(part) for part in command]
+
+
+def _timescale(time_base: Fraction) -> int:
+    """Ticks per second that hold the time base exactly, at least 10000 as the mp4 muxer would choose."""
+    scale = time_base.denominator
+    while scale < 10_000:
+        scale *= 2
+    return scale
+
+
+def run_ffmpeg(command: list[str], path: str) -> None:
+    """Run it to the end. Its stderr goes to a file, so it never blocks; the end of it is kept.
+
+    Raises FfmpegError with command and stderr tail, DiskFullError when that says there is no room.
+    """
+    with tempfile.TemporaryFile() as stderr:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, check=False,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )  # fmt: skip
+        except OSError as error:
+            raise FfmpegError(f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path) from error
+        size = stderr.seek(0, os.SEEK_END)
+        stderr.seek(max(0, size - STDERR_TAIL_BYTES))
+        tail = stderr.read().decode("utf-8", "replace").strip()
+    if done.returncode:
+        if "No space left on device" in tail or "File too large" in tail or done.returncode == -signal.SIGXFSZ:
+            raise DiskFullError("ffmpeg found no room left", path=path)
+        last = " | ".join(tail.splitlines()[-3:]) or "it said nothing"
+        raise FfmpegError(f"ffmpeg ended with {done.returncode}: {last}", command=command, stderr_tail=tail, path=path)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def measure_file(
+    settings: RunSettings, partial: Path, output: OutputFormat, painter: Painter, frames: Iterable[OutputFrame],
+    source_indexes: list[int],
+) -> Measured:  # fmt: skip
+    """Measure a finished file against the frames it should hold, one packet for each frame.
+
+    source_indexes: filled with the source frame of every output frame. Raises VerifyError.
+    """
+    options = settings.encoder
+    try:
+        with av.open(file_url(partial), options=READ_OPTIONS) as container:
+            if len(container.streams.video) != 1:
+                raise VerifyError(f"the file has {len(container.streams.video)} video streams")
+            stream = container.streams.video[0]
+            stream.thread_count = 1
+            verifier = Verifier(output, options.codec, stream.codec_context, gop=options.gop, every=settings.gate.verify_every)
+            packets = (packet for packet in container.demux(stream) if packet.size)
+            assert stream.time_base is not None
+            for item in frames:
+                source_indexes.append(item.source_index)
+                verifier.expect(painter.paint(item.frame), rescale(item.pts, output.time_base, stream.time_base))
+                packet = next(packets, None)
+                if packet is not None:
+                    verifier.check(packet, "container")
+            for packet in packets:
+                verifier.check(packet, "container")
+            return verifier.finish()
+    except (AvError, OSError) as error:
+        raise VerifyError(f"the file does not read back: {error}") from error
+

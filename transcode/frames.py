@@ -1,0 +1,331 @@
+"""The frames of a source: in order, on a true time line, progressive, cut, and at the rate that was asked.
+
+Decoded frames come in display order, and that order is kept. Their timestamps may be missing, doubled or swapped
+(packed B-frames in AVI, VC-1 in WMV); they are sorted onto the frames, and said. Time 0 is the first frame shown.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+import av
+from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
+
+from vidprep.formats.errors import LimitError, NoVideoError, ReadError
+from vidprep.formats.model import round_half_away
+from vidprep.formats.video import Source
+
+# Frames that are held back while their timestamps are put in order; swaps are between neighbours wherever seen.
+REORDER_FRAMES = 3
+DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
+
+
+@dataclass(slots=True)
+class SourceFrame:
+    """A frame of the source. pts, end_pts: ticks from the first frame shown. index: 0-based from there, also in a cut."""
+
+    frame: VideoFrame
+    pts: int
+    end_pts: int
+    index: int
+
+
+@dataclass(slots=True)
+class OutputFrame:
+    """A frame of the output before scaling. pts, duration: ticks of the output's time base."""
+
+    frame: VideoFrame
+    pts: int
+    duration: int
+    source_index: int
+
+
+class _Timed(NamedTuple):
+    """A frame on the time line. pts: ticks. duration: what its packet says, 0 when it says nothing."""
+
+    frame: VideoFrame
+    pts: int
+    duration: int
+
+
+@dataclass(slots=True)
+class SourceFacts:
+    """What reading showed; complete when the frames have been drained.
+
+    origin_pts: the source's own PTS of the first frame of the cut. duration: ticks from there to the end of the last.
+    """
+
+    num_frames: int = 0
+    origin_pts: int = 0
+    duration: int = 0
+    is_vfr: bool = False
+    is_interlaced: bool = False
+    num_deinterlaced: int = 0
+    stamps_sorted: int = 0
+    stamps_joined: int = 0
+    stamps_guessed: int = 0
+    stamps_nudged: int = 0
+    read_to_end: bool = False
+    steps: set[int] = field(default_factory=set)
+
+
+def source_frames(
+    source: Source, facts: SourceFacts, *, start: Fraction | None, end: Fraction | None, max_frames: int
+) -> Iterator[SourceFrame]:
+    """Progressive frames of the cut [start, end), seconds from the first frame shown; all of them without a cut.
+
+    Raises NoVideoError when there are none, LimitError past max_frames.
+    """
+    entry = source.enter_at(start)
+    time_base = source.info.time_base
+    rate = source.info.frame_rate
+    step = max(1, round(1 / (rate * time_base))) if rate else 1
+    decoded = source.decode(entry.packets)
+    placed = _on_time_line(_limited(decoded, max_frames), step, facts)
+    frames = _with_ends(_deinterlaced(placed, facts), step)
+
+    origin = entry.origin_pts
+    index = -1
+    found = False
+    for frame, pts, end_pts in frames:
+        if origin is None:
+            origin = pts
+        time = (pts - origin) * time_base
+        if entry.frames_before is None:
+            index += 1
+        if start is not None and time < start:
+            continue
+        if end is not None and time >= end:
+            break
+        if entry.frames_before is not None:
+            index = index + 1 if found else entry.frames_before
+        if not found:
+            found, facts.origin_pts = True, pts
+        facts.num_frames += 1
+        facts.duration = end_pts - facts.origin_pts
+        facts.steps.add(end_pts - pts)
+        yield SourceFrame(frame, pts - origin, end_pts - origin, index)
+    else:
+        facts.read_to_end = True
+    facts.is_vfr = _is_vfr(facts.steps, time_base)
+    if not found:
+        raise NoVideoError(_nothing_found(source, start, end), path=source.path)
+
+
+def _nothing_found(source: Source, start: Fraction | None, end: Fraction | None) -> str:
+    damage = "; ".join(source.damage(read_to_end=True))
+    if start is None and end is None:
+        return f"no frame could be decoded{': ' + damage if damage else ''}"
+    span = f"{float(start or 0):g} s to {'the end' if end is None else f'{float(end):g} s'}"
+    claimed = source.info.duration_seconds
+    length = "" if claimed is None else f"; the source is {claimed:.3f} s long"
+    return f"the cut from {span} holds no frame{length}{': ' + damage if damage else ''}"
+
+
+def _is_vfr(steps: set[int], time_base: Fraction) -> bool:
+    """Frame intervals differ by more than 2.5 ms + 2 %: more than the rounding of a millisecond grid."""
+    if len(steps) < 2:
+        return False
+    low, high = min(steps) * time_base, max(steps) * time_base
+    return high - low > Fraction(25, 10_000) + low / 50
+
+
+def _limited(frames: Iterator[VideoFrame], max_frames: int) -> Iterator[VideoFrame]:
+    for count, frame in enumerate(frames, 1):
+        if count > max_frames:
+            raise LimitError(f"holds more than {max_frames} frames; raise --max-frames if it is meant to")
+        yield frame
+
+
+def _on_time_line(frames: Iterable[VideoFrame], step: int, facts: SourceFacts) -> Iterator[_Timed]:
+    """Each frame with its timestamp: in order, none missing. step: ticks of a frame whose time nobody knows."""
+    held: deque[VideoFrame] = deque()
+    stamps: list[int] = []
+    newest: int | None = None  # the largest stamp read
+    last: int | None = None  # the stamp given out last
+    usual = step
+    shift = 0
+
+    def give() -> _Timed:
+        nonlocal last, usual, shift
+        stamp = heapq.heappop(stamps)
+        if last is not None:
+            if stamp + shift < last:  # time jumped back by more than a swap: join where it left off
+                shift = last + usual - stamp
+                facts.stamps_joined += 1
+            usual = max(1, stamp + shift - last) if stamp + shift > last else usual
+        last = stamp + shift
+        frame = held.popleft()
+        return _Timed(frame, last, frame.duration or 0)
+
+    for frame in frames:
+        if frame.pts is None:
+            stamp = 0 if newest is None else newest + usual
+            facts.stamps_guessed += 1
+        else:
+            stamp = frame.pts
+            facts.stamps_sorted += newest is not None and stamp < newest
+        newest = stamp if newest is None else max(newest, stamp)
+        held.append(frame)
+        heapq.heappush(stamps, stamp)
+        if len(held) > REORDER_FRAMES:
+            yield give()
+    while held:
+        yield give()
+
+
+def _deinterlaced(frames: Iterable[_Timed], facts: SourceFacts) -> Iterator[_Timed]:
+    """Interlaced frames made progressive by bwdif, which looks one frame back and one ahead; the count stays.
+
+    The filter starts at the first interlaced frame, fed with the one before it: the same frames as if it had run from
+    the beginning, and no cost for progressive video.
+    """
+    previous: VideoFrame | None = None
+    running: _Bwdif | None = None
+    for timed in frames:
+        frame = timed.frame
+        interlaced = frame.interlaced_frame
+        facts.num_deinterlaced += interlaced
+        if running is not None and not running.takes(frame):
+            yield from running.finish()
+            running = previous = None
+        if running is None and interlaced:
+            facts.is_interlaced = True
+            running = _Bwdif(frame)
+            if previous is not None and running.takes(previous):
+                running.prime(previous)
+        if running is None:
+            yield timed
+            previous = frame
+        else:
+            yield from running.push(timed)
+    if running is not None:
+        yield from running.finish()
+
+
+class _Bwdif:
+    def __init__(self, frame: VideoFrame) -> None:
+        self._shape = (frame.width, frame.height, frame.format.name)
+        # The graph must outlive its contexts: without this reference the process crashes.
+        self._graph = av.filter.Graph()
+        self._graph.threads = 1
+        self._source = add_buffer(self._graph, frame, Fraction(1))
+        name, args = DEINTERLACER
+        filter_ = self._graph.add(name, args)
+        self._sink = self._graph.add("buffersink")
+        self._source.link_to(filter_)
+        filter_.link_to(self._sink)
+        self._graph.configure()
+        self._inside: deque[_Timed | None] = deque()
+        self._count = 0
+
+    def takes(self, frame: VideoFrame) -> bool:
+        return self._shape == (frame.width, frame.height, frame.format.name)
+
+    def prime(self, frame: VideoFrame) -> None:
+        """The frame before the first one that counts; what comes out for it is dropped."""
+        for _ in self._step(frame, None):
+            raise ReadError("the deinterlacer gave a frame too early")
+
+    def push(self, timed: _Timed) -> Iterator[_Timed]:
+        yield from self._step(timed.frame, timed)
+
+    def finish(self) -> Iterator[_Timed]:
+        yield from self._step(None, None)
+        if self._inside:
+            raise ReadError(f"the deinterlacer kept {len(self._inside)} frames")
+
+    def _step(self, frame: VideoFrame | None, timed: _Timed | None) -> Iterator[_Timed]:
+        if frame is not None:
+            frame.pts = self._count
+            frame.time_base = Fraction(1)
+            self._count += 1
+            self._inside.append(timed)
+        self._source.push(frame)
+        while True:
+            try:
+                done = self._sink.pull()
+            except (BlockingIOError, EOFError):
+                return
+            except AvError as error:
+                raise ReadError(f"deinterlacing failed: {error}") from error
+            assert isinstance(done, VideoFrame)
+            entered = self._inside.popleft()
+            if entered is not None:
+                yield _Timed(done, entered.pts, entered.duration)
+
+
+def add_buffer(graph: av.filter.Graph, frame: VideoFrame, time_base: Fraction) -> av.filter.FilterContext:
+    """A buffer source that says everything about the frame: what PyAV's own template drops makes scale guess colours."""
+    return graph.add(
+        "buffer",
+        f"video_size={frame.width}x{frame.height}:pix_fmt={frame.format.name}:time_base={time_base.numerator}/"
+        f"{time_base.denominator}:pixel_aspect=1/1:colorspace={frame.colorspace}:range={frame.color_range}",
+    )
+
+
+def _with_ends(frames: Iterable[_Timed], step: int) -> Iterator[tuple[VideoFrame, int, int]]:
+    """Each frame with its start and its end: the next frame's start; for the last one its own duration.
+
+    A duration that is missing or one tick says nothing (FLV, Matroska): the step before it stands in.
+    """
+    held: _Timed | None = None
+    usual = step
+    for timed in frames:
+        if held is not None:
+            yield held.frame, held.pts, timed.pts
+            usual = timed.pts - held.pts or usual
+        held = timed
+    if held is not None:
+        yield held.frame, held.pts, held.pts + (held.duration if held.duration > 1 else usual)
+
+
+def retimed(frames: Iterable[SourceFrame], rate: Fraction | None, time_base: Fraction, facts: SourceFacts) -> Iterator[OutputFrame]:
+    """At a constant rate, or with their own times when `rate` is None. At least one frame comes out of one.
+
+    Constant: with o(t) = round(t · rate), output k is the last source frame with o(PTS) <= k, and there are o(end) of
+    them: the frames of ffmpeg's `setpts=PTS-STARTPTS,fps=rate:round=near`. One tick of the output is 1/rate.
+    """
+    if rate is None:
+        yield from _own_times(frames, facts)
+        return
+    origin = 0
+    current: SourceFrame | None = None
+    count = 0
+    for frame in frames:
+        if current is None:
+            origin = frame.pts
+        due = round_half_away((frame.pts - origin) * time_base * rate)
+        while current is not None and count < due:
+            yield OutputFrame(current.frame, count, 1, current.index)
+            count += 1
+        current = frame
+    if current is not None:
+        total = max(1, round_half_away((current.end_pts - origin) * time_base * rate))
+        for number in range(count, total):
+            yield OutputFrame(current.frame, number, 1, current.index)
+
+
+def _own_times(frames: Iterable[SourceFrame], facts: SourceFacts) -> Iterator[OutputFrame]:
+    """The source's own times from 0. A frame that would not come after the one before it is moved one tick behind it."""
+    origin: int | None = None
+    held: OutputFrame | None = None
+    for frame in frames:
+        if origin is None:
+            origin = frame.pts
+        pts = frame.pts - origin
+        if held is not None:
+            if pts <= held.pts:
+                pts = held.pts + 1
+                facts.stamps_nudged += 1
+            held.duration = pts - held.pts
+            yield held
+        held = OutputFrame(frame.frame, pts, max(1, frame.end_pts - origin - pts), frame.index)
+    if held is not None:
+        yield held

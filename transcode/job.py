@@ -1,0 +1,275 @@
+"""The story of one unit, top to bottom: open, decode, cut, retime, scale, encode, measure, close, check, row.
+
+`run_job` is the one place that catches broadly: whatever happens to a unit becomes its row. The output is left under
+its partial name; whoever runs the job gives it its final one when the row is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+
+import av
+
+from vidprep.formats.errors import (
+    DamagedError,
+    DiskFullError,
+    GateError,
+    LimitError,
+    PictureError,
+    ReadError,
+    VidprepError,
+)
+from vidprep.formats.files import is_disk_full, sha256_of
+from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.model import OutputFormat, VideoInfo
+from vidprep.formats.video import Source
+from vidprep.transcode.encode import encode_and_measure
+from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
+from vidprep.transcode.frames import SourceFacts, retimed, source_frames
+from vidprep.transcode.picture import Painter
+from vidprep.transcode.quality import Measured
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources import Unit
+
+MAX_NOMINAL_RATE = Fraction(240)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path."""
+
+    unit: Unit
+    settings: RunSettings
+    file_name: str
+    partial: str
+    attempt: int = 1
+    ffmpeg: str = "ffmpeg"
+    decode_threads: int = 1
+
+
+def new_row(job: Job) -> ManifestRow:
+    """A row that knows what was asked, and nothing yet of what came out."""
+    unit, encoder = job.unit, job.settings.encoder.resolved
+    return ManifestRow(
+        id=unit.id,
+        file_name=job.file_name,
+        source=unit.path,
+        start_seconds=unit.start_seconds,
+        end_seconds=unit.end_seconds,
+        attempts=job.attempt,
+        source_size_bytes=unit.size_bytes,
+        source_mtime_ns=unit.mtime_ns,
+        settings_digest=job.settings.digest,
+        engine=job.settings.engine,
+        encoder=encoder.encoder,
+        crf=encoder.crf,
+        preset=encoder.preset,
+        codec=encoder.codec,
+        container=encoder.container,
+        pixel_format=encoder.pixel_format,
+        labels=dict(unit.labels),
+    )
+
+
+def run_job(job: Job) -> ManifestRow:
+    """Make one output and say what it is. Never raises: a failure is a row with status "failed" and nothing on disk."""
+    row = new_row(job)
+    started, cpu_started = time.perf_counter(), _cpu_seconds()
+    try:
+        _transcode(job, row)
+        row.status = "ok"
+    except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
+        Path(job.partial).unlink(missing_ok=True)
+        fail(row, error)
+    row.encode_seconds = time.perf_counter() - started
+    row.cpu_seconds = _cpu_seconds() - cpu_started
+    return row
+
+
+def fail(row: ManifestRow, error: Exception) -> None:
+    """Write a failure into its row: stage, class and message; a bug of ours with the place where it happened."""
+    if is_disk_full(error) and not isinstance(error, DiskFullError):
+        error = DiskFullError(f"no room left on the device or under the file size limit for {row.file_name}")
+    elif isinstance(error, MemoryError):
+        error = ReadError("ran out of memory; allow fewer --jobs, or lower --max-pixels", stage="memory")
+    row.status = "failed"
+    row.error = type(error).__name__
+    if isinstance(error, VidprepError):
+        row.stage, row.message = error.stage, error.message
+    else:
+        where = traceback.extract_tb(error.__traceback__)[-3:]
+        trail = " < ".join(f"{Path(step.filename).name}:{step.lineno} {step.name}" for step in reversed(where))
+        row.stage, row.message = "run", f"{error} ({trail})"
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _transcode(job: Job, row: ManifestRow) -> None:
+    unit, settings = job.unit, job.settings
+    before = _stat(unit.path)
+    row.source_size_bytes, row.source_mtime_ns = before.st_size, before.st_mtime_ns
+    partial = Path(job.partial)
+    facts = SourceFacts()
+
+    with Source(unit.path, max_pixels=settings.limits.max_pixels, threads=job.decode_threads) as source:
+        info = source.info
+        _describe_header(row, info)
+        start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
+        decoded = source_frames(source, facts, start=start, end=end, max_frames=settings.limits.max_frames)
+        first = next(decoded)
+        pixel_format = settings.encoder.resolved.pixel_format or "yuv420p"
+        painter = Painter(first.frame, info, settings, pixel_format)
+        output = _output_format(painter, info, settings)
+        _describe_picture(row, painter, output)
+        row.warnings.extend(painter.picture.said)
+
+        timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts)
+        source_indexes: list[int] = []
+        if settings.engine == "ffmpeg":
+            command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
+            run_ffmpeg(command, unit.path)
+            measured = measure_file(settings, partial, output, painter, timed, source_indexes)
+            row.verified_in = "second pass"
+        else:
+            measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes)
+            row.verified_in = "same pass"
+        _describe_frames(row, facts, source_indexes, settings, info, output)
+        row.warnings.extend(_remarks(facts, info, painter))
+        damage = source.damage(read_to_end=facts.read_to_end)
+    if unit.end_seconds is not None and facts.read_to_end:
+        shown = (unit.start_seconds or 0) + float(facts.duration * info.time_base)
+        if unit.end_seconds - shown > 0.001:
+            row.warnings.append(f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s")
+    if damage:
+        row.warnings.append("damaged: " + "; ".join(damage))
+        if settings.on_damage == "fail":
+            raise DamagedError(row.warnings.pop(), path=unit.path)
+    after = _stat(unit.path)
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
+
+    _describe_output(row, measured, partial)
+    if unit.start_seconds is None and unit.end_seconds is None and (row.size_bytes or 0) > before.st_size:
+        row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {before.st_size}")
+    floor = settings.gate.min_psnr_db
+    if floor is not None and measured.quality.psnr_y_db < floor:
+        raise GateError(f"PSNR-Y {measured.quality.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; lower --crf", path=unit.path)
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        raise ReadError(f"cannot be read: {error.strerror}", path=path) from error
+
+
+def _exact(seconds: float | None) -> Fraction | None:
+    """The decimal that was written: 0.04 means 1/25, not the float below it."""
+    return None if seconds is None else Fraction(repr(float(seconds)))
+
+
+def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> OutputFormat:
+    rate = settings.retime.frame_rate
+    profile = settings.encoder.profile
+    size = painter.picture.size
+    if size.width < profile.smallest[0] or size.height < profile.smallest[1]:
+        low = "x".join(str(n) for n in profile.smallest)
+        raise PictureError(f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec")
+    if size.width * size.height > settings.limits.max_pixels:
+        raise LimitError(f"the output would be {size}, over --max-pixels {settings.limits.max_pixels}")
+    nominal = rate or info.frame_rate or Fraction(25)
+    return OutputFormat(
+        size=size,
+        pixel_format=painter.picture.pixel_format,
+        colour=painter.picture.colour,
+        time_base=1 / rate if rate else info.time_base,
+        frame_rate=rate,
+        nominal_rate=min(max(nominal, Fraction(1)), MAX_NOMINAL_RATE),
+    )
+
+
+def _describe_header(row: ManifestRow, info: VideoInfo) -> None:
+    row.source_codec = info.codec
+    row.source_width, row.source_height = info.width, info.height
+    if info.num_video_streams > 1:
+        row.warnings.append(f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken")
+
+
+def _describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat) -> None:
+    row.source_width, row.source_height = painter.source.size
+    row.source_rotation = painter.source.rotation_degrees
+    row.width, row.height = output.size
+    row.pixel_format = output.pixel_format
+    row.encoder_version = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
+
+
+def _describe_frames(
+    row: ManifestRow, facts: SourceFacts, indexes: list[int], settings: RunSettings, info: VideoInfo, output: OutputFormat
+) -> None:
+    duration = facts.duration * info.time_base
+    row.source_num_frames = facts.num_frames
+    row.source_duration_seconds = float(duration)
+    row.source_frame_rate = float(facts.num_frames / duration) if duration else None
+    row.source_is_vfr = facts.is_vfr
+    row.source_is_interlaced = facts.is_interlaced
+    distinct = len(set(indexes))
+    row.duplicated_frames = len(indexes) - distinct
+    row.dropped_frames = facts.num_frames - distinct
+    if indexes != list(range(facts.num_frames)):
+        row.source_frames = indexes
+    rate = output.frame_rate or _constant_rate(facts, info)
+    if rate is not None:
+        row.frame_rate_num, row.frame_rate_den = rate.numerator, rate.denominator
+    row.duration_seconds = float(len(indexes) / output.frame_rate) if output.frame_rate else float(duration)
+
+
+def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
+    """The rate that the source's steps keep to, within the rounding of one tick."""
+    if len(facts.steps) == 1:
+        return 1 / (next(iter(facts.steps)) * info.time_base)
+    rate = info.frame_rate
+    if rate and all(abs(step * info.time_base - 1 / rate) <= info.time_base for step in facts.steps):
+        return rate
+    return None
+
+
+def _remarks(facts: SourceFacts, info: VideoInfo, painter: Painter) -> list[str]:
+    said = []
+    if facts.num_deinterlaced:
+        said.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
+    if facts.stamps_sorted:
+        said.append(f"{facts.stamps_sorted} timestamps ran backwards and were sorted")
+    if facts.stamps_joined:
+        said.append(f"time jumped back {facts.stamps_joined} times; joined where it left off")
+    if facts.stamps_guessed:
+        said.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
+    if facts.stamps_nudged:
+        said.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+    if painter.num_changes:
+        said.append(f"the picture changed {painter.num_changes} times; later sizes fitted into {painter.picture.size}")
+    if painter.source.rotation_degrees % 90:
+        said.append(f"rotated by {painter.source.rotation_degrees} degrees; turned to the nearest right angle")
+    if info.has_alpha_layer and not painter.source.has_alpha:
+        said.append("its alpha layer was not decoded")
+    return said
+
+
+def _describe_output(row: ManifestRow, measured: Measured, partial: Path) -> None:
+    quality = measured.quality
+    row.num_frames = measured.num_frames
+    row.keyframe_interval_max = measured.keyframe_interval_max
+    row.keyframes = list(measured.keyframes)
+    row.psnr_y_db, row.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
+    row.psnr_y_p1_db, row.psnr_y_min_db = quality.psnr_y_p1_db, quality.psnr_y_min_db
+    row.worst_frame, row.ssim = quality.worst_frame, quality.ssim
+    row.size_bytes = partial.stat().st_size
+    row.sha256 = sha256_of(partial)

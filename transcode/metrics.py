@@ -1,0 +1,123 @@
+"""PSNR and SSIM of two frames, by libavfilter's own psnr and ssim filters, in this process.
+
+The figures are those of `ffmpeg -lavfi psnr` and `-lavfi ssim` to the last digit, because it is the same code.
+Sources: PSNR is 10·log10(peak² / MSE); `psnr_avg` weighs the planes by their number of samples, as ffmpeg's psnr filter
+does; SSIM after Wang, Bovik, Sheikh and Simoncelli, IEEE Trans. Image Processing 13(4), 2004, in the 8x8 overlapped
+form of ffmpeg's ssim filter, `All` weighing the planes by their number of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import av
+from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
+
+from vidprep.formats.errors import VerifyError
+from vidprep.formats.model import Colour, FrameSize
+
+
+class FrameScore(NamedTuple):
+    """mse_y, mse_yuv: mean squared error of the luma plane and of all samples. ssim: of all planes, 1 is equal."""
+
+    mse_y: float
+    mse_yuv: float
+    ssim: float
+
+
+class FrameScorer:
+    """Scores pairs of frames of one size, pixel format and colour. Holds a filter graph; not thread-safe."""
+
+    def __init__(self, size: FrameSize, pixel_format: str, colour: Colour) -> None:
+        self._graph = graph = av.filter.Graph()
+        graph.threads = 1
+        shape = f"video_size={size.width}x{size.height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1"
+        # Matrix and range do not enter the formulas; the same on both sides, they keep the graph from converting.
+        shape += f":colorspace={colour.matrix}:range={2 if colour.full_range else 1}"
+        self._distorted = graph.add("buffer", shape, name="distorted")
+        self._reference = graph.add("buffer", shape, name="reference")
+        split, psnr, ssim = graph.add("split"), graph.add("psnr"), graph.add("ssim")
+        self._sink = graph.add("buffersink")
+        self._reference.link_to(split)
+        self._distorted.link_to(psnr, 0, 0)
+        split.link_to(psnr, 0, 1)
+        psnr.link_to(ssim, 0, 0)
+        split.link_to(ssim, 1, 1)
+        ssim.link_to(self._sink)
+        graph.configure()
+        self._count = 0
+
+    def score(self, reference: VideoFrame, distorted: VideoFrame) -> FrameScore:
+        """Both frames lose their PTS here."""
+        for frame in (reference, distorted):
+            frame.pts = self._count
+            frame.time_base = Fraction(1)
+        self._count += 1
+        try:
+            self._reference.push(reference)
+            self._distorted.push(distorted)
+            told = self._sink.pull().metadata
+        except (AvError, OSError, ValueError) as error:
+            raise VerifyError(f"scoring failed: {error}") from error
+        mse_yuv = told.get("lavfi.psnr.mse_avg")
+        if mse_yuv is None:
+            raise VerifyError("libavfilter's psnr filter left no score")
+        return FrameScore(float(told.get("lavfi.psnr.mse.y", mse_yuv)), float(mse_yuv), float(told["lavfi.ssim.All"]))
+
+
+def psnr_db(mse: float, peak: int) -> float:
+    """Peak signal-to-noise ratio in dB of a mean squared error; inf when it is 0."""
+    return math.inf if mse == 0 else 10 * math.log10(peak * peak / mse)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityReport:
+    """Over the scored frames: PSNR of the mean MSE, its 1st percentile and minimum per frame, mean SSIM; in dB.
+
+    worst_frame: 0-based number of the output frame with the lowest PSNR-Y. num_scored: frames that were scored.
+    """
+
+    psnr_y_db: float
+    psnr_yuv_db: float
+    psnr_y_p1_db: float
+    psnr_y_min_db: float
+    worst_frame: int
+    ssim: float
+    num_scored: int
+
+
+class QualitySums:
+    """Scores as they come, and the report over them. Keeps 8 bytes a frame."""
+
+    def __init__(self) -> None:
+        self._numbers = array("l")
+        self._mse_y = array("d")
+        self._mse_yuv_sum = 0.0
+        self._ssim_sum = 0.0
+
+    def add(self, number: int, score: FrameScore) -> None:
+        self._numbers.append(number)
+        self._mse_y.append(score.mse_y)
+        self._mse_yuv_sum += score.mse_yuv
+        self._ssim_sum += score.ssim
+
+    def report(self, peak: int) -> QualityReport:
+        """1st percentile by nearest rank: the ceil(n/100)-th lowest. Raises VerifyError when nothing was scored."""
+        count = len(self._mse_y)
+        if not count:
+            raise VerifyError("no frame was scored")
+        worst_first = sorted(self._mse_y, reverse=True)
+        return QualityReport(
+            psnr_y_db=psnr_db(math.fsum(self._mse_y) / count, peak),
+            psnr_yuv_db=psnr_db(self._mse_yuv_sum / count, peak),
+            psnr_y_p1_db=psnr_db(worst_first[math.ceil(count / 100) - 1], peak),
+            psnr_y_min_db=psnr_db(worst_first[0], peak),
+            worst_frame=self._numbers[self._mse_y.index(worst_first[0])],
+            ssim=self._ssim_sum / count,
+            num_scored=count,
+        )

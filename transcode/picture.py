@@ -1,0 +1,329 @@
+"""What a picture becomes: upright, square pixels, the size and colours that were asked, as one chain of filters.
+
+The chain is text that libavfilter understands, so both engines run the very same one. Every scale names algorithm,
+`accurate_rnd+bitexact`, and range and matrix on both sides: left implicit, engines differ, and so do CPUs.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import av
+from av.error import FFmpegError as AvError
+from av.sidedata.sidedata import Type as SideDataType
+from av.video.frame import VideoFrame
+
+from vidprep.formats.errors import PictureError
+from vidprep.formats.model import Colour, FrameSize, Orientation, VideoInfo
+from vidprep.transcode.frames import add_buffer
+from vidprep.transcode.settings import RunSettings, Scale
+
+# Code points of ITU-T H.273 and the names that the scale filter has for them.
+BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 1, 2, 4, 5, 6, 7, 9
+MATRIX_NAMES = {
+    BT709: "bt709", FCC: "fcc", BT470BG: "bt601", SMPTE170M: "bt601", SMPTE240M: "smpte240m", BT2020: "bt2020",
+}  # fmt: skip
+PQ, HLG = 16, 18
+HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
+HD_LINES = 720
+RANGE_NAMES = {True: "full", False: "limited"}
+STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePicture:
+    """What the first frame shows of itself: what every decision about the picture is taken from."""
+
+    size: FrameSize
+    pixel_format: str
+    sample_aspect_ratio: Fraction
+    orientation: Orientation
+    rotation_degrees: int
+    tagged: Colour
+    codec: str
+
+    @property
+    def is_rgb(self) -> bool:
+        return self.pixel_format.startswith(("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer"))
+
+    @property
+    def has_alpha(self) -> bool:
+        return self.pixel_format.startswith(("yuva", "rgba", "bgra", "argb", "abgr", "gbra", "ya8", "ya16", "pal8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row."""
+
+    size: FrameSize
+    pixel_format: str
+    colour: Colour
+    filters: tuple[tuple[str, str], ...]
+    said: tuple[str, ...]
+
+    @property
+    def chain(self) -> str:
+        """The filters as ffmpeg's -vf takes them; `null` when there are none."""
+        return ",".join(f"{name}={args}" if args else name for name, args in self.filters) or "null"
+
+
+def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
+    """The facts of a decoded frame; of its container only the shape of a pixel, which has the last word there."""
+    orientation, degrees = _orientation(frame)
+    return SourcePicture(
+        size=FrameSize(frame.width, frame.height),
+        pixel_format=frame.format.name,
+        sample_aspect_ratio=info.sample_aspect_ratio,
+        orientation=orientation,
+        rotation_degrees=degrees,
+        tagged=Colour(int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2),
+        codec=info.codec,
+    )
+
+
+def _orientation(frame: VideoFrame) -> tuple[Orientation, int]:
+    """The display matrix as transpose and flips, and its angle in degrees counter-clockwise as FFmpeg prints it.
+
+    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
+    is no multiple of 90 degrees goes to the nearest one.
+    """
+    for data in frame.side_data:  # type: ignore[attr-defined]
+        if data.type == SideDataType.DISPLAYMATRIX:
+            a, b, _, c, d, *_ = struct.unpack("<9i", bytes(data)[:36])
+            if abs(b) + abs(c) > abs(a) + abs(d):
+                return Orientation(True, flip_horizontal=c < 0, flip_vertical=b < 0), int(frame.rotation)
+            return Orientation(False, flip_horizontal=a < 0, flip_vertical=d < 0), int(frame.rotation)
+    return Orientation(), 0
+
+
+def plan_picture(source: SourcePicture, settings: RunSettings, pixel_format: str, like: Picture | None = None) -> Picture:
+    """The picture that settings make of this source.
+
+    like: what the output already is, when a source changes half way: the same size, fitted with padding, and colours.
+    Raises PictureError for what cannot be made.
+    """
+    said: list[str] = []
+    colour_in = _input_colour(source, said)
+    colour_out, tone_map = _output_colour(source, colour_in, settings, said)
+    if like is not None:
+        colour_out = like.colour
+    shape = _Shape.of(source, settings.scale, like.size if like else None, said)
+
+    filters: list[tuple[str, str]] = []
+    picture = source.pixel_format
+    if source.has_alpha:
+        said.append("alpha composited over black")
+        deep = any(mark in picture for mark in ("10", "12", "16", "64"))
+        picture = "gbrap16le" if deep else "gbrap"
+        rgb = replace(colour_in, full_range=True)
+        filters += [_scale(source.size, colour_in, rgb, settings.scale.scaler), ("format", picture), ("premultiply", "inplace=1")]
+        colour_in = rgb
+    if shape.trim is not None:
+        filters.append(("crop", f"{shape.trim.width}:{shape.trim.height}:0:0"))
+    stored = shape.trim or source.size
+    if stored != shape.scaled or picture != pixel_format or colour_in.full_range or tone_map or colour_in.matrix != colour_out.matrix:
+        transfers = ""
+        if tone_map:  # at the size of the output: it is by far the dearest step
+            filters += [_scale(shape.scaled, colour_in, colour_in, settings.scale.scaler), ("format", picture)]
+            name = HDR_TRANSFERS[source.tagged.transfer][0]
+            transfers = f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
+        name, args = _scale(shape.scaled, colour_in, colour_out, settings.scale.scaler)
+        filters += [(name, args + transfers), ("format", pixel_format)]
+    turn = source.orientation
+    if turn.transpose:
+        filters.append(("transpose", "cclock_flip"))
+    if turn.flip_horizontal:
+        filters.append(("hflip", ""))
+    if turn.flip_vertical:
+        filters.append(("vflip", ""))
+    if shape.crop:
+        filters.append(("crop", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}"))
+    if shape.pad:
+        filters.append(("pad", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}:black"))
+    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said))
+
+
+class Painter:
+    """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
+
+    A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
+    """
+
+    def __init__(self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str) -> None:
+        self._info, self._settings, self._pixel_format = info, settings, pixel_format
+        self.source = describe(first, info)
+        self.picture = plan_picture(self.source, settings, pixel_format)
+        self.num_changes = 0
+        self._graph: _Graph | None = None
+        self._last: tuple[VideoFrame, VideoFrame] | None = None
+        self._key = _key(first)
+        self._build(first, self.picture)
+
+    def _build(self, frame: VideoFrame, picture: Picture) -> None:
+        self._graph = _Graph(frame, picture.filters) if picture.filters else None
+
+    def paint(self, frame: VideoFrame) -> VideoFrame:
+        if self._last is not None and self._last[0] is frame:
+            return self._last[1]
+        key = _key(frame)
+        if key != self._key:
+            changed = plan_picture(describe(frame, self._info), self._settings, self._pixel_format, like=self.picture)
+            self.num_changes += 1
+            self._key = key
+            self._build(frame, changed)
+        painted = frame if self._graph is None else self._graph.run(frame)
+        self._last = (frame, painted)
+        return painted
+
+
+def _key(frame: VideoFrame) -> tuple[object, ...]:
+    """What makes another chain of filters necessary when it changes."""
+    return (
+        frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, frame.color_trc,
+    )  # fmt: skip
+
+
+class _Graph:
+    """A chain of filters that gives one frame for one frame."""
+
+    def __init__(self, frame: VideoFrame, filters: tuple[tuple[str, str], ...]) -> None:
+        # The graph must outlive its contexts: without this reference the process crashes.
+        self._graph = av.filter.Graph()
+        self._graph.threads = 1
+        self._source = last = add_buffer(self._graph, frame, Fraction(1))
+        for name, args in filters:
+            added = self._graph.add(name, args or None)
+            last.link_to(added)
+            last = added
+        self._sink = self._graph.add("buffersink")
+        last.link_to(self._sink)
+        try:
+            self._graph.configure()
+        except (AvError, ValueError) as error:
+            chain = ",".join(f"{name}={args}" for name, args in filters)
+            raise PictureError(f"libavfilter does not take {chain}: {error}") from error
+
+    def run(self, frame: VideoFrame) -> VideoFrame:
+        try:
+            self._source.push(frame)
+            painted = self._sink.pull()
+        except (AvError, OSError, ValueError) as error:
+            raise PictureError(f"filtering a frame failed: {error}") from error
+        assert isinstance(painted, VideoFrame)
+        return painted
+
+
+def _scale(size: FrameSize, colour_in: Colour, colour_out: Colour, scaler: str) -> tuple[str, str]:
+    return "scale", (
+        f"{size.width}:{size.height}:flags={scaler}+accurate_rnd+bitexact"
+        f":in_range={RANGE_NAMES[colour_in.full_range]}:out_range={RANGE_NAMES[colour_out.full_range]}"
+        f":in_color_matrix={MATRIX_NAMES[colour_in.matrix]}:out_color_matrix={MATRIX_NAMES[colour_out.matrix]}"
+    )
+
+
+def _input_colour(source: SourcePicture, said: list[str]) -> Colour:
+    """What the source's numbers mean; a guess where it does not say, and then it is said."""
+    lines = source.size.height
+    guess = BT709 if lines >= HD_LINES else SMPTE170M
+    tagged = source.tagged
+    matrix, full = tagged.matrix, tagged.full_range
+    if source.is_rgb:
+        matrix, full = guess, True
+    elif matrix not in MATRIX_NAMES:
+        if matrix not in (0, UNSPECIFIED, 3):
+            raise PictureError(f"its colour matrix (H.273 code {matrix}) is none that can be converted")
+        grey = source.pixel_format.startswith(("gray", "mono", "ya"))
+        if not grey:
+            said.append(f"colour matrix not tagged; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines")
+        matrix = guess
+    if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not tagged.full_range):
+        full = True
+    family = {BT709: BT709, BT2020: BT2020, SMPTE240M: SMPTE240M, BT470BG: BT470BG}.get(matrix, SMPTE170M)
+    known = (0, UNSPECIFIED, 3)
+    primaries = tagged.primaries if tagged.primaries not in known else family
+    transfer = tagged.transfer if tagged.transfer not in known else {BT2020: 14, SMPTE240M: 7, BT709: 1}.get(family, 6)
+    if source.is_rgb:
+        primaries, transfer = family, {BT709: 1}.get(family, 6)
+    return Colour(matrix, primaries, transfer, full)
+
+
+def _output_colour(source: SourcePicture, colour: Colour, settings: RunSettings, said: list[str]) -> tuple[Colour, bool]:
+    """Limited range, the matrix of the source; BT.709 and True when high dynamic range has to be tone-mapped."""
+    if colour.transfer in HDR_TRANSFERS:
+        name = HDR_TRANSFERS[colour.transfer][1]
+        if not settings.keeps_hdr:
+            said.append(f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)")
+            return Colour(BT709, BT709, BT709), True
+        said.append(f"{name} kept")
+    return Colour(colour.matrix, colour.primaries, colour.transfer), False
+
+
+def _even(value: Fraction | float) -> int:
+    """The nearest even number, at least 2."""
+    return max(2, 2 * int(Fraction(value) / 2 + Fraction(1, 2)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """trim: even part of an odd picture that is not scaled. scaled: after scaling, before turning. final: what is seen.
+
+    offset: where the crop begins, or where the picture lies in the padding.
+    """
+
+    trim: FrameSize | None
+    scaled: FrameSize
+    final: FrameSize
+    offset: tuple[int, int]
+    crop: bool = False
+    pad: bool = False
+
+    @staticmethod
+    def of(source: SourcePicture, scale: Scale, forced: FrameSize | None, said: list[str]) -> _Shape:
+        stored, turned = source.size, source.orientation.transpose
+        ratio = source.sample_aspect_ratio
+        if not Fraction(1, 20) <= ratio <= 20:
+            said.append(f"sample aspect ratio {ratio} is absurd; taken for 1:1")
+            ratio = Fraction(1)
+        width, height = Fraction(stored.width) * ratio, Fraction(stored.height)
+        if turned:
+            width, height = height, width
+
+        target = forced or scale.size
+        if target is None:
+            return _Shape._by_short_side(source, scale, width, height, said)
+        fit = "pad" if forced else scale.fit
+        zoom = {"pad": min, "crop": max, "stretch": min}[fit](target.width / width, target.height / height)
+        grows = zoom > 1 if fit != "stretch" else target.width > width or target.height > height
+        if grows and not scale.upscale and fit != "pad":
+            raise PictureError(
+                f"shown at {round(width)}x{round(height)} it is smaller than {target}; allow --upscale, or say --fit pad"
+            )
+        if grows and not scale.upscale:
+            zoom = Fraction(1)
+        inner = target
+        if fit == "pad":
+            inner = FrameSize(min(target.width, _even(width * zoom)), min(target.height, _even(height * zoom)))
+        elif fit == "crop":
+            inner = FrameSize(max(target.width, _even(width * zoom)), max(target.height, _even(height * zoom)))
+        left, top = abs(target.width - inner.width) // 4 * 2, abs(target.height - inner.height) // 4 * 2
+        scaled = FrameSize(inner.height, inner.width) if turned else inner
+        return _Shape(None, scaled, target, (left, top), crop=fit == "crop" and inner != target, pad=fit == "pad" and inner != target)
+
+    @staticmethod
+    def _by_short_side(source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, said: list[str]) -> _Shape:
+        short = min(width, height)
+        zoom = Fraction(scale.short_side) / short if scale.short_side else Fraction(1)
+        if zoom > 1 and not scale.upscale:
+            zoom = Fraction(1)
+        final = FrameSize(_even(width * zoom), _even(height * zoom))
+        turned = source.orientation.transpose
+        trim = None
+        stored = source.size
+        if zoom == 1 and source.sample_aspect_ratio == 1 and (stored.width % 2 or stored.height % 2) and min(stored) > 1:
+            trim = FrameSize(stored.width // 2 * 2, stored.height // 2 * 2)
+            said.append(f"odd size {stored} cropped to {trim}")
+            final = FrameSize(trim.height, trim.width) if turned else trim
+        scaled = FrameSize(final.height, final.width) if turned else final
+        return _Shape(trim, scaled, final, (0, 0))

@@ -1,0 +1,256 @@
+"""Proof of one output: what went into the encoder against what comes out of it, and then against what is on disk.
+
+Packets are decoded as they leave the encoder and compared, n-th with n-th, with the very frames that went in. What was
+measured is remembered as one checksum a packet, so the closed file can be held against it without decoding it again.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import VerifyError
+from vidprep.formats.framing import payload_checksum
+from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.transcode.metrics import FrameScorer, QualityReport, QualitySums
+
+# Native decoders but for AV1, where libavcodec's own needs hardware.
+CHECK_DECODERS = {"h264": "h264", "hevc": "hevc", "vp9": "vp9", "av1": "libdav1d"}
+KEPT_GOP_BYTES = 8 << 20
+
+
+def peak_of(pixel_format: str) -> int:
+    return 1023 if "10" in pixel_format else 255
+
+
+def frame_checksum(frame: VideoFrame) -> int:
+    """CRC-32 of the visible samples of all planes: lines end in padding that holds anything."""
+    checksum = 0
+    sample_bytes = 2 if peak_of(frame.format.name) > 255 else 1
+    for plane in frame.planes:
+        data, line, width = memoryview(plane), plane.line_size, plane.width * sample_bytes
+        if line == width:
+            checksum = zlib.crc32(data[: width * plane.height], checksum)
+        else:
+            for start in range(0, line * plane.height, line):
+                checksum = zlib.crc32(data[start : start + width], checksum)
+    return checksum
+
+
+class _GopFrames:
+    """The decoded frames of one GOP: as they are while they are small, as checksums where they would be much memory."""
+
+    def __init__(self) -> None:
+        self._frames: list[VideoFrame | int] = []
+        self._bytes = 0
+
+    def add(self, frame: VideoFrame) -> None:
+        self._bytes += sum(plane.buffer_size for plane in frame.planes)
+        self._frames.append(frame if self._bytes <= KEPT_GOP_BYTES else frame_checksum(frame))
+
+    def checksums(self) -> list[int]:
+        return [item if isinstance(item, int) else frame_checksum(item) for item in self._frames]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of one output: as many entries as packets, in decode order."""
+
+    quality: QualityReport
+    num_frames: int
+    pts: array[int]
+    is_keyframe: bytearray
+    checksums: array[int]
+    first_gop: list[int]
+    last_gop: list[int]
+    keyframes: tuple[int, ...]
+    keyframe_interval_max: int
+
+
+class Verifier:
+    """Compares what leaves an encoder with what went in, frame by frame, in bounded memory.
+
+    Call `expect` for each frame before its packets come, `check` for each packet, then `finish`. Raises VerifyError.
+    """
+
+    def __init__(self, output: OutputFormat, codec: str, decoder: VideoCodecContext, *, gop: int, every: int) -> None:
+        self._output = output
+        self._codec = codec
+        self._decoder = decoder
+        self._gop = gop
+        self._every = every
+        self._scorer = FrameScorer(output.size, output.pixel_format, output.colour)
+        self._sums = QualitySums()
+        self._expected: deque[tuple[int, VideoFrame]] = deque()
+        self._num_decoded = 0
+        self._pts = array("q")
+        self._is_keyframe = bytearray()
+        self._checksums = array("L")
+        self._first_gop: list[int] = []
+        self._gop_frames = _GopFrames()
+        self._keyframe_pts: set[int] = set()
+        self._keyframes: list[int] = []
+
+    @property
+    def frames_in_flight(self) -> int:
+        return len(self._expected)
+
+    def expect(self, frame: VideoFrame, pts: int) -> None:
+        self._expected.append((pts, frame))
+
+    def check(self, packet: Packet[VideoStream], framing: str = "encoder") -> None:
+        """framing: "encoder" for packets as encoders give them, "container" for packets that were demuxed."""
+        if packet.pts is None:
+            raise VerifyError("the encoder gave a packet without a timestamp")
+        self._pts.append(packet.pts)
+        self._is_keyframe.append(packet.is_keyframe)
+        self._checksums.append(payload_checksum(bytes(packet), self._codec, framing))
+        if packet.is_keyframe:
+            self._keyframe_pts.add(packet.pts)
+        self._decode(packet)
+
+    def finish(self) -> Measured:
+        """Drain the decoder; every frame that went in must have come out. Then the keyframe contract."""
+        self._decode(None)
+        count = self._num_decoded
+        if self._expected:
+            raise VerifyError(f"{count + len(self._expected)} frames went in, {count} came out")
+        if len(self._pts) != count:
+            raise VerifyError(f"{count} frames are in {len(self._pts)} packets")
+        due = list(range(0, count, self._gop))
+        if self._keyframes != due:
+            wrong = sorted(set(self._keyframes) ^ set(due))[0]
+            state = "missing" if wrong in due else "too many"
+            raise VerifyError(f"a keyframe every {self._gop} frames was asked; at frame {wrong} one is {state}")
+        ends = [*due[1:], count]
+        return Measured(
+            quality=self._sums.report(peak_of(self._output.pixel_format)),
+            num_frames=count,
+            pts=self._pts,
+            is_keyframe=self._is_keyframe,
+            checksums=self._checksums,
+            first_gop=self._first_gop or self._gop_frames.checksums(),
+            last_gop=self._gop_frames.checksums(),
+            keyframes=tuple(due),
+            keyframe_interval_max=max((end - start for start, end in zip(due, ends, strict=True)), default=0),
+        )
+
+    def _decode(self, packet: Packet[VideoStream] | None) -> None:
+        try:
+            frames = self._decoder.decode(packet)
+        except (AvError, ValueError) as error:
+            raise VerifyError(f"the output does not decode at frame {self._num_decoded}: {error}") from error
+        for frame in frames:
+            self._compare(frame)
+
+    def _compare(self, frame: VideoFrame) -> None:
+        number = self._num_decoded
+        if not self._expected:
+            raise VerifyError(f"frame {number} came out and none more went in")
+        pts, reference = self._expected.popleft()
+        size, format_ = self._output.size, self._output.pixel_format
+        if frame.pts != pts:
+            raise VerifyError(f"frame {number} went in at tick {pts} and came out at {frame.pts}")
+        if (frame.width, frame.height) != size or frame.format.name != format_:
+            raise VerifyError(
+                f"frame {number} went in as {size} {format_} and came out as {frame.width}x{frame.height} {frame.format.name}"
+            )
+        if pts in self._keyframe_pts:
+            self._keyframe_pts.discard(pts)
+            self._keyframes.append(number)
+        if number % self._gop == 0:
+            if number == self._gop:
+                self._first_gop = self._gop_frames.checksums()
+            self._gop_frames = _GopFrames()
+        self._gop_frames.add(frame)
+        if number % self._every == 0:
+            self._sums.add(number, self._scorer.score(reference, frame))
+        self._num_decoded += 1
+
+
+def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction, *, gop: int) -> int:
+    """Hold the closed file against what was measured; returns its duration in ticks of its own time base.
+
+    The same number of packets, PTS, keyframe flags and coded bytes (container framing undone); its first and its last
+    GOP are decoded from the file, the last one after a seek, and equal. Raises VerifyError.
+    """
+    try:
+        with av.open(file_url(path), options=READ_OPTIONS) as container:
+            if len(container.streams.video) != 1:
+                raise VerifyError(f"the file has {len(container.streams.video)} video streams")
+            stream = container.streams.video[0]
+            file_base = stream.time_base
+            assert file_base is not None
+            end = _check_packets(container.demux(stream), measured, codec, time_base, file_base)
+        first = _decode_from_file(path, None, len(measured.first_gop))
+        last_start = measured.keyframes[-1]
+        shown = sorted(measured.pts)
+        seek_to = None if last_start == 0 else rescale(shown[last_start], time_base, file_base)
+        last = _decode_from_file(path, seek_to, measured.num_frames - last_start)
+    except (AvError, OSError) as error:
+        raise VerifyError(f"the file does not read back: {error}") from error
+    for name, got, expected in (("first", first, measured.first_gop), ("last", last, measured.last_gop)):
+        if got != expected:
+            raise VerifyError(f"the {name} GOP decodes to other pictures from the file than before muxing")
+    return end
+
+
+def _check_packets(
+    packets: Iterator[Packet[VideoStream]], measured: Measured, codec: str, time_base: Fraction, file_base: Fraction
+) -> int:
+    count, end = 0, 0
+    for packet in packets:
+        if not packet.size:
+            continue
+        if count >= measured.num_frames:
+            raise VerifyError(f"the file has more than the {measured.num_frames} packets that were measured")
+        due = rescale(measured.pts[count], time_base, file_base)
+        if packet.pts != due:
+            raise VerifyError(f"packet {count} has PTS {packet.pts} in the file, {due} was written")
+        if packet.is_keyframe != bool(measured.is_keyframe[count]):
+            raise VerifyError(f"packet {count} has another keyframe flag in the file than was written")
+        if payload_checksum(bytes(packet), codec, "container") != measured.checksums[count]:
+            raise VerifyError(f"packet {count} has other bytes in the file than were measured")
+        end = max(end, packet.pts + (packet.duration or 0))
+        count += 1
+    if count != measured.num_frames:
+        raise VerifyError(f"the file has {count} packets, {measured.num_frames} were written")
+    return end
+
+
+def _decode_from_file(path: Path, seek_to: int | None, count: int) -> list[int]:
+    """Checksums of `count` frames from the beginning, or from the keyframe at tick `seek_to`, which a seek must find."""
+    checksums: list[int] = []
+    with av.open(file_url(path), options=READ_OPTIONS) as container:
+        stream = container.streams.video[0]
+        stream.thread_count = 1
+        if seek_to is not None:
+            container.seek(seek_to, stream=stream)
+        for frame in container.decode(stream):
+            if not checksums and seek_to is not None and frame.pts != seek_to:
+                raise VerifyError(f"a seek to tick {seek_to} gives the frame at {frame.pts}")
+            checksums.append(frame_checksum(frame))
+            if len(checksums) == count:
+                break
+    return checksums
+
+
+def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:
+    """A single-threaded decoder for the packets of an encoder of this codec."""
+    decoder = VideoCodecContext.create(CHECK_DECODERS[codec], "r")
+    decoder.extradata = extradata
+    decoder.thread_count = 1
+    return decoder

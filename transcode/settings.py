@@ -1,0 +1,170 @@
+"""What a run was asked to do: small frozen dataclasses, checked when built, with one dict form and one digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.model import FrameSize
+from vidprep.formats.profiles import CONTAINERS, EncoderOptions
+
+FITS = ("pad", "crop", "stretch")
+SCALERS = ("bicubic", "bilinear", "area", "lanczos")
+HDR = ("sdr", "keep")
+AUDIO = ("drop", "copy", "aac", "opus")
+ENGINES = ("av", "ffmpeg")
+
+# What people write for the rates of NTSC, and what they mean.
+NTSC_RATES = {
+    "23.976": Fraction(24000, 1001),
+    "23.98": Fraction(24000, 1001),
+    "29.97": Fraction(30000, 1001),
+    "47.952": Fraction(48000, 1001),
+    "47.95": Fraction(48000, 1001),
+    "59.94": Fraction(60000, 1001),
+    "119.88": Fraction(120000, 1001),
+}
+
+
+def parse_rate(text: str) -> Fraction:
+    """Frames per second, exactly: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
+    if text in NTSC_RATES:
+        return NTSC_RATES[text]
+    try:
+        rate = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise SettingsError(f"--fps {text}: give a number or a fraction, such as 15, 29.97 or 30000/1001") from None
+    if not Fraction(1, 1000) <= rate <= 1000:
+        raise SettingsError(f"--fps {text}: give a rate from 0.001 to 1000")
+    return rate
+
+
+def parse_size(text: str) -> FrameSize:
+    """`WxH` in pixels."""
+    width, _, height = text.lower().partition("x")
+    if not (width.isdecimal() and height.isdecimal()):
+        raise SettingsError(f"--size {text}: give WIDTHxHEIGHT in pixels, such as 224x224")
+    return FrameSize(int(width), int(height))
+
+
+@dataclass(frozen=True, slots=True)
+class Retime:
+    """frame_rate: constant rate of the output, frames per second; None keeps the source's own timestamps."""
+
+    frame_rate: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Size of the output. At most one of short_side and size; neither keeps the size that the picture is shown at."""
+
+    short_side: int | None = None
+    size: FrameSize | None = None
+    fit: str = "pad"
+    scaler: str = "bicubic"
+    upscale: bool = False
+
+    def __post_init__(self) -> None:
+        if self.short_side is not None and self.size is not None:
+            raise SettingsError("--short-side and --size exclude each other; give one")
+        for option, value in (("--short-side", self.short_side), *zip(("--size",) * 2, self.size or (), strict=False)):
+            if value is not None and (value < 2 or value % 2 or value > 16384):
+                raise SettingsError(f"{option} {value}: give an even number of pixels from 2 to 16384")
+        if self.fit not in FITS:
+            raise SettingsError(f"--fit {self.fit}: not one of {', '.join(FITS)}")
+        if self.scaler not in SCALERS:
+            raise SettingsError(f"--scaler {self.scaler}: not one of {', '.join(SCALERS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class QualityGate:
+    """What an output must reach. min_psnr_db: floor for its mean PSNR-Y. verify_every: score each so many-th frame."""
+
+    min_psnr_db: float | None = None
+    verify_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.min_psnr_db is not None and not (math.isfinite(self.min_psnr_db) and 0 < self.min_psnr_db <= 100):
+            raise SettingsError(f"--min-psnr {self.min_psnr_db:g}: give a number of dB above 0, at most 100")
+        if self.verify_every < 1:
+            raise SettingsError(f"--verify-every {self.verify_every}: give 1 (each frame) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one source may cost before it is stopped. timeout_seconds: None means from its duration.
+
+    They protect the run and do not change an output, so they are no part of the settings digest.
+    """
+
+    timeout_seconds: float | None = None
+    max_pixels: int = 36_000_000
+    max_frames: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.timeout_seconds is not None and not 0 < self.timeout_seconds < 1e9:
+            raise SettingsError(f"--timeout {self.timeout_seconds:g}: give seconds above 0")
+        if self.max_pixels < 1 or self.max_frames < 1:
+            raise SettingsError("--max-pixels and --max-frames: give 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Everything that decides the bytes of an output, and the limits it is made under."""
+
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    retime: Retime = field(default_factory=Retime)
+    scale: Scale = field(default_factory=Scale)
+    gate: QualityGate = field(default_factory=QualityGate)
+    limits: Limits = field(default_factory=Limits)
+    hdr: str | None = None
+    audio: str = "drop"
+    on_damage: str = "warn"
+    engine: str = "av"
+
+    def __post_init__(self) -> None:
+        if self.hdr is not None and self.hdr not in HDR:
+            raise SettingsError(f"--hdr {self.hdr}: not one of {', '.join(HDR)}")
+        if self.on_damage not in ("fail", "warn"):
+            raise SettingsError(f"--on-damage {self.on_damage}: fail or warn")
+        if self.engine not in ENGINES:
+            raise SettingsError(f"--engine {self.engine}: not one of {', '.join(ENGINES)}")
+        box = CONTAINERS[self.encoder.container_name]
+        if self.audio != "drop" and self.audio not in box.audio:
+            raise SettingsError(f"--audio {self.audio}: {box.name} takes drop, {', '.join(box.audio)}")
+        if not self.encoder.profile.in_process and self.engine == "av":
+            raise SettingsError(f"--encoder {self.encoder.profile.name} needs --engine ffmpeg")
+
+    @property
+    def keeps_hdr(self) -> bool:
+        """PQ and HLG go through untouched into 10 bits, and are tone-mapped into 8, unless --hdr says otherwise."""
+        if self.hdr is not None:
+            return self.hdr == "keep"
+        return "10" in (self.encoder.resolved.pixel_format or "")
+
+    def as_dict(self) -> dict[str, object]:
+        """Every setting that decides the bytes of an output or what counts as good, defaults filled in."""
+        scale = asdict(self.scale)
+        scale["size"] = str(self.scale.size) if self.scale.size else None
+        rate = self.retime.frame_rate
+        return {
+            "encoder": self.encoder.as_dict(),
+            "library_options": self.encoder.library_options(),
+            "frame_rate": str(rate) if rate else None,
+            "scale": scale,
+            "gate": asdict(self.gate),
+            "hdr": "keep" if self.keeps_hdr else "sdr",
+            "audio": self.audio,
+            "on_damage": self.on_damage,
+            "engine": self.engine,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that change when any of `as_dict` does."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
