@@ -1,24 +1,24 @@
 """Every error vidprep raises on purpose.
 
-    VidprepError                    path, stage, message; what failed, on which file, why, what to do
-    ├── SettingsError (ValueError)      a setting that cannot work; known before the first file is opened
-    ├── SourceError (ValueError)        a source list that cannot work: missing, colliding, malformed
-    ├── DestinationError (OSError)      a destination in use, made with other settings, or not writable
-    ├── ReadError (ValueError)          a source that cannot be opened or decoded
-    │   ├── NoVideoError                it opens, and holds nothing to show
-    │   ├── RefusedError                it is not what its name says: playlist, script, foreign protocol
-    │   ├── LimitError                  it goes past --max-pixels or --max-frames
-    │   └── DamagedError                it decodes with faults and --on-damage fail was asked
-    ├── PictureError (ValueError)       geometry or colour that the settings cannot make
-    ├── EncodeError (RuntimeError)      the encoder or the muxer failed
-    │   └── FfmpegError                 an ffmpeg process failed; carries its command and the end of its stderr
-    ├── DiskFullError (OSError)         no room left where the output goes
-    ├── VerifyError (ValueError)        the output is not what went in: count, PTS, keyframes, coded bytes
-    │   └── GateError                   the output is whole and falls short of a quality that was asked
-    ├── CrashedError (RuntimeError)     the child process that held the video died
-    ├── DeadlineError (TimeoutError)    the child process that held the video took too long
-    ├── ManifestError (ValueError)      a manifest or journal that cannot be read
-    └── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
+VidprepError                    path, stage, message; what failed, on which file, why, what to do
+├── SettingsError (ValueError)      a setting that cannot work; known before the first file is opened
+├── SourceError (ValueError)        a source list that cannot work: missing, colliding, malformed
+├── DestinationError (OSError)      a destination in use, made with other settings, or not writable
+├── ReadError (ValueError)          a source that cannot be opened or decoded
+│   ├── NoVideoError                it opens, and holds nothing to show
+│   ├── RefusedError                it is not what its name says: playlist, script, foreign protocol
+│   ├── LimitError                  it goes past --max-pixels or --max-frames
+│   └── DamagedError                it decodes with faults and --on-damage fail was asked
+├── PictureError (ValueError)       geometry or colour that the settings cannot make
+├── EncodeError (RuntimeError)      the encoder or the muxer failed
+│   └── FfmpegError                 an ffmpeg process failed; carries its command and the end of its stderr
+├── DiskFullError (OSError)         no room left where the output goes
+├── VerifyError (ValueError)        the output is not what went in: count, PTS, keyframes, coded bytes
+│   └── GateError                   the output is whole and falls short of a quality that was asked
+├── CrashedError (RuntimeError)     the child process that held the video died
+├── DeadlineError (TimeoutError)    the child process that held the video took too long
+├── ManifestError (ValueError)      a manifest or journal that cannot be read
+└── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
 """
 
 from __future__ import annotations

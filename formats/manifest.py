@@ -113,14 +113,22 @@ _INTS = {
     "duplicated_frames": "int64", "dropped_frames": "int64", "size_bytes": "int64", "worst_frame": "int64",
 }  # fmt: skip
 _STRINGS = (
-    "id file_name source status stage error message verified_in source_codec settings_digest engine encoder "
-    "encoder_version preset codec container pixel_format sha256"
-).split()
+    "id", "file_name", "source", "status", "stage", "error", "message", "verified_in", "source_codec",
+    "settings_digest", "engine", "encoder", "encoder_version", "preset", "codec", "container", "pixel_format", "sha256",
+)  # fmt: skip
 _BOOLS = ("source_is_vfr", "source_is_interlaced")
 COLUMN_NAMES = tuple(f.name for f in fields(ManifestRow) if f.name != "labels")
 COLUMNS: dict[str, str] = {
     name: _INTS.get(name)
-    or ("string" if name in _STRINGS else "bool" if name in _BOOLS else "list<string>" if name == "warnings" else "double")
+    or (
+        "string"
+        if name in _STRINGS
+        else "bool"
+        if name in _BOOLS
+        else "list<string>"
+        if name == "warnings"
+        else "double"
+    )
     for name in COLUMN_NAMES
 }
 _DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")

@@ -224,7 +224,11 @@ ENCODERS = {
             options={"g": "{gop}"},
             params_option="svtav1-params",
             params={"scd": "0", "lp": "{threads}", "lookahead": "8", "hierarchical-levels": "2"},
-            tune_params={"psnr": {"tune": "1"}, "visual": {"tune": "0"}, "fastdecode": {"tune": "1", "fast-decode": "1"}},
+            tune_params={
+                "psnr": {"tune": "1"},
+                "visual": {"tune": "0"},
+                "fastdecode": {"tune": "1", "fast-decode": "1"},
+            },
             max_rate=240,
         ),
         _nvenc("h264", ("yuv420p", "yuv444p")),

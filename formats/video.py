@@ -33,6 +33,9 @@ from vidprep.formats.errors import EncodeError, LimitError, NoVideoError, ReadEr
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderOptions
 
+# SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
+os.environ.setdefault("SVT_LOG", "1")
+
 DEMUXERS = (
     "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,mxf,ogg,yuv4mpegpipe,gif,apng,dv,rm,ivf,h264,hevc,obu,m4v,mjpeg,"
     "jpeg_pipe,vc1,h263,nut,gxf,wtv,bink,smk,roq,cavsvideo,vvc"
@@ -104,7 +107,9 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -118,7 +123,10 @@ class Source:
     def _open(self, max_pixels: int) -> InputContainer:
         try:
             return av.open(
-                file_url(self.path), "r", options=READ_OPTIONS | {"max_pixels": str(max_pixels)}, metadata_errors="replace"
+                file_url(self.path),
+                "r",
+                options=READ_OPTIONS | {"max_pixels": str(max_pixels)},
+                metadata_errors="replace",
             )
         except (AvError, OSError, ValueError) as error:
             self._harvest()
@@ -127,7 +135,8 @@ class Source:
                 kind = re.search(r"[Nn]ot on whitelist.*?'([^']*)'", said)
                 what = f" ({kind[1]})" if kind else ""
                 raise RefusedError(
-                    f"refused: its content is a playlist, a script or a format that is no video file{what}", path=self.path
+                    f"refused: its content is a playlist, a script or a format that is no video file{what}",
+                    path=self.path,
                 ) from error
             if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
                 raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
@@ -282,7 +291,9 @@ class Source:
             found.append(f"reading stopped: {self._stopped}")
         if read_to_end:
             if self.info.num_frames > self._packets_seen:
-                found.append(f"cut short: the header says {self.info.num_frames} frames, {self._packets_seen} are there")
+                found.append(
+                    f"cut short: the header says {self.info.num_frames} frames, {self._packets_seen} are there"
+                )
             claimed, last = self.info.duration_seconds, max(self._ends.values(), default=0.0)
             start = max(0.0, (self._container.start_time or 0) / av.time_base)
             if claimed is not None and claimed - (last - start) > max(SPAN_TOLERANCE_SECONDS, 0.02 * claimed):
@@ -299,9 +310,7 @@ class VideoWriter:
     def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat) -> None:
         self.path = path
         profile, box = options.profile, CONTAINERS[options.container_name]
-        self._container = av.open(
-            file_url(path), "w", format=MUXERS[box.name], container_options=dict(box.options)
-        )
+        self._container = av.open(file_url(path), "w", format=MUXERS[box.name], container_options=dict(box.options))
         try:
             stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
             assert isinstance(stream, VideoStream)
@@ -325,7 +334,9 @@ class VideoWriter:
             try:
                 context.open()
             except (AvError, OSError, ValueError) as error:
-                raise EncodeError(f"{profile.name} does not start at {output.size} {output.pixel_format}: {error}") from error
+                raise EncodeError(
+                    f"{profile.name} does not start at {output.size} {output.pixel_format}: {error}"
+                ) from error
             unknown = [name for name in context.options if name in asked]
             if unknown:
                 raise EncodeError(f"{profile.name} of this libavcodec does not know {', '.join(unknown)}")

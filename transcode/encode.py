@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fractions import Fraction
 from pathlib import Path
 
 from av.packet import Packet
@@ -52,5 +51,5 @@ def encode_and_measure(
         measured = verifier.finish()
     finally:
         writer.close()
-    check_file(partial, measured, options.codec, output.time_base, gop=options.gop)
+    check_file(partial, measured, options.codec, output.time_base)
     return measured

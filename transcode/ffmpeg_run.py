@@ -73,7 +73,9 @@ def has_encoder(binary: str, encoder: str) -> bool:
     return any(line.split()[1:2] == [encoder] for line in told.splitlines())
 
 
-def filter_chain(picture: Picture, info: VideoInfo, settings: RunSettings, start: Fraction | None, end: Fraction | None) -> str:
+def filter_chain(
+    picture: Picture, info: VideoInfo, settings: RunSettings, start: Fraction | None, end: Fraction | None
+) -> str:
     """The whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
     name, args = DEINTERLACER
     chain = ["setpts=PTS-STARTPTS", f"{name}={args}"]
@@ -107,7 +109,7 @@ def build_command(
     """The command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
     options = settings.encoder
     box = CONTAINERS[options.container_name]
-    reading = {"autorotate": "0", "threads": "1", "max_pixels": settings.limits.max_pixels} | READ_OPTIONS
+    reading = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels} | READ_OPTIONS
     if info.has_alpha_layer:
         reading["c:v"] = info.decoder
     writing: dict[str, object] = {
@@ -130,7 +132,9 @@ def build_command(
     writing |= box.options
     node = ffmpeg.input(file_url(source), **reading).output(file_url(partial), **writing)
     command = ffmpeg.compile(
-        node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_threads", "1"), cmd=binary, overwrite_output=True
+        node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_threads", "1"),
+        cmd=binary,
+        overwrite_output=True,
     )
     return [str(part) for part in command]
 
@@ -155,7 +159,9 @@ def run_ffmpeg(command: list[str], path: str) -> None:
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )  # fmt: skip
         except OSError as error:
-            raise FfmpegError(f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path) from error
+            raise FfmpegError(
+                f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path
+            ) from error
         size = stderr.seek(0, os.SEEK_END)
         stderr.seek(max(0, size - STDERR_TAIL_BYTES))
         tail = stderr.read().decode("utf-8", "replace").strip()
@@ -185,7 +191,9 @@ def measure_file(
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             stream = container.streams.video[0]
             stream.thread_count = 1
-            verifier = Verifier(output, options.codec, stream.codec_context, gop=options.gop, every=settings.gate.verify_every)
+            verifier = Verifier(
+                output, options.codec, stream.codec_context, gop=options.gop, every=settings.gate.verify_every
+            )
             packets = (packet for packet in container.demux(stream) if packet.size)
             assert stream.time_base is not None
             for item in frames:
@@ -199,4 +207,3 @@ def measure_file(
             return verifier.finish()
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {error}") from error
-

@@ -286,7 +286,9 @@ def _with_ends(frames: Iterable[_Timed], step: int) -> Iterator[tuple[VideoFrame
         yield held.frame, held.pts, held.pts + (held.duration if held.duration > 1 else usual)
 
 
-def retimed(frames: Iterable[SourceFrame], rate: Fraction | None, time_base: Fraction, facts: SourceFacts) -> Iterator[OutputFrame]:
+def retimed(
+    frames: Iterable[SourceFrame], rate: Fraction | None, time_base: Fraction, facts: SourceFacts
+) -> Iterator[OutputFrame]:
     """At a constant rate, or with their own times when `rate` is None. At least one frame comes out of one.
 
     Constant: with o(t) = round(t · rate), output k is the last source frame with o(PTS) <= k, and there are o(end) of

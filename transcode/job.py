@@ -14,8 +14,6 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 
-import av
-
 from vidprep.formats.errors import (
     DamagedError,
     DiskFullError,
@@ -36,6 +34,7 @@ from vidprep.transcode.picture import Painter
 from vidprep.transcode.quality import Measured
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.versions import encoder_version
 
 MAX_NOMINAL_RATE = Fraction(240)
 
@@ -50,7 +49,6 @@ class Job:
     partial: str
     attempt: int = 1
     ffmpeg: str = "ffmpeg"
-    decode_threads: int = 1
 
 
 def new_row(job: Job) -> ManifestRow:
@@ -108,6 +106,15 @@ def fail(row: ManifestRow, error: Exception) -> None:
         row.stage, row.message = "run", f"{error} ({trail})"
 
 
+def claimed_seconds(job: Job) -> float | None:
+    """How long the source says it is; None when it does not say or cannot be opened, which `run_job` will tell."""
+    try:
+        with Source(job.unit.path, max_pixels=job.settings.limits.max_pixels) as source:
+            return source.info.duration_seconds
+    except (VidprepError, OSError):
+        return None
+
+
 def _cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
@@ -120,7 +127,7 @@ def _transcode(job: Job, row: ManifestRow) -> None:
     partial = Path(job.partial)
     facts = SourceFacts()
 
-    with Source(unit.path, max_pixels=settings.limits.max_pixels, threads=job.decode_threads) as source:
+    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         info = source.info
         _describe_header(row, info)
         start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
@@ -134,6 +141,7 @@ def _transcode(job: Job, row: ManifestRow) -> None:
 
         timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts)
         source_indexes: list[int] = []
+        row.encoder_version = encoder_version(settings, job.ffmpeg)
         if settings.engine == "ffmpeg":
             command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
             run_ffmpeg(command, unit.path)
@@ -142,7 +150,7 @@ def _transcode(job: Job, row: ManifestRow) -> None:
         else:
             measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes)
             row.verified_in = "same pass"
-        _describe_frames(row, facts, source_indexes, settings, info, output)
+        _describe_frames(row, facts, source_indexes, info, output)
         row.warnings.extend(_remarks(facts, info, painter))
         damage = source.damage(read_to_end=facts.read_to_end)
     if unit.end_seconds is not None and facts.read_to_end:
@@ -162,7 +170,9 @@ def _transcode(job: Job, row: ManifestRow) -> None:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {before.st_size}")
     floor = settings.gate.min_psnr_db
     if floor is not None and measured.quality.psnr_y_db < floor:
-        raise GateError(f"PSNR-Y {measured.quality.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; lower --crf", path=unit.path)
+        raise GateError(
+            f"PSNR-Y {measured.quality.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; lower --crf", path=unit.path
+        )
 
 
 def _stat(path: str) -> os.stat_result:
@@ -183,7 +193,9 @@ def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> 
     size = painter.picture.size
     if size.width < profile.smallest[0] or size.height < profile.smallest[1]:
         low = "x".join(str(n) for n in profile.smallest)
-        raise PictureError(f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec")
+        raise PictureError(
+            f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec"
+        )
     if size.width * size.height > settings.limits.max_pixels:
         raise LimitError(f"the output would be {size}, over --max-pixels {settings.limits.max_pixels}")
     nominal = rate or info.frame_rate or Fraction(25)
@@ -209,11 +221,14 @@ def _describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat) 
     row.source_rotation = painter.source.rotation_degrees
     row.width, row.height = output.size
     row.pixel_format = output.pixel_format
-    row.encoder_version = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
 
 
 def _describe_frames(
-    row: ManifestRow, facts: SourceFacts, indexes: list[int], settings: RunSettings, info: VideoInfo, output: OutputFormat
+    row: ManifestRow,
+    facts: SourceFacts,
+    indexes: list[int],
+    info: VideoInfo,
+    output: OutputFormat,
 ) -> None:
     duration = facts.duration * info.time_base
     row.source_num_frames = facts.num_frames

@@ -46,7 +46,9 @@ class SourcePicture:
 
     @property
     def is_rgb(self) -> bool:
-        return self.pixel_format.startswith(("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer"))
+        return self.pixel_format.startswith(
+            ("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer")
+        )
 
     @property
     def has_alpha(self) -> bool:
@@ -78,7 +80,9 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         sample_aspect_ratio=info.sample_aspect_ratio,
         orientation=orientation,
         rotation_degrees=degrees,
-        tagged=Colour(int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2),
+        tagged=Colour(
+            int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2
+        ),
         codec=info.codec,
     )
 
@@ -98,7 +102,9 @@ def _orientation(frame: VideoFrame) -> tuple[Orientation, int]:
     return Orientation(), 0
 
 
-def plan_picture(source: SourcePicture, settings: RunSettings, pixel_format: str, like: Picture | None = None) -> Picture:
+def plan_picture(
+    source: SourcePicture, settings: RunSettings, pixel_format: str, like: Picture | None = None
+) -> Picture:
     """The picture that settings make of this source.
 
     like: what the output already is, when a source changes half way: the same size, fitted with padding, and colours.
@@ -106,7 +112,7 @@ def plan_picture(source: SourcePicture, settings: RunSettings, pixel_format: str
     """
     said: list[str] = []
     colour_in = _input_colour(source, said)
-    colour_out, tone_map = _output_colour(source, colour_in, settings, said)
+    colour_out, tone_map = _output_colour(colour_in, settings, said)
     if like is not None:
         colour_out = like.colour
     shape = _Shape.of(source, settings.scale, like.size if like else None, said)
@@ -118,17 +124,29 @@ def plan_picture(source: SourcePicture, settings: RunSettings, pixel_format: str
         deep = any(mark in picture for mark in ("10", "12", "16", "64"))
         picture = "gbrap16le" if deep else "gbrap"
         rgb = replace(colour_in, full_range=True)
-        filters += [_scale(source.size, colour_in, rgb, settings.scale.scaler), ("format", picture), ("premultiply", "inplace=1")]
+        filters += [
+            _scale(source.size, colour_in, rgb, settings.scale.scaler),
+            ("format", picture),
+            ("premultiply", "inplace=1"),
+        ]
         colour_in = rgb
     if shape.trim is not None:
         filters.append(("crop", f"{shape.trim.width}:{shape.trim.height}:0:0"))
     stored = shape.trim or source.size
-    if stored != shape.scaled or picture != pixel_format or colour_in.full_range or tone_map or colour_in.matrix != colour_out.matrix:
+    if (
+        stored != shape.scaled
+        or picture != pixel_format
+        or colour_in.full_range
+        or tone_map
+        or colour_in.matrix != colour_out.matrix
+    ):
         transfers = ""
         if tone_map:  # at the size of the output: it is by far the dearest step
             filters += [_scale(shape.scaled, colour_in, colour_in, settings.scale.scaler), ("format", picture)]
             name = HDR_TRANSFERS[source.tagged.transfer][0]
-            transfers = f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
+            transfers = (
+                f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
+            )
         name, args = _scale(shape.scaled, colour_in, colour_out, settings.scale.scaler)
         filters += [(name, args + transfers), ("format", pixel_format)]
     turn = source.orientation
@@ -236,7 +254,9 @@ def _input_colour(source: SourcePicture, said: list[str]) -> Colour:
             raise PictureError(f"its colour matrix (H.273 code {matrix}) is none that can be converted")
         grey = source.pixel_format.startswith(("gray", "mono", "ya"))
         if not grey:
-            said.append(f"colour matrix not tagged; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines")
+            said.append(
+                f"colour matrix not tagged; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines"
+            )
         matrix = guess
     if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not tagged.full_range):
         full = True
@@ -249,7 +269,7 @@ def _input_colour(source: SourcePicture, said: list[str]) -> Colour:
     return Colour(matrix, primaries, transfer, full)
 
 
-def _output_colour(source: SourcePicture, colour: Colour, settings: RunSettings, said: list[str]) -> tuple[Colour, bool]:
+def _output_colour(colour: Colour, settings: RunSettings, said: list[str]) -> tuple[Colour, bool]:
     """Limited range, the matrix of the source; BT.709 and True when high dynamic range has to be tone-mapped."""
     if colour.transfer in HDR_TRANSFERS:
         name = HDR_TRANSFERS[colour.transfer][1]
@@ -309,10 +329,19 @@ class _Shape:
             inner = FrameSize(max(target.width, _even(width * zoom)), max(target.height, _even(height * zoom)))
         left, top = abs(target.width - inner.width) // 4 * 2, abs(target.height - inner.height) // 4 * 2
         scaled = FrameSize(inner.height, inner.width) if turned else inner
-        return _Shape(None, scaled, target, (left, top), crop=fit == "crop" and inner != target, pad=fit == "pad" and inner != target)
+        return _Shape(
+            None,
+            scaled,
+            target,
+            (left, top),
+            crop=fit == "crop" and inner != target,
+            pad=fit == "pad" and inner != target,
+        )
 
     @staticmethod
-    def _by_short_side(source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, said: list[str]) -> _Shape:
+    def _by_short_side(
+        source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, said: list[str]
+    ) -> _Shape:
         short = min(width, height)
         zoom = Fraction(scale.short_side) / short if scale.short_side else Fraction(1)
         if zoom > 1 and not scale.upscale:
@@ -321,7 +350,12 @@ class _Shape:
         turned = source.orientation.transpose
         trim = None
         stored = source.size
-        if zoom == 1 and source.sample_aspect_ratio == 1 and (stored.width % 2 or stored.height % 2) and min(stored) > 1:
+        if (
+            zoom == 1
+            and source.sample_aspect_ratio == 1
+            and (stored.width % 2 or stored.height % 2)
+            and min(stored) > 1
+        ):
             trim = FrameSize(stored.width // 2 * 2, stored.height // 2 * 2)
             said.append(f"odd size {stored} cropped to {trim}")
             final = FrameSize(trim.height, trim.width) if turned else trim

@@ -1,0 +1,378 @@
+"""The command line: parse, build settings, call, print, exit code. Says nothing to stdout but what machines read.
+
+Every child process imports this module (that is how `spawn` works), so what only the parent needs is imported late.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vidprep.formats.errors import SettingsError, VidprepError
+from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
+from vidprep.transcode import settings as knobs
+
+if TYPE_CHECKING:
+    from vidprep.transcode.run import Summary
+    from vidprep.transcode.sources import SourceList
+
+USAGE_ERROR = 2
+
+
+def _crf_help() -> str:
+    rows = (ENCODERS[name] for name in DEFAULT_ENCODER.values())
+    return "; ".join(
+        f"{row.codec} {row.crf_range[0]:g}-{row.crf_range[1]:g}, default {row.crf_default:g}" for row in rows
+    )
+
+
+def _preset_help() -> str:
+    x26x, vp9, av1 = ENCODERS["libx264"], ENCODERS["libvpx-vp9"], ENCODERS["libsvtav1"]
+    return (
+        f"Speed of the encoder. h264, hevc: {x26x.presets[0]} to {x26x.presets[-1]}, default {x26x.preset_default} and "
+        f"{ENCODERS['libx265'].preset_default}; vp9: cpu-used 0 (slow) to 8, default {vp9.preset_default}; av1: 0 (slow) "
+        f"to 13, default {av1.preset_default}."
+    )
+
+
+class Command(click.Command):
+    """Turns our own errors into one line on stderr and exit code 2: what stops a run before it starts is usage."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VidprepError as error:
+            click.echo(f"vidprep: {error}", err=True)
+            ctx.exit(USAGE_ERROR)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version("vidprep"), prog_name="vidprep")
+def main() -> None:
+    """Make, once, the video dataset that training should read, and prove it.
+
+    \b
+    vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 16
+    vidprep transcode clips.csv ready/ --codec av1 --size 224x224 --fit crop
+    vidprep doctor
+    """
+
+
+Option = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _options(*options: Option) -> Option:
+    def apply(function: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+SOURCE_OPTIONS = _options(
+    click.option("--include", metavar="GLOB", multiple=True, help="Take only files that match; may be repeated."),
+    click.option(
+        "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match; may be repeated."
+    ),
+    click.option(
+        "--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N, in the order of their names."
+    ),
+    click.option(
+        "--label-from-folder", is_flag=True, help="Fill the column `label` with the name of the parent folder."
+    ),
+    click.option(
+        "--keep-source-suffix", is_flag=True, help="Name outputs x.avi.mp4, where x.avi and x.mov would collide."
+    ),
+)
+FRAME_OPTIONS = _options(
+    click.option(
+        "--fps",
+        metavar="RATE",
+        help="Constant frame rate: 15, 29.97, 30000/1001. Without it the source's own times stay.",
+    ),
+    click.option("--short-side", type=int, metavar="N", help="Scale the shorter side to N pixels (even)."),
+    click.option("--size", metavar="WxH", help="Scale to exactly this size; see --fit."),
+    click.option(
+        "--fit", type=click.Choice(knobs.FITS), default="pad", show_default=True, help="How a picture fills --size."
+    ),
+    click.option(
+        "--scaler", type=click.Choice(knobs.SCALERS), default="bicubic", show_default=True, help="Scaling algorithm."
+    ),
+    click.option("--upscale", is_flag=True, help="Allow pictures to be enlarged."),
+    click.option(
+        "--hdr", type=click.Choice(knobs.HDR), help="PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10)."
+    ),
+)
+ENCODE_OPTIONS = _options(
+    click.option(
+        "--codec", type=click.Choice(CODECS), default="h264", show_default=True, help="What outputs are encoded in."
+    ),
+    click.option(
+        "--encoder", metavar="NAME", help="Another encoder of that codec, such as h264_nvenc with --engine ffmpeg."
+    ),
+    click.option(
+        "--container", type=click.Choice(tuple(CONTAINERS)), help="Default: webm for vp9, mp4 for the others."
+    ),
+    click.option(
+        "--gop", type=int, default=16, show_default=True, metavar="N", help="A keyframe exactly every N output frames."
+    ),
+    click.option("--crf", type=float, metavar="Q", help=f"Quality, smaller is finer. {_crf_help()}."),
+    click.option("--preset", metavar="NAME", help=_preset_help()),
+    click.option("--tune", type=click.Choice(TUNES), default="psnr", show_default=True, help="What bits are spent on."),
+    click.option(
+        "--pixel-format",
+        metavar="NAME",
+        help="yuv420p (default), yuv420p10le to keep 10 bits, or another of the encoder's.",
+    ),
+    click.option(
+        "--audio", type=click.Choice(knobs.AUDIO), default="drop", show_default=True, help="What becomes of the sound."
+    ),
+    click.option(
+        "--encoder-threads", type=int, default=1, show_default=True, metavar="N", help="More than 1 changes the bytes."
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(knobs.ENGINES),
+        default="av",
+        show_default=True,
+        help="In process, or an ffmpeg command.",
+    ),
+    click.option(
+        "--ffmpeg", metavar="PATH", help="The ffmpeg of --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg."
+    ),
+)
+CHECK_OPTIONS = _options(
+    click.option("--min-psnr", type=float, metavar="DB", help="Fail outputs whose mean PSNR-Y is below."),
+    click.option(
+        "--verify-every",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Score each N-th frame; all are decoded.",
+    ),
+    click.option(
+        "--on-damage",
+        type=click.Choice(("warn", "fail")),
+        default="warn",
+        show_default=True,
+        help="Sources that are not whole.",
+    ),
+)
+RUN_OPTIONS = _options(
+    click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core."),
+    click.option(
+        "--timeout", type=float, metavar="SECONDS", help="Stop a video after this time. Default: from its duration."
+    ),
+    click.option(
+        "--max-pixels", type=int, default=36_000_000, show_default=True, help="Refuse frames with more pixels."
+    ),
+    click.option(
+        "--max-frames", type=int, default=1_000_000, show_default=True, help="Refuse videos with more frames."
+    ),
+    click.option("--overwrite", is_flag=True, help="Make everything anew, also with other settings than before."),
+    click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
+    click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON line per row on stdout, then the summary."),
+    click.option("--quiet", is_flag=True, help="No progress bar."),
+)
+
+
+@main.command(cls=Command)
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DST", type=click.Path(path_type=Path))
+@SOURCE_OPTIONS
+@FRAME_OPTIONS
+@ENCODE_OPTIONS
+@CHECK_OPTIONS
+@RUN_OPTIONS
+def transcode(source: Path, destination: Path, **given: Any) -> None:
+    """Re-encode SRC (a folder, a file, or a table .csv/.parquet/.jsonl with a column `path`) into DST, and verify it.
+
+    Every output is decoded and compared with the frames it was made from before it takes its name. DST/manifest.parquet
+    has one row per video. Run the same command again to go on after a stop: what is done is not done again.
+
+    \b
+    Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 130 or 143 interrupted.
+    \b
+    vidprep transcode raw/ ready/                                    H.264, keyframe every 16, own rate and size
+    vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 5  for short random sequences
+    vidprep transcode clips.csv ready/ --size 224x224 --fit crop     cuts and labels from a table
+    """
+    from vidprep.transcode.destination import Destination
+    from vidprep.transcode.plan import plan
+    from vidprep.transcode.run import default_jobs, run
+    from vidprep.transcode.sources import find_sources
+    from vidprep.transcode.versions import encoder_version, used_versions
+
+    settings = _settings(given)
+    ffmpeg = _ffmpeg_for(settings, given["ffmpeg"])
+    progress = _Progress(quiet=given["quiet"], as_json=given["as_json"])
+    sources = find_sources(
+        source, destination, include=given["include"], exclude=given["exclude"], limit=given["limit"],
+        label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
+        extension=settings.encoder.container_name, progress=progress.found,
+    )  # fmt: skip
+    place = Destination(destination)
+    place.check_settings(settings, overwrite=given["overwrite"])
+    made_by = encoder_version(settings, ffmpeg)
+
+    def planned() -> Any:
+        return plan(
+            sources, settings, place, ffmpeg=ffmpeg, encoder_version=made_by,
+            overwrite=given["overwrite"], skip_failed=given["skip_failed"],
+        )  # fmt: skip
+
+    if given["dry_run"]:
+        _print_dry_run(planned(), sources, place.free_bytes())
+        return
+    with place.hold():
+        recovered = place.recover()
+        todo = planned()
+        place.write_settings(settings, used_versions(settings, ffmpeg))
+        if recovered:
+            progress.say(f"{recovered} finished outputs of a stopped run were given their names")
+        if todo.other_versions:
+            progress.say(
+                f"{todo.other_versions} outputs were made by another version than {made_by}; they stay (--overwrite makes them anew)"
+            )
+        progress.start(len(todo.jobs) + len(todo.rejected))
+        summary = run(todo, place, jobs=given["jobs"] or default_jobs(), on_row=progress.row)
+    progress.finish(summary)
+    sys.exit(summary.exit_code)
+
+
+def _settings(given: dict[str, Any]) -> knobs.RunSettings:
+    return knobs.RunSettings(
+        encoder=EncoderOptions(
+            codec=given["codec"], encoder=given["encoder"], container=given["container"], gop=given["gop"], crf=given["crf"],
+            preset=given["preset"], tune=given["tune"], pixel_format=given["pixel_format"], threads=given["encoder_threads"],
+        ),
+        retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None),
+        scale=knobs.Scale(
+            given["short_side"], knobs.parse_size(given["size"]) if given["size"] else None, given["fit"], given["scaler"], given["upscale"]
+        ),
+        gate=knobs.QualityGate(given["min_psnr"], given["verify_every"]),
+        limits=knobs.Limits(given["timeout"], given["max_pixels"], given["max_frames"]),
+        hdr=given["hdr"], audio=given["audio"], on_damage=given["on_damage"], engine=given["engine"],
+    )  # fmt: skip
+
+
+def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
+    """The ffmpeg of the second engine, checked for the encoder; nothing for the first."""
+    from vidprep.transcode.ffmpeg_run import find_ffmpeg, has_encoder
+
+    if settings.engine != "ffmpeg":
+        if asked:
+            raise SettingsError("--ffmpeg goes with --engine ffmpeg")
+        return ""
+    binary, encoder = find_ffmpeg(asked), settings.encoder.profile.name
+    if not has_encoder(binary, encoder):
+        raise SettingsError(f"--encoder {encoder}: {binary} was built without it")
+    return binary
+
+
+def _print_dry_run(todo: Any, sources: SourceList, free: int) -> None:
+    for job in todo.jobs:
+        click.echo(f"{job.unit.path} -> {job.file_name}")
+    for row in todo.rejected:
+        click.echo(f"cannot be started: {printable(row.source)}: {row.message}", err=True)
+    for path, reason in sources.ignored:
+        click.echo(f"ignored: {printable(path)}: {reason}", err=True)
+    total = sum(job.unit.size_bytes for job in todo.jobs)
+    ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
+    guess = (
+        f"about {megabytes(total * ratio)} by the ratio of what is done"
+        if ratio is not None
+        else "at most about as much, as a rule"
+    )
+    click.echo(
+        f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
+        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; free: {megabytes(free)}.",
+        err=True,
+    )
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def printable(text: str) -> str:
+    """On one line, with control characters and terminal escapes shown instead of obeyed."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Progress:
+    """People read stderr: a bar on a terminal, a line per failure, the summary. Machines read stdout."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet, self._as_json = quiet, as_json
+        self._bar: Any = None
+        self._failed = 0
+        self._saved = 0
+
+    def say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.write(f"vidprep: {text}", file=sys.stderr)
+        else:
+            click.echo(f"vidprep: {text}", err=True)
+
+    def found(self, count: int) -> None:
+        if not self._quiet:
+            click.echo(f"vidprep: {count} files found so far", err=True)
+
+    def start(self, total: int) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total, unit="video", disable=True if self._quiet else None, file=sys.stderr, smoothing=0.1
+        )
+
+    def row(self, row: Any) -> None:
+        if self._as_json:
+            click.echo(row.as_json())
+        self._failed += not row.ok
+        if row.ok:
+            self._saved += (row.source_size_bytes or 0) - (row.size_bytes or 0)
+        else:
+            self.say(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
+        self._bar.set_postfix_str(f"{self._failed} failed, {megabytes(self._saved)} saved", refresh=False)
+        self._bar.update()
+
+    def finish(self, summary: Summary) -> None:
+        self._bar.close()
+        self._bar = None
+        if self._as_json:
+            click.echo(summary.as_json())
+        parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
+        parts += [f"{summary.done_before} done before"] if summary.done_before else []
+        parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
+        parts += [f"{summary.not_started} not started"] if summary.not_started else []
+        parts += [f"{summary.warned} with warnings in the manifest"] if summary.warned else []
+        parts += [f"{summary.larger_than_source} larger than their source"] if summary.larger_than_source else []
+        self.say(
+            f"{', '.join(parts)}; {megabytes(summary.bytes_before)} -> {megabytes(summary.bytes_after)} in {summary.seconds:.1f} s"
+        )
+        if summary.disk_full:
+            self.say(summary.disk_full)
+        if summary.interrupted_by is not None:
+            self.say("interrupted; run the same command again to go on")
+
+
+@main.command(cls=Command)
+@click.option("--ffmpeg", metavar="PATH", help="The ffmpeg to look at. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.")
+def doctor(ffmpeg: str | None) -> None:
+    """Say what this machine can encode and decode, by doing it, and what is missing. Exit 1 when a default is broken."""
+    from vidprep.transcode.doctor import examine
+
+    healthy = True
+    for finding in examine(ffmpeg):
+        click.echo(f"{'ok  ' if finding.ok else 'no  '} {finding.what}: {finding.detail}")
+        healthy &= finding.ok or not finding.needed
+    sys.exit(0 if healthy else 1)

@@ -1,0 +1,183 @@
+"""A destination folder: who works in it, with which settings, and the rows that stand in it.
+
+DST/.vidprep/lock           held by a running process; the kernel frees it when that process dies
+DST/.vidprep/run.json       the settings that its outputs were made with
+DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
+DST/.vidprep/partial/       outputs on their way; empty between runs
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from vidprep.formats.errors import DestinationError
+from vidprep.formats.files import replacing
+from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
+from vidprep.transcode.settings import RunSettings
+
+HOUSE = ".vidprep"
+STATE_COLUMNS = [
+    "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
+    "settings_digest", "size_bytes", "encoder_version",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KnownUnit:
+    """What resuming needs of a row."""
+
+    file_name: str
+    start_seconds: float | None
+    end_seconds: float | None
+    ok: bool
+    attempts: int
+    source_size_bytes: int | None
+    source_mtime_ns: int | None
+    settings_digest: str | None
+    size_bytes: int | None
+    encoder_version: str | None
+
+
+class Destination:
+    """The folder that outputs go to. Nothing is written before `hold`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.house = root / HOUSE
+        self.partials = self.house / "partial"
+        self.journal = Journal(self.house / "journal.jsonl")
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Be the only run in this folder. Raises DestinationError naming the holder, or why it cannot be written."""
+        try:
+            self.partials.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.house / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DestinationError(f"cannot be written: {error.strerror}", path=self.root) from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(lock, 1000).decode("utf-8", "replace").strip() or "another process"
+                raise DestinationError(f"in use by {holder}; wait for it, or stop it", path=self.root) from None
+            os.ftruncate(lock, 0)
+            started = time.strftime("%Y-%m-%d %H:%M:%S")
+            os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()} since {started}".encode(), 0)
+            yield
+        finally:
+            self.journal.close()
+            os.close(lock)
+
+    def partial(self, unit_id: str, extension: str) -> Path:
+        """Where an output stands until it is proven: a short name, since `unit_id` may be as long as names can be."""
+        name = hashlib.sha256(unit_id.encode()).hexdigest()[:32]
+        return self.partials / f"{name}.{extension}"
+
+    def known_units(self) -> dict[str, KnownUnit]:
+        """Every unit that has a row, by id; the journal is newer than the manifest."""
+        known: dict[str, KnownUnit] = {}
+        table = read_table(self.root, STATE_COLUMNS)
+        if table is not None:
+            ids, file_names, starts, ends, statuses, *rest = (table[name].to_pylist() for name in STATE_COLUMNS)
+            for id_, file_name, start, end, status, *others in zip(
+                ids, file_names, starts, ends, statuses, *rest, strict=True
+            ):
+                known[id_] = KnownUnit(file_name, start, end, status == "ok", *others)
+        for row in self.journal.rows():
+            known[row.id] = KnownUnit(
+                row.file_name, row.start_seconds, row.end_seconds, row.ok, row.attempts, row.source_size_bytes,
+                row.source_mtime_ns, row.settings_digest, row.size_bytes, row.encoder_version,
+            )  # fmt: skip
+        return known
+
+    def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
+        """Refuse to mix outputs of unlike settings in one folder. Raises DestinationError that shows the difference."""
+        path = self.house / "run.json"
+        try:
+            before = json.loads(path.read_text())["settings"]
+        except FileNotFoundError:
+            if manifest_paths(self.root) and not overwrite:
+                raise DestinationError(
+                    "has a manifest, and no .vidprep/run.json that says how it was made; --overwrite makes all anew",
+                    path=self.root,
+                ) from None
+            return
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            if overwrite:
+                return
+            raise DestinationError(f"cannot be read ({error}); --overwrite makes all anew", path=path) from error
+        difference = list(_difference(before, json.loads(json.dumps(settings.as_dict()))))
+        if difference and not overwrite:
+            raise DestinationError(
+                "was made with other settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
+                path=self.root,
+            )
+
+    def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
+        content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": versions}
+        with replacing(self.house / "run.json") as file:
+            file.write(json.dumps(content, indent=1).encode())
+
+    def recover(self) -> int:
+        """After a kill: outputs that were proven and journalled get their names; other partial files go.
+
+        Returns how many outputs were given their names.
+        """
+        named = 0
+        for row in self.journal.rows():
+            partial = self.partial(row.id, Path(row.file_name).suffix.removeprefix("."))
+            if row.ok and partial.exists() and partial.stat().st_size == row.size_bytes:
+                self.name(row, partial)
+                named += 1
+        for leftover in self.partials.iterdir():
+            with suppress(OSError):
+                leftover.unlink()
+        for torn in [*self.root.glob(".manifest*.partial"), *self.house.glob(".*.partial")]:
+            torn.unlink(missing_ok=True)
+        return named
+
+    def name(self, row: ManifestRow, partial: Path) -> None:
+        """Give a proven output its final name. Raises OSError."""
+        target = self.root / row.file_name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(target)
+
+    def merge_journal(self) -> None:
+        """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""
+        if not self.journal.path.exists():
+            return
+        kept: pa.Table | None = read_table(self.root)
+        write_rows(self.root / MANIFEST_NAME, kept, self.journal.rows())
+        self.journal.clear()
+
+    def free_bytes(self) -> int:
+        """Free bytes on the device that the folder is, or will be, on."""
+        place = self.root
+        while not place.exists():
+            place = place.parent
+        return shutil.disk_usage(place).free
+
+
+def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            if key != "library_options":
+                yield from _difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
+        if before.get("library_options") != now.get("library_options") and before.get("encoder") == now.get("encoder"):
+            yield f"library_options {before.get('library_options')} -> {now.get('library_options')}"
+    elif before != now:
+        yield f"{name} {before} -> {now}"

@@ -1,0 +1,99 @@
+"""What there is to do: sources and settings against what the destination already holds. Opens no video."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from vidprep.formats.errors import SourceError
+from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.destination import Destination, KnownUnit
+from vidprep.transcode.job import Job, fail, new_row
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources import SourceList, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """jobs: to be run, largest first. done: units whose output is there and current. skipped: failed before, and left.
+
+    rejected: rows of units that cannot even be started. replaced: old file names of jobs whose name changes.
+    other_versions: done units that another encoder version made. bytes_before, bytes_after: of the done units.
+    """
+
+    jobs: tuple[Job, ...]
+    done: int
+    skipped: int
+    rejected: tuple[ManifestRow, ...]
+    replaced: dict[str, str]
+    other_versions: int
+    bytes_before: int
+    bytes_after: int
+
+
+def plan(
+    sources: SourceList,
+    settings: RunSettings,
+    destination: Destination,
+    *,
+    ffmpeg: str,
+    encoder_version: str,
+    overwrite: bool = False,
+    skip_failed: bool = False,
+) -> Plan:
+    """Jobs for the units that are not done. A unit is done when its id, cut, source size and time, and settings digest
+    are those of its row, and its output is there at the recorded size.
+    """
+    extension = settings.encoder.container_name
+    digest = settings.digest
+    known = destination.known_units()
+    jobs: list[Job] = []
+    replaced: dict[str, str] = {}
+    done = skipped = other_versions = before = after = 0
+    for unit in sources.units:
+        row = known.get(unit.id)
+        file_name = f"{unit.id}.{extension}"
+        if row is not None and not overwrite:
+            if _is_done(row, unit, digest, file_name, destination):
+                done += 1
+                other_versions += row.encoder_version != encoder_version
+                before += unit.size_bytes
+                after += row.size_bytes or 0
+                continue
+            if skip_failed and not row.ok and _same_source(row, unit, digest):
+                skipped += 1
+                continue
+        if row is not None and row.file_name != file_name:
+            replaced[unit.id] = row.file_name
+        partial = str(destination.partial(unit.id, extension))
+        attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
+        jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg))
+    rejected = tuple(_rejected(path, reason, settings) for path, reason in sources.problems)
+    return Plan(tuple(jobs), done, skipped, rejected, replaced, other_versions, before, after)
+
+
+def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:
+    return (
+        row.settings_digest == digest
+        and row.source_size_bytes == unit.size_bytes
+        and row.source_mtime_ns == unit.mtime_ns
+        and row.start_seconds == unit.start_seconds
+        and row.end_seconds == unit.end_seconds
+    )
+
+
+def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destination: Destination) -> bool:
+    if not (row.ok and row.file_name == file_name and _same_source(row, unit, digest)):
+        return False
+    try:
+        return os.stat(f"{destination.root}/{file_name}").st_size == row.size_bytes  # noqa: PTH116 (a million times)
+    except OSError:
+        return False
+
+
+def _rejected(path: str, reason: str, settings: RunSettings) -> ManifestRow:
+    """The row of something that should have been a source and cannot be opened at all."""
+    row = new_row(Job(Unit(id=path.lstrip("/"), path=path, size_bytes=0, mtime_ns=0), settings, "", ""))
+    row.source_size_bytes = row.source_mtime_ns = None
+    fail(row, SourceError(reason))
+    return row

@@ -1,0 +1,199 @@
+"""One run: the plan's jobs through the workers, rows into the journal as they arrive, the manifest at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from joblib import Parallel, delayed
+
+from vidprep.formats.errors import DiskFullError
+from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.destination import Destination
+from vidprep.transcode.isolate import Child, Interrupted
+from vidprep.transcode.job import Job, fail
+from vidprep.transcode.plan import Plan
+
+GRACE_SECONDS = 10.0
+KEPT_FAILURES = 20
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did. bytes_before and bytes_after: of all outputs that are there now, whole sources and cuts alike."""
+
+    ok: int = 0
+    failed: int = 0
+    done_before: int = 0
+    skipped_failed: int = 0
+    not_started: int = 0
+    warned: int = 0
+    larger_than_source: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    seconds: float = 0.0
+    interrupted_by: int | None = None
+    disk_full: str | None = None
+    failures: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted_by is not None:
+            return 128 + self.interrupted_by
+        return 1 if self.failed or self.disk_full else 0
+
+    def as_json(self) -> str:
+        return json.dumps({"summary": asdict(self) | {"exit_code": self.exit_code}})
+
+
+class Workers:
+    """Threads that each own a child process, through joblib; and the way to stop them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._mine = threading.local()
+        self._children: list[Child] = []
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def take_no_more(self) -> None:
+        """Let what is in flight finish, and start nothing new."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        self._stop.set()
+        with self._guard:
+            for child in self._children:
+                child.stop()
+
+    def rows(self, jobs: tuple[Job, ...]) -> Iterator[tuple[Job, ManifestRow | None]]:
+        """Each job with its row, as they finish; None for a job that was abandoned."""
+        parallel = Parallel(
+            n_jobs=self._count, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs"
+        )
+        yield from parallel(delayed(self._run)(job) for job in self._wanted(jobs))
+
+    def _wanted(self, jobs: tuple[Job, ...]) -> Iterator[Job]:
+        for job in jobs:
+            if self.stopping:
+                return
+            yield job
+
+    def _run(self, job: Job) -> tuple[Job, ManifestRow | None]:
+        if self.stopping:
+            return job, None
+        child: Child | None = getattr(self._mine, "child", None)
+        if child is None:
+            child = self._mine.child = Child()
+            with self._guard:
+                self._children.append(child)
+        try:
+            return job, child.run(job)
+        except Interrupted:
+            return job, None
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
+
+
+@contextmanager
+def _stopped_by_signals(workers: Workers, summary: Summary) -> Iterator[None]:
+    """The first SIGINT, SIGTERM or SIGUSR1 lets the videos in flight finish within the grace time; the second does not."""
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if summary.interrupted_by is not None:
+            threading.Thread(target=workers.kill, daemon=True).start()
+            return
+        summary.interrupted_by = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        workers.take_no_more()
+        timer.start()
+
+    timer = threading.Timer(GRACE_SECONDS, workers.kill)
+    timer.daemon = True
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        timer.cancel()
+
+
+def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[ManifestRow], None]) -> Summary:
+    """Do what the plan says. on_row: called with every row when it is safe on disk.
+
+    A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
+    """
+    started = time.monotonic()
+    summary = Summary(done_before=plan.done, skipped_failed=plan.skipped)
+    summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
+    finished = 0
+    for row in plan.rejected:
+        _settle(row, None, destination, plan, summary)
+        on_row(row)
+    workers = Workers(max(1, min(jobs, len(plan.jobs))))
+    try:
+        with _stopped_by_signals(workers, summary):
+            for job, row in workers.rows(plan.jobs):
+                if row is None:
+                    continue
+                finished += 1
+                _settle(row, Path(job.partial), destination, plan, summary)
+                on_row(row)
+                if row.error == DiskFullError.__name__ and summary.disk_full is None:
+                    left = sum(other.unit.size_bytes for other in plan.jobs[finished:])
+                    summary.disk_full = (
+                        f"no room left in {destination.root}: {destination.free_bytes()} bytes are free, the sources still "
+                        f"to do hold {left}; make room and run the same command again"
+                    )
+                    workers.take_no_more()
+    finally:
+        workers.close()
+    summary.not_started = len(plan.jobs) - finished
+    destination.merge_journal()
+    summary.seconds = time.monotonic() - started
+    return summary
+
+
+def _settle(row: ManifestRow, partial: Path | None, destination: Destination, plan: Plan, summary: Summary) -> None:
+    destination.journal.append(row)
+    if row.ok and partial is not None:
+        try:
+            destination.name(row, partial)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            fail(row, error)
+            destination.journal.append(row)
+        else:
+            old = plan.replaced.get(row.id)
+            if old:
+                (destination.root / old).unlink(missing_ok=True)
+    summary.warned += bool(row.warnings)
+    if row.ok:
+        summary.ok += 1
+        summary.bytes_before += row.source_size_bytes or 0
+        summary.bytes_after += row.size_bytes or 0
+        summary.larger_than_source += any(text.startswith("larger than") for text in row.warnings)
+    else:
+        summary.failed += 1
+        if len(summary.failures) < KEPT_FAILURES:
+            summary.failures.append((row.source, f"{row.stage}: {row.message}"))
+
+
+def default_jobs() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

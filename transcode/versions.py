@@ -1,0 +1,28 @@
+"""Which libraries made an output: in every row, and in the run's settings file."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+import av
+
+from vidprep.transcode.ffmpeg_run import ffmpeg_version
+from vidprep.transcode.settings import RunSettings
+
+
+def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
+    """What the bytes of an output depend on beside its settings."""
+    if settings.engine == "ffmpeg":
+        return f"ffmpeg {ffmpeg_version(ffmpeg)}"
+    numbers = ".".join(str(number) for number in av.library_versions["libavcodec"])
+    return f"PyAV {av.__version__}, libavcodec {numbers}"
+
+
+def used_versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
+    return {
+        "vidprep": version("vidprep"),
+        "encoder": encoder_version(settings, ffmpeg),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
