@@ -16,7 +16,7 @@ from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import av
 import av.logging
@@ -186,7 +186,7 @@ class Source:
     def _make_decoder(self, max_pixels: int, threads: int) -> VideoCodecContext:
         context = self._stream.codec_context
         if self.info.has_alpha_layer:
-            context = VideoCodecContext.create(self.info.decoder, "r")
+            context = video_decoder(self.info.decoder)
             context.extradata = self._stream.codec_context.extradata
         context.options = {"max_pixels": str(max_pixels)}
         context.thread_count = threads
@@ -216,9 +216,11 @@ class Source:
                 self._ends[packet.stream_index] = max(end, self._ends.get(packet.stream_index, end))
             if packet.stream_index != self._stream.index or not packet.size:
                 continue
+            if packet.has_sidedata("encryption_info"):
+                raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
             self._corrupt_packets += packet.is_corrupt
-            yield packet
+            yield cast(Packet[VideoStream], packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
@@ -301,6 +303,11 @@ class Source:
         return found
 
 
+def video_decoder(name: str) -> VideoCodecContext:
+    """A decoder by its name in libavcodec. Raises ValueError when that has none."""
+    return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
+
+
 class VideoWriter:
     """Encodes frames and muxes packets into one file. What it wrote counts only after `close` returns.
 
@@ -356,7 +363,7 @@ class VideoWriter:
             frame.time_base = self.context.time_base
             frame.pict_type = 0
         try:
-            return self.context.encode(frame)  # type: ignore[return-value]
+            return cast(list[Packet[VideoStream]], self.context.encode(frame))
         except (AvError, ValueError) as error:
             raise EncodeError(f"{self.context.name} failed: {error}") from error
 

@@ -13,15 +13,17 @@ import os
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as DeadlinePassed
 from pathlib import Path
+from typing import Any
 
 import pebble
 
 from vidprep.formats.errors import CrashedError, DeadlineError
 from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.job import Job, claimed_seconds, fail, new_row, run_job
+from vidprep.transcode.job import Job, fail, new_row, run_job
 
 OPEN_SECONDS = 120
 LEAST_SECONDS = 300
@@ -29,6 +31,7 @@ SECONDS_PER_SECOND = 60
 UNKNOWN_BYTES_PER_SECOND = 10_000
 VIDEOS_PER_CHILD = 1000
 PR_SET_PDEATHSIG = 1
+NOT_OPENED, NOT_SAID = -1.0, -2.0
 
 
 class Interrupted(Exception):
@@ -41,45 +44,55 @@ class Child:
     def __init__(self) -> None:
         self._stopped = threading.Event()
         self._pool: pebble.ProcessPool | None = None
+        self._context = multiprocessing.get_context("spawn")
+        self._claimed = self._context.Value("d", NOT_OPENED, lock=False)
 
     def run(self, job: Job) -> ManifestRow:
         """The row of a job, also when the child crashes or runs out of time. Raises Interrupted after `stop`."""
-        try:
-            return self._run(job)
-        except CancelledError:
-            raise Interrupted from None
-
-    def _run(self, job: Job) -> ManifestRow:
-        try:
-            seconds = job.settings.limits.timeout_seconds or self._deadline(job)
-            row: ManifestRow = self._call(run_job, job, seconds)
-        except DeadlinePassed as error:
-            limit = error.args[1] if len(error.args) > 1 else job.settings.limits.timeout_seconds
-            return self._failed(job, DeadlineError(f"stopped after {limit:g} s; raise --timeout if it needs longer"))
-        except pebble.ProcessExpired as error:
-            # A signal to the whole group kills the child before the parent has heard of it.
-            if self._stopped.wait(0.5):
-                raise Interrupted from error
-            return self._failed(job, CrashedError(_how_it_died(error.exitcode)))
-        return row
-
-    def _deadline(self, job: Job) -> float:
-        claimed: float | None = self._call(claimed_seconds, job, OPEN_SECONDS)
-        length = claimed if claimed is not None else job.unit.size_bytes / UNKNOWN_BYTES_PER_SECOND
-        return LEAST_SECONDS + SECONDS_PER_SECOND * length
-
-    def _call(self, function, job: Job, seconds: float):  # type: ignore[no-untyped-def]
         if self._stopped.is_set():
             raise Interrupted
         if self._pool is None:
             self._pool = pebble.ProcessPool(
                 max_workers=1,
-                max_tasks=2 * VIDEOS_PER_CHILD,
+                max_tasks=VIDEOS_PER_CHILD,
                 initializer=_start_child,
-                initargs=(os.getpid(),),
-                context=multiprocessing.get_context("spawn"),
+                initargs=(os.getpid(), self._claimed),
+                context=self._context,
             )
-        return self._pool.schedule(function, args=(job,), timeout=seconds).result()
+        self._claimed.value = NOT_OPENED
+        future = self._pool.schedule(_run_in_child, args=(job,))
+        try:
+            return self._result(future, job)
+        except CancelledError:
+            raise Interrupted from None
+        except pebble.ProcessExpired as error:
+            # A signal to the whole group kills the child before the parent has heard of it.
+            if self._stopped.wait(0.5):
+                raise Interrupted from error
+            return self._failed(job, CrashedError(_how_it_died(error.exitcode)))
+
+    def _result(self, future: pebble.ProcessFuture, job: Job) -> ManifestRow:
+        """Wait for the row until the deadline, which grows once the child has told how long the source is."""
+        started, deadline = time.monotonic(), job.settings.limits.timeout_seconds or OPEN_SECONDS
+        while True:
+            try:
+                row: ManifestRow = future.result(timeout=max(0.0, started + deadline - time.monotonic()))
+                return row
+            except DeadlinePassed:
+                longer = job.settings.limits.timeout_seconds or self._deadline(job)
+                if longer <= deadline:
+                    future.cancel()
+                    return self._failed(
+                        job, DeadlineError(f"stopped after {deadline:g} s; raise --timeout if it needs longer")
+                    )
+                deadline = longer
+
+    def _deadline(self, job: Job) -> float:
+        claimed = self._claimed.value
+        if claimed == NOT_OPENED:
+            return OPEN_SECONDS
+        length = job.unit.size_bytes / UNKNOWN_BYTES_PER_SECOND if claimed == NOT_SAID else claimed
+        return LEAST_SECONDS + SECONDS_PER_SECOND * length
 
     def _failed(self, job: Job, error: CrashedError | DeadlineError) -> ManifestRow:
         row = new_row(job)
@@ -110,8 +123,21 @@ def _how_it_died(exit_code: int) -> str:
     return f"the process that held it was killed by {name}{hint}"
 
 
-def _start_child(parent: int) -> None:
+_claimed_here: Any = None
+
+
+def _run_in_child(job: Job) -> ManifestRow:
+    return run_job(job, _tell_length)
+
+
+def _tell_length(seconds: float | None) -> None:
+    _claimed_here.value = NOT_SAID if seconds is None else seconds
+
+
+def _start_child(parent: int, claimed: Any) -> None:
     """Leave Ctrl-C to the parent, die with it, and be the first to go when memory runs out."""
+    global _claimed_here
+    _claimed_here = claimed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

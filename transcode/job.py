@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -75,12 +76,15 @@ def new_row(job: Job) -> ManifestRow:
     )
 
 
-def run_job(job: Job) -> ManifestRow:
-    """Make one output and say what it is. Never raises: a failure is a row with status "failed" and nothing on disk."""
+def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> ManifestRow:
+    """Make one output and say what it is. Never raises: a failure is a row with status "failed" and nothing on disk.
+
+    on_open: called with the seconds that the source's header claims, None where it claims nothing.
+    """
     row = new_row(job)
     started, cpu_started = time.perf_counter(), _cpu_seconds()
     try:
-        _transcode(job, row)
+        _transcode(job, row, on_open)
         row.status = "ok"
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
         Path(job.partial).unlink(missing_ok=True)
@@ -106,21 +110,12 @@ def fail(row: ManifestRow, error: Exception) -> None:
         row.stage, row.message = "run", f"{error} ({trail})"
 
 
-def claimed_seconds(job: Job) -> float | None:
-    """How long the source says it is; None when it does not say or cannot be opened, which `run_job` will tell."""
-    try:
-        with Source(job.unit.path, max_pixels=job.settings.limits.max_pixels) as source:
-            return source.info.duration_seconds
-    except (VidprepError, OSError):
-        return None
-
-
 def _cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _transcode(job: Job, row: ManifestRow) -> None:
+def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], None] | None) -> None:
     unit, settings = job.unit, job.settings
     before = _stat(unit.path)
     row.source_size_bytes, row.source_mtime_ns = before.st_size, before.st_mtime_ns
@@ -129,6 +124,8 @@ def _transcode(job: Job, row: ManifestRow) -> None:
 
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         info = source.info
+        if on_open is not None:
+            on_open(info.duration_seconds)
         _describe_header(row, info)
         start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
         decoded = source_frames(source, facts, start=start, end=end, max_frames=settings.limits.max_frames)
@@ -151,7 +148,7 @@ def _transcode(job: Job, row: ManifestRow) -> None:
             measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes)
             row.verified_in = "same pass"
         _describe_frames(row, facts, source_indexes, info, output)
-        row.warnings.extend(_remarks(facts, info, painter))
+        row.warnings.extend(_remarks(facts, painter))
         damage = source.damage(read_to_end=facts.read_to_end)
     if unit.end_seconds is not None and facts.read_to_end:
         shown = (unit.start_seconds or 0) + float(facts.duration * info.time_base)
@@ -257,7 +254,7 @@ def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
     return None
 
 
-def _remarks(facts: SourceFacts, info: VideoInfo, painter: Painter) -> list[str]:
+def _remarks(facts: SourceFacts, painter: Painter) -> list[str]:
     said = []
     if facts.num_deinterlaced:
         said.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
@@ -273,8 +270,6 @@ def _remarks(facts: SourceFacts, info: VideoInfo, painter: Painter) -> list[str]
         said.append(f"the picture changed {painter.num_changes} times; later sizes fitted into {painter.picture.size}")
     if painter.source.rotation_degrees % 90:
         said.append(f"rotated by {painter.source.rotation_degrees} degrees; turned to the nearest right angle")
-    if info.has_alpha_layer and not painter.source.has_alpha:
-        said.append("its alpha layer was not decoded")
     return said
 
 

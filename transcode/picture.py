@@ -7,11 +7,14 @@ The chain is text that libavfilter understands, so both engines run the very sam
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import cast
 
 import av
 from av.error import FFmpegError as AvError
+from av.sidedata.sidedata import SideData
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.frame import VideoFrame
 
@@ -93,7 +96,7 @@ def _orientation(frame: VideoFrame) -> tuple[Orientation, int]:
     The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
     is no multiple of 90 degrees goes to the nearest one.
     """
-    for data in frame.side_data:  # type: ignore[attr-defined]
+    for data in cast(Iterable[SideData], frame.side_data):
         if data.type == SideDataType.DISPLAYMATRIX:
             a, b, _, c, d, *_ = struct.unpack("<9i", bytes(data)[:36])
             if abs(b) + abs(c) > abs(a) + abs(d):

@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+from av.container import InputContainer
 from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
@@ -24,7 +25,7 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.framing import payload_checksum
 from vidprep.formats.model import OutputFormat, rescale
-from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.formats.video import READ_OPTIONS, file_url, video_decoder
 from vidprep.transcode.metrics import FrameScorer, QualityReport, QualitySums
 
 # Native decoders but for AV1, where libavcodec's own needs hardware.
@@ -192,14 +193,15 @@ def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) 
             if len(container.streams.video) != 1:
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             stream = container.streams.video[0]
+            stream.thread_count = 1
             file_base = stream.time_base
             assert file_base is not None
             _check_packets(container.demux(stream), measured, codec, time_base, file_base)
-        first = _decode_from_file(path, None, len(measured.first_gop))
-        last_start = measured.keyframes[-1]
-        shown = sorted(measured.pts)
-        seek_to = None if last_start == 0 else rescale(shown[last_start], time_base, file_base)
-        last = _decode_from_file(path, seek_to, measured.num_frames - last_start)
+            shown = sorted(measured.pts)
+            last_start = measured.keyframes[-1]
+            first_tick, last_tick = (rescale(shown[n], time_base, file_base) for n in (0, last_start))
+            first = _decode_gop(container, first_tick, len(measured.first_gop))
+            last = first if last_start == 0 else _decode_gop(container, last_tick, measured.num_frames - last_start)
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {error}") from error
     for name, got, expected in (("first", first, measured.first_gop), ("last", last, measured.last_gop)):
@@ -228,26 +230,23 @@ def _check_packets(
         raise VerifyError(f"the file has {count} packets, {measured.num_frames} were written")
 
 
-def _decode_from_file(path: Path, seek_to: int | None, count: int) -> list[int]:
-    """Checksums of `count` frames from the beginning, or from the keyframe at tick `seek_to`, which a seek must find."""
+def _decode_gop(container: InputContainer, start: int, count: int) -> list[int]:
+    """Checksums of the `count` frames from the keyframe at tick `start`, which a seek must find."""
     checksums: list[int] = []
-    with av.open(file_url(path), options=READ_OPTIONS) as container:
-        stream = container.streams.video[0]
-        stream.thread_count = 1
-        if seek_to is not None:
-            container.seek(seek_to, stream=stream)
-        for frame in container.decode(stream):
-            if not checksums and seek_to is not None and frame.pts != seek_to:
-                raise VerifyError(f"a seek to tick {seek_to} gives the frame at {frame.pts}")
-            checksums.append(frame_checksum(frame))
-            if len(checksums) == count:
-                break
+    stream = container.streams.video[0]
+    container.seek(start, stream=stream)
+    for frame in container.decode(stream):
+        if not checksums and frame.pts != start:
+            raise VerifyError(f"a seek to tick {start} gives the frame at {frame.pts}")
+        checksums.append(frame_checksum(frame))
+        if len(checksums) == count:
+            break
     return checksums
 
 
 def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:
     """A single-threaded decoder for the packets of an encoder of this codec."""
-    decoder = VideoCodecContext.create(CHECK_DECODERS[codec], "r")
+    decoder = video_decoder(CHECK_DECODERS[codec])
     decoder.extradata = extradata
     decoder.thread_count = 1
     return decoder

@@ -142,9 +142,9 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
     summary = Summary(done_before=plan.done, skipped_failed=plan.skipped)
     summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
     finished = 0
-    for row in plan.rejected:
-        _settle(row, None, destination, plan, summary)
-        on_row(row)
+    for rejected in plan.rejected:
+        _settle(rejected, None, destination, plan, summary)
+        on_row(rejected)
     workers = Workers(max(1, min(jobs, len(plan.jobs))))
     try:
         with _stopped_by_signals(workers, summary):

