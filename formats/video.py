@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -220,7 +221,7 @@ class Source:
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
             self._corrupt_packets += packet.is_corrupt
-            yield cast(Packet[VideoStream], packet)
+            yield cast("Packet[VideoStream]", packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
@@ -314,7 +315,10 @@ class VideoWriter:
     Between `encode` and `mux` the packets belong to the caller, who measures them there. Raises EncodeError, OSError.
     """
 
-    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat) -> None:
+    def __init__(
+        self, path: Path, options: EncoderOptions, output: OutputFormat, *, interleaved: bool = False
+    ) -> None:
+        """interleaved: sound is muxed beside the pictures, so both must keep to one clock."""
         self.path = path
         profile, box = options.profile, CONTAINERS[options.container_name]
         self._container = av.open(file_url(path), "w", format=MUXERS[box.name], container_options=dict(box.options))
@@ -348,6 +352,11 @@ class VideoWriter:
             if unknown:
                 raise EncodeError(f"{profile.name} of this libavcodec does not know {', '.join(unknown)}")
             self.context = context
+            # Readers seek in mp4 by DTS. DTS that are the PTS in rising order, all moved ahead by the same time (which
+            # the muxer takes back), equal PTS at every keyframe, so a seek lands there also at a variable rate.
+            in_order = box.name == "mp4" and not interleaved
+            self._lead = min(int(3600 / output.time_base), 1 << 30) if in_order else 0
+            self._in_order: deque[int] = deque()
         except BaseException:
             self._container.close()
             raise
@@ -362,14 +371,18 @@ class VideoWriter:
             frame.pts = pts
             frame.time_base = self.context.time_base
             frame.pict_type = 0
+            self._in_order.append(pts)
         try:
-            return cast(list[Packet[VideoStream]], self.context.encode(frame))
+            return cast("list[Packet[VideoStream]]", self.context.encode(frame))
         except (AvError, ValueError) as error:
             raise EncodeError(f"{self.context.name} failed: {error}") from error
 
     def mux(self, packet: Packet[VideoStream], duration: int) -> None:
         packet.stream = self.stream
         packet.duration = duration
+        due = self._in_order.popleft()
+        if self._lead:
+            packet.dts = due - self._lead
         self._container.mux_one(packet)
 
     def close(self) -> None:

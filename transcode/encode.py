@@ -29,7 +29,7 @@ def encode_and_measure(
     Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
     """
     options = settings.encoder
-    writer = VideoWriter(partial, options, output)
+    writer = VideoWriter(partial, options, output, interleaved=settings.audio != "drop")
     durations: dict[int, int] = {}
     try:
         decoder = check_decoder(options.codec, writer.context.extradata)
