@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 
+if sys.platform == "win32":
+    sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
+
 
 def _crf_help() -> str:
     rows = (ENCODERS[name] for name in DEFAULT_ENCODER.values())
