@@ -340,7 +340,12 @@ class EncoderOptions:
         """Option names and values as libavcodec takes them, for PyAV and for the ffmpeg command alike."""
         row, full = self.profile, self.resolved
         assert full.crf is not None
-        values = {"gop": full.gop, "threads": full.threads, "crf": f"{full.crf:g}", "qmin": f"{max(0.0, full.crf - 10):g}"}
+        values = {
+            "gop": full.gop,
+            "threads": full.threads,
+            "crf": f"{full.crf:g}",
+            "qmin": f"{max(0.0, full.crf - 10):g}",
+        }
 
         def fill(options: Mapping[str, str]) -> dict[str, str]:
             return {name: text.format(**values) for name, text in options.items()}

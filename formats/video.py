@@ -258,7 +258,7 @@ class Source:
             return Entry(packets)
         head = list(islice(packets, HEAD_PACKETS))
         opening = head[0].pts if head and head[0].is_keyframe else None
-        if opening is None or any(packet.pts is None or packet.dts is None for packet in head):
+        if opening is None or head[-1].dts is None or any(packet.pts is None for packet in head):
             return Entry(chain(head, packets))
         origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
         if origin is None:
@@ -266,16 +266,17 @@ class Source:
         start = origin + start_seconds / self.info.time_base
         waiting: list[Packet[VideoStream]] = []
         before = 0
-        for packet in chain(head, packets):
-            if packet.pts is None or packet.dts is None:
+        following = chain(head, packets)
+        for packet in following:
+            if packet.pts is None:
                 raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
             if packet.is_keyframe and packet.pts <= start:
                 waiting.clear()
             waiting.append(packet)
             before += not packet.is_discard and origin <= packet.pts < start
-            if packet.dts >= start:
+            if packet.dts is not None and packet.dts >= start:  # Matroska gives the first packets none
                 break
-        return Entry(chain(waiting, packets), origin_pts=origin, frames_before=before)
+        return Entry(chain(waiting, following), origin_pts=origin, frames_before=before)
 
     def damage(self, *, read_to_end: bool) -> list[str]:
         """What shows that the source is not whole, a line each; empty when nothing does.
@@ -315,9 +316,7 @@ class VideoWriter:
     Between `encode` and `mux` the packets belong to the caller, who measures them there. Raises EncodeError, OSError.
     """
 
-    def __init__(
-        self, path: Path, options: EncoderOptions, output: OutputFormat, *, interleaved: bool = False
-    ) -> None:
+    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat, *, interleaved: bool = False) -> None:
         """interleaved: sound is muxed beside the pictures, so both must keep to one clock."""
         self.path = path
         profile, box = options.profile, CONTAINERS[options.container_name]

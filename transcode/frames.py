@@ -22,7 +22,7 @@ from vidprep.formats.model import round_half_away
 from vidprep.formats.video import Source
 
 # Frames that are held back while their timestamps are put in order; swaps are between neighbours wherever seen.
-REORDER_FRAMES = 3
+REORDER_FRAMES = 2
 DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
 
@@ -147,31 +147,36 @@ def _on_time_line(frames: Iterable[VideoFrame], step: int, facts: SourceFacts) -
     """Each frame with its timestamp: in order, none missing. step: ticks of a frame whose time nobody knows."""
     held: deque[VideoFrame] = deque()
     stamps: list[int] = []
-    newest: int | None = None  # the largest stamp read
+    newest: int | None = None  # the largest stamp read since time last jumped back
+    newest_duration = 0
     last: int | None = None  # the stamp given out last
     usual = step
     shift = 0
 
     def give() -> _Timed:
-        nonlocal last, usual, shift
-        stamp = heapq.heappop(stamps)
-        if last is not None:
-            if stamp + shift < last:  # time jumped back by more than a swap: join where it left off
-                shift = last + usual - stamp
-                facts.stamps_joined += 1
-            usual = max(1, stamp + shift - last) if stamp + shift > last else usual
-        last = stamp + shift
+        nonlocal last, usual
+        stamp = heapq.heappop(stamps) + shift
+        if last is not None and stamp > last:
+            usual = stamp - last
+        last = stamp
         frame = held.popleft()
-        return _Timed(frame, last, frame.duration or 0)
+        return _Timed(frame, stamp, frame.duration or 0)
 
     for frame in frames:
         if frame.pts is None:
-            stamp = 0 if newest is None else newest + usual
+            stamp = 0 if newest is None else newest + (newest_duration or usual)
             facts.stamps_guessed += 1
         else:
             stamp = frame.pts
+            if last is not None and stamp + shift < last:  # back by more than a swap: join where it left off
+                while held:
+                    yield give()
+                shift = last + usual - stamp
+                facts.stamps_joined += 1
+                newest = None
             facts.stamps_sorted += newest is not None and stamp < newest
-        newest = stamp if newest is None else max(newest, stamp)
+        if newest is None or stamp >= newest:
+            newest, newest_duration = stamp, frame.duration or 0
         held.append(frame)
         heapq.heappush(stamps, stamp)
         if len(held) > REORDER_FRAMES:
@@ -215,7 +220,7 @@ class _Bwdif:
         # The graph must outlive its contexts: without this reference the process crashes.
         self._graph = av.filter.Graph()
         self._graph.threads = 1
-        self._source = add_buffer(self._graph, frame, Fraction(1))
+        self._source = self._graph.add("buffer", buffer_arguments(frame))
         name, args = DEINTERLACER
         filter_ = self._graph.add(name, args)
         self._sink = self._graph.add("buffersink")
@@ -261,12 +266,11 @@ class _Bwdif:
                 yield _Timed(done, entered.pts, entered.duration)
 
 
-def add_buffer(graph: av.filter.Graph, frame: VideoFrame, time_base: Fraction) -> av.filter.FilterContext:
+def buffer_arguments(frame: VideoFrame) -> str:
     """A buffer source that says everything about the frame: what PyAV's own template drops makes scale guess colours."""
-    return graph.add(
-        "buffer",
-        f"video_size={frame.width}x{frame.height}:pix_fmt={frame.format.name}:time_base={time_base.numerator}/"
-        f"{time_base.denominator}:pixel_aspect=1/1:colorspace={frame.colorspace}:range={frame.color_range}",
+    return (
+        f"video_size={frame.width}x{frame.height}:pix_fmt={frame.format.name}:time_base=1/1:pixel_aspect=1/1"
+        f":colorspace={frame.colorspace}:range={frame.color_range}"
     )
 
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import cast
 
 import av
@@ -20,7 +21,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import Colour, FrameSize, Orientation, VideoInfo
-from vidprep.transcode.frames import add_buffer
+from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
 # Code points of ITU-T H.273 and the names that the scale filter has for them.
@@ -67,6 +68,7 @@ class Picture:
     colour: Colour
     filters: tuple[tuple[str, str], ...]
     said: tuple[str, ...]
+    tone_mapped: bool = False
 
     @property
     def chain(self) -> str:
@@ -163,7 +165,7 @@ def plan_picture(
         filters.append(("crop", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}"))
     if shape.pad:
         filters.append(("pad", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}:black"))
-    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said))
+    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), tone_map)
 
 
 class Painter:
@@ -183,7 +185,12 @@ class Painter:
         self._build(first, self.picture)
 
     def _build(self, frame: VideoFrame, picture: Picture) -> None:
-        self._graph = _Graph(frame, picture.filters) if picture.filters else None
+        if not picture.filters:
+            self._graph = None
+        elif picture.tone_mapped:
+            self._graph = _kept_graph(buffer_arguments(frame), picture.filters)
+        else:
+            self._graph = _Graph(buffer_arguments(frame), picture.filters)
 
     def paint(self, frame: VideoFrame) -> VideoFrame:
         if self._last is not None and self._last[0] is frame:
@@ -209,11 +216,11 @@ def _key(frame: VideoFrame) -> tuple[object, ...]:
 class _Graph:
     """A chain of filters that gives one frame for one frame."""
 
-    def __init__(self, frame: VideoFrame, filters: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, arguments: str, filters: tuple[tuple[str, str], ...]) -> None:
         # The graph must outlive its contexts: without this reference the process crashes.
         self._graph = av.filter.Graph()
         self._graph.threads = 1
-        self._source = last = add_buffer(self._graph, frame, Fraction(1))
+        self._source = last = self._graph.add("buffer", arguments)
         for name, args in filters:
             added = self._graph.add(name, args or None)
             last.link_to(added)
@@ -231,6 +238,7 @@ class _Graph:
             self._source.push(frame)
             painted = self._sink.pull()
         except (AvError, OSError, ValueError) as error:
+            _kept_graph.cache_clear()
             raise PictureError(f"filtering a frame failed: {error}") from error
         assert isinstance(painted, VideoFrame)
         return painted
@@ -364,3 +372,9 @@ class _Shape:
             final = FrameSize(trim.height, trim.width) if turned else trim
         scaled = FrameSize(final.height, final.width) if turned else final
         return _Shape(trim, scaled, final, (0, 0))
+
+
+@lru_cache(maxsize=2)
+def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
+    """A tone map costs three seconds to set up, so it outlives its video; frames leave no trace in it."""
+    return _Graph(arguments, filters)

@@ -30,7 +30,7 @@ from vidprep.transcode.metrics import FrameScorer, QualityReport, QualitySums
 
 # Native decoders but for AV1, where libavcodec's own needs hardware.
 CHECK_DECODERS = {"h264": "h264", "hevc": "hevc", "vp9": "vp9", "av1": "libdav1d"}
-KEPT_GOP_BYTES = 8 << 20
+KEPT_GOP_BYTES = 4 << 20
 
 
 def peak_of(pixel_format: str) -> int:

@@ -44,7 +44,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 CORES = default_jobs()
 PEAK_PROGRAM = """
-import json, os, resource, sys
+import os, sys
 from vidprep.transcode.job import Job, run_job
 from vidprep.transcode.settings import RunSettings, Scale
 from vidprep.formats.profiles import EncoderOptions
@@ -55,7 +55,9 @@ scale = Scale(short_side=int(lines)) if int(lines) else Scale()
 settings = RunSettings(encoder=EncoderOptions(codec=codec, gop=int(gop)), scale=scale)
 row = run_job(Job(Unit("x", source, facts.st_size, facts.st_mtime_ns), settings, "x", partial))
 assert row.ok, row.message
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
+# Not ru_maxrss: it begins at the size of the process that forked this one.
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak.split()[1]) * 1024 / 1e6)
 """
 
 
