@@ -4,27 +4,25 @@ Whatever cannot work as a whole (missing, colliding, malformed, inside the desti
 work. One file that cannot be read is one line in `problems`; what is no source at all is one line in `ignored`.
 Paths are strings here: a million Path objects would cost more than the walk itself.
 """
-# ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH122, PTH123
+# ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH122
 
 from __future__ import annotations
 
 import csv
 import fnmatch
-import json
-import math
 import os
 import re
 import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from operator import attrgetter
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError, SourceError
+from vidprep.transcode.tables import KEYS, READERS, Row, checked_label, checked_seconds, one_line, storable
 
 VIDEO_EXTENSIONS = frozenset(
     "264 265 266 3g2 3gp 3gpp amv apv asf av1 avi avs2 avs3 bik cavs dav dif divx drc dv evo f4v flc fli flv gif gxf"  # noqa: SIM905
@@ -32,14 +30,12 @@ VIDEO_EXTENSIONS = frozenset(
     " mp4v mpe mpeg mpg mpv mts mxf nsv nut obu ogg ogm ogv qt rm rmvb roq tod trp ts vc1 vob vp8 vp9 vro vvc webm"
     " wmv wtv xvid y4m".split()
 )
-KEYS = ("path", "id", "start", "end")
 PROGRESS_EVERY = 10_000
 PAIRS_SHOWN = 5
 NAME_MAX_BYTES = 255
 
 Cut = tuple[float | None, float | None]
 Labels = tuple[tuple[str, object], ...]
-Row = dict[str, object]
 Identity = tuple[int, int]  # st_dev, st_ino
 
 
@@ -103,7 +99,7 @@ def find_sources(
     except OSError as error:
         raise SourceError(_why_not(error, is_link=os.path.islink(path)), path=path) from error
     is_folder = stat.S_ISDIR(status.st_mode)
-    is_table = not is_folder and os.path.splitext(path)[1].lower() in _READERS
+    is_table = not is_folder and os.path.splitext(path)[1].lower() in READERS
     if not is_folder and (fault := _fault_of_file(path, status)):
         raise SourceError(f"{fault}; give a folder, a video or a table", path=path)
     if not is_table and (search.in_destination(path) or _identity(status) == there):
@@ -120,7 +116,7 @@ def find_sources(
     _check_outputs(search, path, extension, is_table=is_table)
     units = search.units[:limit]
     units.sort(key=attrgetter("size_bytes"), reverse=True)  # stable: equal sizes stay in the order of their ids
-    ignored, problems = (sorted((_storable(p), why) for p, why in found) for found in (search.ignored, search.problems))
+    ignored, problems = (sorted((storable(p), why) for p, why in found) for found in (search.ignored, search.problems))
     return SourceList(tuple(units), tuple(ignored), tuple(problems))
 
 
@@ -174,7 +170,7 @@ class _Search:
 
 def _fault_of_file(path: str, status: os.stat_result) -> str | None:
     """Why a file cannot be a source, found without opening it: opening a FIFO would wait for ever."""
-    if _storable(path) != path:
+    if storable(path) != path:
         return "its name is not valid UTF-8, which a manifest cannot hold; rename it"
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
@@ -251,12 +247,12 @@ def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:
 def _read_table(search: _Search, table: str, extension: str) -> None:
     """Each row of a table, counted from 1, is a unit or a problem. Columns that are no KEYS are labels."""
     try:
-        rows = _READERS[os.path.splitext(table)[1].lower()](table)
+        rows = READERS[os.path.splitext(table)[1].lower()](table)
     except (OSError, ValueError, RuntimeError, csv.Error) as error:  # RuntimeError: what pyarrow or recursion refuses
         raise SourceError(f"table cannot be read: {error}", path=table) from error
     names = dict.fromkeys(name for row in rows for name in row)
     if "path" not in names:
-        columns = ", ".join(map(_one_line, names))
+        columns = ", ".join(map(one_line, names))
         raise SourceError(f"has no column `path`; columns: {columns}" if rows else "has no rows", path=table)
     if search.label_from_folder and "label" in names:
         raise SourceError("has a column `label`: leave out the column, or --label-from-folder", path=table)
@@ -266,7 +262,7 @@ def _read_table(search: _Search, table: str, extension: str) -> None:
     kinds: dict[str, type] = {}
     for number, row in enumerate(rows, 1):
         try:
-            labels = tuple((name, _checked_label(name, row.get(name), kinds)) for name in label_names)
+            labels = tuple((name, checked_label(name, row.get(name), kinds)) for name in label_names)
             _add_row(search, table, f"{os.path.basename(table)} row {number}: ", row, labels, extension)
         except ValueError as error:
             raise SourceError(f"row {number}: {error}", path=table) from None
@@ -281,7 +277,7 @@ def _add_row(search: _Search, table: str, where: str, row: Row, labels: Labels, 
     base = os.path.join(os.path.dirname(table), "")
     path = os.path.abspath(base + given_path if given_path[0] != "/" else given_path)
     relative = path[len(base) :] if path.startswith(base) else os.path.basename(path)
-    cut = _seconds("start", start), _seconds("end", end)
+    cut = checked_seconds("start", start), checked_seconds("end", end)
     if cut[1] is not None and (cut[0] or 0.0) >= cut[1]:
         raise ValueError(f"start {cut[0] or 0.0!r} is not before end {cut[1]!r}; a cut is [start, end) in seconds")
     unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else _checked_id(given_id, extension)
@@ -296,19 +292,9 @@ def _add_row(search: _Search, table: str, where: str, row: Row, labels: Labels, 
     if fault:
         search.problems.append((path, where + fault))
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
-        raise ValueError(f"{_one_line(path)} lies in the destination; give a destination outside of the sources")
+        raise ValueError(f"{one_line(path)} lies in the destination; give a destination outside of the sources")
     else:
         search.add(unit_id, path, status, cut, labels)
-
-
-def _seconds(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    with suppress(ValueError, OverflowError):
-        is_plain = not isinstance(value, bool) and "_" not in str(value)  # float() would take True and 1_000
-        if is_plain and isinstance(value, int | float | str) and 0 <= (seconds := float(value)) < math.inf:
-            return seconds
-    raise ValueError(f"{name} is {value!r}; give seconds, a number from 0, or leave it empty")
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:
@@ -324,84 +310,11 @@ def _checked_id(value: object, extension: str) -> str:
     fault = _fault_of_output(f"{unit_id}.{extension}")
     if not unit_id.strip() or not {"", ".", ".."}.isdisjoint(unit_id.split("/")):
         fault = "is no plain relative name"
-    elif "\\" in unit_id or _one_line(unit_id) != unit_id:
+    elif "\\" in unit_id or one_line(unit_id) != unit_id:
         fault = "has a backslash, a control character or what is not Unicode"
     if fault:
         raise ValueError(f"id {value!r} {fault}; give a name such as a/b, without extension")
     return unit_id
-
-
-def _checked_label(name: str, value: object, kinds: dict[str, type]) -> object:
-    """The value, when one column of a manifest can hold it together with those before it."""
-    if value is None:
-        return None
-    first = kinds.setdefault(name, type(value))
-    if isinstance(value, str):
-        fits = first is str and _storable(value) == value
-    elif isinstance(value, bool):
-        fits = first is bool
-    else:
-        fits = first in (int, float) and (isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63))
-    if not fits:
-        raise ValueError(
-            f"{_one_line(name)} is {value!r} in a column of {first.__name__}; a column of labels holds only text, only"
-            " numbers (of 64 bits) or only true and false"
-        )
-    return value
-
-
-def _csv_rows(table: str) -> list[Row]:
-    """Labels are whole numbers, numbers or booleans where all of a column are; empty cells are None."""
-    with open(table, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        reader.fieldnames = names = _distinct([name.strip() for name in reader.fieldnames or ()])
-        rows: list[Row] = list(reader)
-    for number, row in enumerate(rows, 1):
-        if None in row or None in row.values():
-            raise ValueError(f"row {number} has not the {len(names)} cells of the header; quote cells with commas")
-    for name in names:
-        convert = str if name in KEYS else _converter([str(row[name]) for row in rows if row[name]])
-        for row in rows:
-            row[name] = convert(str(row[name])) if row[name] else None
-    return rows
-
-
-def _converter(cells: list[str]) -> Callable[[str], object]:
-    """What all these cells can be read as without loss: 007 and long digits stay text."""
-    if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", cell) for cell in cells):
-        return int
-    if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?", cell) for cell in cells):
-        return float
-    return (lambda cell: cell.lower() == "true") if {c.lower() for c in cells} <= {"true", "false"} else str
-
-
-def _jsonl_rows(table: str) -> list[Row]:
-    rows: list[Row] = []
-    with open(table, encoding="utf-8-sig") as file:
-        for line in filter(str.strip, file):
-            try:
-                rows.append({**json.loads(line)})
-            except (ValueError, TypeError) as error:
-                raise ValueError(f"row {len(rows) + 1} is no JSON object: {error}") from error
-    return rows
-
-
-def _parquet_rows(table: str) -> list[Row]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(table) as file:  # read_table would add a column for each folder named like label=3
-        _distinct(file.schema_arrow.names)
-        rows: list[Row] = file.read().to_pylist()
-    return rows
-
-
-def _distinct(names: list[str]) -> list[str]:
-    if len(set(names)) < len(names):
-        raise ValueError(f"two columns of one name: {', '.join(names)}")
-    return names
-
-
-_READERS = {".csv": _csv_rows, ".parquet": _parquet_rows, ".jsonl": _jsonl_rows}
 
 
 def _fault_of_output(output: str) -> str | None:
@@ -416,11 +329,11 @@ def _fault_of_output(output: str) -> str | None:
 def _check_outputs(search: _Search, source: str, extension: str, *, is_table: bool) -> None:
     for unit in search.units:
         if fault := _fault_of_output(f"{unit.id}.{extension}"):
-            raise SourceError(f"its output {_one_line(unit.id)}.{extension} {fault}; rename it", path=unit.path)
+            raise SourceError(f"its output {one_line(unit.id)}.{extension} {fault}; rename it", path=unit.path)
     pairs = _collisions(search.units, extension)
     if not pairs:
         return
-    lines = [" ".join((_one_line(a.path), "and", _one_line(b.path), "->", _one_line(out))) for a, b, out in pairs]
+    lines = [" ".join((one_line(a.path), "and", one_line(b.path), "->", one_line(out))) for a, b, out in pairs]
     kept = (replace(unit, id=unit.id + os.path.splitext(unit.path)[1]) for unit in search.units)
     if is_table:
         advice = "give each row its own id, in a column `id`"
@@ -459,17 +372,8 @@ def _folded(name: str) -> str:
 def _nothing_found(ignored: list[tuple[str, str]]) -> str:
     unknown = [path for path, reason in ignored if reason == "unknown extension"]
     suffixes = Counter(os.path.splitext(path)[1].lower() or "none" for path in unknown)
-    seen = ", ".join(f"{_one_line(suffix)} ({count})" for suffix, count in suffixes.most_common(10))
+    seen = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in suffixes.most_common(10))
     return f"no video found; {len(ignored)} ignored, unknown extensions: {seen or 'none'}; a table can name any file"
-
-
-def _storable(name: str) -> str:
-    """The name, with escapes for what is not valid UTF-8 and Parquet and JSON cannot hold."""
-    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
-
-
-def _one_line(name: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", _storable(name))
 
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:

@@ -1,0 +1,516 @@
+"""Tiny media, made on first use by an ffmpeg that is not ours, and the witnesses that tests hold the pipeline against."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import av
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from av.video.frame import VideoFrame
+
+from vidprep.formats.model import VideoInfo
+from vidprep.formats.video import Source
+from vidprep.transcode.frames import SourceFacts, retimed, source_frames
+from vidprep.transcode.picture import Painter
+from vidprep.transcode.settings import RunSettings
+
+SHARED_MEDIA = Path(__file__).parent.parent.parent / "shared" / "media"
+# Two 1080p clips say nothing that a smaller one does not, and 300 s of clock is 300 s of clock.
+SLOW_MEDIA = {"phone_4k60_rotated_90.mp4", "clock_320x240_300s.mp4", "editlist_starts_late_1080p.mp4"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "logs_errors: the test provokes an ERROR on the libav or vidprep loggers")
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_logged_unasked(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    if request.node.get_closest_marker("logs_errors"):
+        return
+    records = [r for when in ("setup", "call") for r in caplog.get_records(when)]
+    said = [r.getMessage() for r in records if r.name.split(".")[0] in ("libav", "vidprep") and r.levelno >= logging.ERROR]
+    assert not said, f"logged as errors: {said}"
+
+
+# ---------------------------------------------------------------------------------------------------- the witness
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """One frame as ffmpeg's framemd5 muxer tells it. time: seconds, exact."""
+
+    md5: str
+    pts: int
+    time: Fraction
+
+
+class Ffmpeg:
+    """The ffmpeg program of imageio-ffmpeg. None of our code is in it."""
+
+    def __init__(self, exe: str) -> None:
+        self.exe = exe
+
+    def run(self, *args: object, stdin: bytes | None = None, check: bool = True) -> bytes:
+        """Its stdout. Raises AssertionError with its stderr when it fails."""
+        command = [self.exe, "-hide_banner", "-loglevel", "error", "-nostdin" if stdin is None else "-y", "-y"]
+        command += [str(arg) for arg in args]
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
+        assert not check or done.returncode == 0, f"{command}: {done.stderr.decode(errors='replace')[-2000:]}"
+        return done.stdout
+
+    def says(self, *args: object) -> str:
+        """What `ffmpeg -i …` prints about files; it always fails for want of an output."""
+        done = subprocess.run(
+            [self.exe, "-hide_banner", *map(str, args)], capture_output=True, check=False, timeout=120
+        )
+        return done.stderr.decode(errors="replace")
+
+    def log(self, *args: object) -> str:
+        """stderr at level info of a command that must succeed."""
+        done = subprocess.run(
+            [self.exe, "-hide_banner", "-nostdin", "-loglevel", "info", *map(str, args)],
+            capture_output=True, check=False, timeout=120,
+        )  # fmt: skip
+        text = done.stderr.decode(errors="replace")
+        assert done.returncode == 0, text[-2000:]
+        return text
+
+    def frames(
+        self, path: Path, filters: str = "null", *, reading: Sequence[object] = (), writing: Sequence[object] = (),
+        stream: str = "0:v:0", check: bool = True,
+    ) -> list[Stamped]:  # fmt: skip
+        """MD5 and time of every frame that comes out of the filters, in the pixel format it has there."""
+        told = self.run(
+            "-noautorotate", "-threads", 1, *reading, "-i", path, "-map", stream, "-vf", filters,
+            "-fps_mode", "passthrough", "-enc_time_base", "filter", *writing, "-f", "framemd5", "-", check=check,
+        )  # fmt: skip
+        base = Fraction(1)
+        found = []
+        for line in told.decode().splitlines():
+            if line.startswith("#tb"):
+                base = Fraction(line.split(":")[1].strip())
+            elif not line.startswith("#"):
+                part = [p.strip() for p in line.split(",")]
+                found.append(Stamped(part[5], int(part[2]), int(part[2]) * base))
+        return found
+
+    def raw(
+        self, path: Path, filters: str, width: int, height: int, pixel_format: str = "rgb24", *,
+        reading: Sequence[object] = ("-noautorotate",), stream: str = "0:v:0",
+    ) -> np.ndarray:  # fmt: skip
+        """All frames as an array: (T, H, W, 3) for rgb24 and rgb48le, (T, H, W) for gray, (T, bytes) else."""
+        told = self.run(
+            *reading, "-i", path, "-map", stream, "-vf", filters, "-fps_mode", "passthrough",
+            "-pix_fmt", pixel_format, "-f", "rawvideo", "-",
+        )  # fmt: skip
+        if pixel_format == "rgb24":
+            return np.frombuffer(told, np.uint8).reshape(-1, height, width, 3)
+        if pixel_format == "gray":
+            return np.frombuffer(told, np.uint8).reshape(-1, height, width)
+        return np.frombuffer(told, np.uint8)
+
+
+@pytest.fixture(scope="session")
+def cli() -> Ffmpeg:
+    return Ffmpeg(imageio_ffmpeg.get_ffmpeg_exe())
+
+
+# ---------------------------------------------------------------------------------------------------- media
+
+H264 = ("-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-bf", 2, "-g", 10, "-pix_fmt", "yuv420p")
+SDR_TAGS = ("-color_primaries", "bt709", "-color_trc", "bt709")
+
+
+def moving(size: str = "96x64", rate: str = "30", frames: int = 24) -> tuple[object, ...]:
+    """A test pattern in which no two frames are equal."""
+    return "-f", "lavfi", "-i", f"testsrc2=size={size}:rate={rate},trim=end_frame={frames}"
+
+
+def chart(width: int = 128, height: int = 96, count: int = 8) -> bytes:
+    """rgb24 frames: smooth colours of every hue that drift, and patches of grey. Smooth, so that 4:2:0 costs little."""
+    y, x = np.mgrid[0:height, 0:width].astype(float)
+    out = []
+    for n in range(count):
+        hue = 2 * np.pi * (x / width + n / 40)
+        shade = 0.25 + 0.6 * y / height
+        rgb = [shade * (0.55 + 0.4 * np.cos(hue + k * 2 * np.pi / 3)) for k in range(3)]
+        picture = np.stack(rgb, axis=-1) * 255
+        picture[: height // 8] = np.linspace(8, 247, width)[None, :, None]
+        out.append(picture.round().clip(0, 255).astype(np.uint8))
+    return np.stack(out).tobytes()
+
+
+CHART_SIZE = (128, 96)
+CHART_IN = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "128x96", "-r", 25, "-i", "-")
+
+
+class Media:
+    """Synthesised clips by name; each is made when first asked for."""
+
+    def __init__(self, folder: Path, cli: Ffmpeg) -> None:
+        self.folder, self.cli = folder, cli
+
+    def __getitem__(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.exists():
+            RECIPES[name](self, path)
+            assert path.stat().st_size > 0, name
+        return path
+
+
+Recipe = Callable[[Media, Path], None]
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(name: str, *args: object, stdin: Callable[[], bytes] | None = None) -> None:
+    """A clip that is one ffmpeg command."""
+    RECIPES[name] = lambda media, path: void(
+        media.cli.run(*args, "-fflags", "+bitexact", path, stdin=stdin() if stdin else None)
+    )
+
+
+def void(_: object) -> None:
+    return None
+
+
+def made(name: str) -> Callable[[Recipe], Recipe]:
+    def keep(function: Recipe) -> Recipe:
+        RECIPES[name] = function
+        return function
+
+    return keep
+
+
+def copied(name: str, source: str, reading: Sequence[object], writing: Sequence[object] = ()) -> None:
+    RECIPES[name] = lambda media, path: void(
+        media.cli.run(*reading, "-i", media[source], "-c", "copy", *writing, "-fflags", "+bitexact", path)
+    )
+
+
+recipe("cfr.mp4", *moving(frames=36), *H264)
+recipe("ntsc.mkv", *moving(rate="30000/1001"), *H264)
+recipe("film.mp4", *moving(rate="24000/1001"), *H264)
+recipe("open_gop.mp4", *moving(frames=40), *H264, "-x264-params", "open-gop=1:b-pyramid=normal:bframes=3:b-adapt=0")
+copied("open_gop.mkv", "open_gop.mp4", ())
+recipe("closed.mkv", *moving(frames=40), *H264)
+recipe("hevc.mp4", *moving(frames=30), "-c:v", "libx265", "-preset", "fast", "-tag:v", "hvc1", "-x265-params",
+       "keyint=10:min-keyint=10:open-gop=1:bframes=3:pools=none:frame-threads=1:log-level=error")  # fmt: skip
+recipe("vp9.webm", *moving(frames=20), "-c:v", "libvpx-vp9", "-deadline", "realtime", "-cpu-used", 8, "-g", 8)
+recipe("altref.webm", *moving(frames=30), "-c:v", "libvpx-vp9", "-deadline", "good", "-cpu-used", 5, "-g", 12,
+       "-auto-alt-ref", 1, "-lag-in-frames", 12)  # fmt: skip
+recipe("av1.mkv", *moving(frames=20), "-c:v", "libsvtav1", "-preset", 12, "-g", 8)
+recipe("mjpeg.avi", *moving(frames=12, rate="15"), "-c:v", "mjpeg", "-pix_fmt", "yuvj422p")
+recipe("raw.y4m", *moving(frames=10), "-pix_fmt", "yuv444p")
+recipe("sorenson.flv", *moving(frames=16), "-c:v", "flv1")
+recipe("annexb.h264", *moving(frames=20), *H264)
+recipe("program.mpg", *moving(frames=20, rate="25"), "-c:v", "mpeg2video", "-bf", 2)
+recipe("one.mp4", *moving(frames=1), *H264)
+recipe("one_short.mp4", *moving(frames=1, rate="200"), *H264)
+recipe("two.mkv", *moving(frames=2), *H264)
+
+UNEVEN = "settb=1/1000,setpts='N*40+10*mod(N*2,5)'"
+recipe("vfr.mp4", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_time_base", "1/1000", *H264)
+recipe("vfr.webm", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_time_base", "1/1000", "-c:v", "libvpx",
+       "-deadline", "realtime")  # fmt: skip
+recipe("slows_down.mp4", *moving(), "-vf", "settb=1/600,setpts='if(lt(N,12),N*20,240+(N-12)*60)'",
+       "-fps_mode", "passthrough", "-enc_time_base", "1/600", *H264)  # fmt: skip
+recipe("odd_444.mp4", *moving("97x63"), *H264, "-pix_fmt", "yuv444p", "-x264-params", "bframes=2")
+recipe("odd_420.webm", *moving("97x63", frames=12), "-c:v", "libvpx-vp9", "-deadline", "realtime", "-cpu-used", 8)
+recipe("sar_wide.mp4", *moving(), "-vf", "setsar=4/3", *H264)
+recipe("sar_tall.mp4", *moving(), "-vf", "setsar=3/4", *H264)
+recipe("deep.mp4", *moving(frames=12), *H264, "-pix_fmt", "yuv420p10le")
+recipe("deep_422.mkv", *moving(frames=12), *H264, "-pix_fmt", "yuv422p10le")
+recipe("twelve.mkv", *moving(frames=8), "-c:v", "ffv1", "-pix_fmt", "yuv444p12le")
+recipe("grey.mp4", *moving(frames=12), *H264, "-pix_fmt", "gray")
+recipe("grey16.mkv", *moving(frames=8), "-c:v", "ffv1", "-pix_fmt", "gray16le")
+recipe("rgb.mkv", *moving(frames=8), "-c:v", "ffv1", "-pix_fmt", "gbrp")
+recipe("palette.gif", *moving(frames=12, rate="20"))
+recipe("ts_late.ts", *moving(), *H264, "-output_ts_offset", 10)
+recipe("two_streams.mp4", *moving(frames=12), "-f", "lavfi", "-i", "testsrc2=size=48x32:rate=15:d=0.6",
+       "-map", "0:v", "-map", "1:v", *H264)  # fmt: skip
+recipe("sound_only.mp4", "-f", "lavfi", "-i", "sine=d=0.5", "-c:a", "aac")
+recipe("with_sound.mkv", *moving(), "-f", "lavfi", "-i", "sine=d=1.2", *H264, "-c:a", "libopus")
+
+# -display_rotation is counter-clockwise; hflip and vflip come after it.
+for name, options in {
+    "turned_90.mp4": ("-display_rotation", 90), "turned_180.mp4": ("-display_rotation", 180),
+    "turned_270.mp4": ("-display_rotation", 270), "mirrored.mp4": ("-display_hflip",),
+    "upside_down.mp4": ("-display_vflip",), "turned_90_mirrored.mp4": ("-display_rotation", 90, "-display_hflip"),
+    "turned_270_mirrored.mp4": ("-display_rotation", 270, "-display_hflip"),
+}.items():  # fmt: skip
+    copied(name, "cfr.mp4", options)
+copied("turned_90_sar.mp4", "sar_wide.mp4", ("-display_rotation", 90))
+copied("edit_list.mp4", "cfr.mp4", ("-ss", 0.5))
+copied("edit_list_late.mp4", "cfr.mp4", ("-itsoffset", 1))
+
+
+def coloured(name: str, matrix: str, tags: Sequence[object], *, full: bool = False, pixels: str = "yuv420p") -> None:
+    range_ = "full" if full else "limited"
+    recipe(
+        name, *CHART_IN, "-vf",
+        f"scale=out_color_matrix={matrix}:out_range={range_}:flags=bicubic+accurate_rnd+full_chroma_int,format={pixels}",
+        "-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-qp", 1, *tags, stdin=chart,
+    )  # fmt: skip
+
+
+BT601 = ("-colorspace", "smpte170m", "-color_primaries", "smpte170m", "-color_trc", "smpte170m")
+BT709 = ("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709")
+BT2020 = ("-colorspace", "bt2020nc", "-color_primaries", "bt2020", "-color_trc", "bt2020-10")
+coloured("colour_709.mp4", "bt709", (*BT709, "-color_range", "tv"))
+coloured("colour_601.mp4", "bt601", (*BT601, "-color_range", "tv"))
+coloured("colour_pal.mp4", "bt601", ("-colorspace", "bt470bg", "-color_primaries", "bt470bg", "-color_trc", "gamma28"))
+coloured("colour_full.mp4", "bt709", (*BT709, "-color_range", "pc"), full=True)
+coloured("colour_untagged.mp4", "bt601", ())
+coloured("colour_deep.mp4", "bt709", (*BT709, "-color_range", "tv"), pixels="yuv420p10le")
+coloured("colour_2020.mp4", "bt2020", (*BT2020, "-color_range", "tv"), pixels="yuv420p10le")
+coloured("colour_240.mp4", "smpte240m", ("-colorspace", "smpte240m", "-color_primaries", "smpte240m", "-color_trc", "smpte240m"))
+coloured("colour_444_full.mp4", "bt601", (*BT601, "-color_range", "pc"), full=True, pixels="yuv444p")
+
+
+def high_dynamic_range(name: str, transfer: str, levels: Sequence[int]) -> None:
+    """Vertical bars of neutral grey at these 10-bit luma levels, and a red one at the right."""
+
+    def build(media: Media, path: Path) -> None:
+        luma = np.repeat(np.array([*levels, 400], np.uint16), 16)[None].repeat(64, 0)
+        u = np.full((32, luma.shape[1] // 2), 512, np.uint16)
+        v = u.copy()
+        u[:, -8:], v[:, -8:] = 430, 640
+        data = b"".join(plane.tobytes() for plane in (luma, u, v)) * 6
+        tags = ("-colorspace", "bt2020nc", "-color_primaries", "bt2020", "-color_trc", transfer, "-color_range", "tv")
+        media.cli.run(
+            "-f", "rawvideo", "-pix_fmt", "yuv420p10le", "-s", f"{luma.shape[1]}x64", "-r", 25, *tags, "-i", "-",
+            "-c:v", "libx264", "-qp", 0, "-threads", 1, *tags, path, stdin=data,
+        )  # fmt: skip
+
+    RECIPES[name] = build
+
+
+# 10-bit limited luma of 0, 1, 10, 58, 100, 203, 1000 cd/m² in PQ (ITU-R BT.2100): 203 is reference white (BT.2408).
+PQ_LEVELS = (64, 195, 328, 473, 509, 572, 723)
+# Of 0, 10, 25, 50, 75, 100 % of the HLG signal: 75 % is reference white.
+HLG_LEVELS = (64, 152, 283, 502, 721, 940)
+high_dynamic_range("pq.mp4", "smpte2084", PQ_LEVELS)
+high_dynamic_range("hlg.mp4", "arib-std-b67", HLG_LEVELS)
+
+DISC = "format=yuva420p,geq=lum='lum(X,Y)':cb='cb(X,Y)':cr='cr(X,Y)':a='if(lt(hypot(X-48,Y-32),24),255,if(lt(X,16),128,0))'"
+recipe("alpha.webm", *moving(frames=8), "-vf", DISC, "-c:v", "libvpx-vp9", "-crf", 4, "-b:v", 0, "-deadline", "realtime",
+       "-cpu-used", 8, "-auto-alt-ref", 0)  # fmt: skip
+recipe("alpha.mov", *moving(frames=8), "-vf", DISC + ",format=argb", "-c:v", "qtrle")
+recipe("alpha.gif", *moving(frames=8), "-vf", DISC + ",format=rgba,split[a][b];[a]palettegen[p];[b][p]paletteuse")
+
+INTERLACED = "tinterlace=mode=interleave_{}"
+MPEG2 = ("-c:v", "mpeg2video", "-b:v", "2M", "-bf", 2, "-g", 8, "-pix_fmt", "yuv420p")
+for field, pixels in (("top", "yuv420p"), ("bottom", "yuv422p")):
+    recipe(f"interlaced_{field}.mkv", *moving(rate="50", frames=40), "-vf",
+           f"format={pixels}," + INTERLACED.format(field) + f",fieldorder={field[0]}ff", *MPEG2, "-pix_fmt", pixels,
+           "-flags", "+ildct+ilme")  # fmt: skip
+recipe("interlaced_h264.mp4", *moving(rate="50", frames=40), "-vf", INTERLACED.format("top"), *H264, "-flags", "+ildct+ilme",
+       "-x264-params", "tff=1")  # fmt: skip
+for offset in (0, 0.64):
+    late = "_late" if offset else ""
+    recipe(f"part_interlaced{late}.ts", *moving(rate="50", frames=32), "-vf", INTERLACED.format("top") + ",fieldorder=tff",
+           *MPEG2, "-flags", "+ildct+ilme", "-output_ts_offset", offset)  # fmt: skip
+    recipe(f"part_progressive{late}.ts", *moving(rate="25", frames=16), *MPEG2, "-output_ts_offset", offset)
+recipe("part_small.ts", *moving(rate="25", frames=12), *H264)
+recipe("part_wide.ts", *moving("120x64", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
+
+
+def joined(name: str, *parts: str) -> None:
+    """Transport streams one behind the other, byte by byte."""
+    RECIPES[name] = lambda media, path: void(path.write_bytes(b"".join(media[part].read_bytes() for part in parts)))
+
+
+joined("mixed.ts", "part_progressive.ts", "part_interlaced_late.ts")
+joined("mixed_interlaced_first.ts", "part_interlaced.ts", "part_progressive_late.ts")
+joined("size_changes.ts", "part_small.ts", "part_wide.ts")
+joined("jumps_back.ts", "part_small.ts", "part_small.ts", "part_small.ts")
+
+
+@made("swapped.mkv")
+def swapped(media: Media, path: Path) -> None:
+    """Each third pair of neighbours has its timestamps swapped, as packed B-frames leave them in AVI."""
+    restamped(media, path, lambda n: n + 1 if n % 3 == 1 else n - 1 if n % 3 == 2 and n else n)
+
+
+@made("doubled.mkv")
+def doubled(media: Media, path: Path) -> None:
+    """Every fourth frame has the timestamp of the one before it."""
+    restamped(media, path, lambda n: n - 1 if n % 4 == 3 else n)
+
+
+def restamped(media: Media, path: Path, stamp: Callable[[int], int]) -> None:
+    plain = path.with_name(f"plain_{path.name}")
+    media.cli.run(*moving(rate="25"), *H264, "-bf", 0, plain)
+    with av.open(str(plain)) as source, av.open(str(path), "w", format="matroska") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(p for p in source.demux(video=0) if p.size):
+            packet.pts = stamp(number) * 40
+            packet.dts = min(number - 1, packet.pts // 40) * 40 if number else packet.pts - 40
+            packet.stream = stream
+            target.mux_one(packet)
+
+
+def cut_short(name: str, source: str, part: float) -> None:
+    def build(media: Media, path: Path) -> None:
+        data = media[source].read_bytes()
+        path.write_bytes(data[: int(len(data) * part)])
+
+    RECIPES[name] = build
+
+
+copied("index_first.mp4", "cfr.mp4", (), ("-movflags", "+faststart"))
+cut_short("cut_short.mp4", "index_first.mp4", 0.6)
+cut_short("cut_short.mkv", "closed.mkv", 0.6)
+cut_short("cut_short.ts", "ts_late.ts", 0.6)
+
+
+@made("flipped.mp4")
+def flipped(media: Media, path: Path) -> None:
+    """Thirty damaged bytes in the coded pictures."""
+    data = bytearray(media["index_first.mp4"].read_bytes())
+    start = data.index(b"mdat") + 1500
+    for at in np.random.default_rng(7).integers(start, len(data), 30):
+        data[at] ^= 0x55
+    path.write_bytes(data)
+
+
+# Clips that a reader should get through without a fault, by what is special about them.
+PLAIN = (
+    "cfr.mp4", "ntsc.mkv", "film.mp4", "open_gop.mp4", "open_gop.mkv", "closed.mkv", "hevc.mp4", "vp9.webm", "altref.webm",
+    "av1.mkv", "mjpeg.avi", "raw.y4m", "sorenson.flv", "annexb.h264", "program.mpg", "one.mp4", "one_short.mp4", "two.mkv",
+    "vfr.mp4", "vfr.webm", "slows_down.mp4", "odd_444.mp4", "odd_420.webm", "sar_wide.mp4", "sar_tall.mp4", "deep.mp4",
+    "deep_422.mkv", "twelve.mkv", "grey.mp4", "grey16.mkv", "rgb.mkv", "palette.gif", "ts_late.ts", "two_streams.mp4",
+    "with_sound.mkv", "turned_90.mp4", "turned_180.mp4", "turned_270.mp4", "mirrored.mp4", "upside_down.mp4",
+    "turned_90_mirrored.mp4", "turned_270_mirrored.mp4", "turned_90_sar.mp4", "edit_list.mp4", "edit_list_late.mp4",
+    "colour_709.mp4", "colour_601.mp4", "colour_pal.mp4", "colour_full.mp4", "colour_untagged.mp4", "colour_deep.mp4",
+    "colour_2020.mp4", "colour_240.mp4", "colour_444_full.mp4", "pq.mp4", "hlg.mp4", "alpha.webm", "alpha.mov",
+    "alpha.gif",
+)  # fmt: skip
+INTERLACED_CLIPS = ("interlaced_top.mkv", "interlaced_bottom.mkv", "interlaced_h264.mp4", "mixed.ts", "mixed_interlaced_first.ts")
+DAMAGED = ("cut_short.mp4", "cut_short.mkv", "cut_short.ts", "flipped.mp4")
+
+
+@pytest.fixture(scope="session")
+def media(tmp_path_factory: pytest.TempPathFactory, cli: Ffmpeg) -> Media:
+    return Media(tmp_path_factory.mktemp("media"), cli)
+
+
+@pytest.fixture(scope="session")
+def shared_media() -> Path:
+    if not (SHARED_MEDIA / "MANIFEST.csv").exists():
+        pytest.skip(f"the real clips are not at {SHARED_MEDIA}")
+    return SHARED_MEDIA
+
+
+def real_clips() -> list[Any]:
+    """One parameter per real clip; one skipped parameter where there are none."""
+    found = sorted(p.name for p in SHARED_MEDIA.glob("*.*") if p.suffix not in (".csv", ".md"))
+    if not found:
+        return [pytest.param("absent", marks=[pytest.mark.media, pytest.mark.skip(f"no real clips at {SHARED_MEDIA}")])]
+    return [
+        pytest.param(name, marks=[pytest.mark.media, *([pytest.mark.slow] if name in SLOW_MEDIA else [])])
+        for name in found
+    ]
+
+
+@pytest.fixture(params=PLAIN)
+def plain_clip(request: pytest.FixtureRequest, media: Media) -> Path:
+    return media[request.param]
+
+
+@pytest.fixture(params=INTERLACED_CLIPS)
+def interlaced_clip(request: pytest.FixtureRequest, media: Media) -> Path:
+    return media[request.param]
+
+
+@pytest.fixture(params=real_clips())
+def real_clip(request: pytest.FixtureRequest) -> Path:
+    return SHARED_MEDIA / request.param
+
+
+# ---------------------------------------------------------------------------------------------------- our side
+
+
+def frame_bytes(frame: VideoFrame) -> bytes:
+    """Visible samples of all planes, one behind the other: what ffmpeg's rawvideo holds."""
+    out = []
+    one_plane = len(frame.planes) == 1
+    for plane in frame.planes:
+        deep = any(component.bits > 8 for component in frame.format.components)
+        sample_bytes = frame.format.padded_bits_per_pixel // 8 if one_plane else 2 if deep else 1
+        rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+        out.append(rows[:, : plane.width * sample_bytes].tobytes())
+    return b"".join(out)
+
+
+def frame_md5(frame: VideoFrame) -> str:
+    return hashlib.md5(frame_bytes(frame), usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True)
+class OurFrame:
+    md5: str
+    pts: int
+    duration: int
+    source_index: int
+
+
+@dataclass
+class Pipeline:
+    """What comes out of our pipeline just before the encoder. time_base: of the frames' PTS."""
+
+    info: VideoInfo
+    painter: Painter
+    facts: SourceFacts
+    frames: list[OurFrame]
+    time_base: Fraction
+    pictures: list[bytes]
+
+    def array(self) -> np.ndarray:
+        return np.stack([np.frombuffer(p, np.uint8) for p in self.pictures])
+
+
+class Run:
+    """Runs our pipeline up to the encoder."""
+
+    def __call__(
+        self, path: Path, settings: RunSettings | None = None, *, start: Fraction | None = None,
+        end: Fraction | None = None, keep: bool = False, paint: bool = True,
+    ) -> Pipeline:  # fmt: skip
+        settings = settings or RunSettings()
+        facts = SourceFacts()
+        with Source(path, max_pixels=36_000_000) as source:
+            decoded = source_frames(source, facts, start=start, end=end, max_frames=10_000)
+            first = next(decoded)
+            painter = Painter(first.frame, source.info, settings, settings.encoder.resolved.pixel_format or "yuv420p")
+            rate = settings.retime.frame_rate
+            frames, pictures, seen = [], [], {}
+            for item in retimed(chain([first], decoded), rate, source.info.time_base, facts):
+                # An output frame that repeats shares its picture; frames are reused by nobody else.
+                picture = painter.paint(item.frame) if paint else item.frame
+                key = seen.get(item.source_index) or frame_md5(picture)
+                seen = {item.source_index: key}
+                frames.append(OurFrame(key, item.pts, item.duration, item.source_index))
+                if keep:
+                    pictures.append(frame_bytes(picture))
+            return Pipeline(
+                source.info, painter, facts, frames, 1 / rate if rate else source.info.time_base, pictures
+            )
+
+
+@pytest.fixture(scope="session")
+def pipeline() -> Run:
+    os.environ.setdefault("SVT_LOG", "1")
+    return Run()
