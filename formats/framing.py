@@ -1,7 +1,8 @@
 """Coded packets without what a container adds: so that what an encoder gave and what a file holds can be compared.
 
 H.264 and HEVC leave the encoder with start codes (ITU-T H.264 and H.265, annex B) and stand in MP4 and Matroska with
-four-byte lengths in front (ISO/IEC 14496-15). AV1 loses its temporal delimiters in a container (AV1 in ISOBMFF, 2.4).
+four-byte lengths in front (ISO/IEC 14496-15). MP4's hvc1 keeps HEVC's parameter sets in its header alone, and x265
+repeats them in every packet where each frame is a keyframe: they do not count. AV1 loses its temporal delimiters in a container (AV1 in ISOBMFF, 2.4).
 VP9 is the same in both.
 """
 
@@ -12,12 +13,15 @@ import zlib
 
 _TEMPORAL_DELIMITER = b"\x12\x00"
 _START_CODE = b"\x00\x00\x01"
+_HEVC_PARAMETER_SETS = (32, 33, 34)
 
 
 def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
     """CRC-32 of what both sides share. framing: "encoder" or "container". Raises ValueError on broken lengths."""
     if codec in ("h264", "hevc"):
         units = _units_by_start_code(packet) if framing == "encoder" else _units_by_length(packet)
+        if codec == "hevc":
+            units = [unit for unit in units if unit[0] >> 1 & 63 not in _HEVC_PARAMETER_SETS]
         checksum = 0
         for unit in units:
             checksum = zlib.crc32(unit, zlib.crc32(struct.pack("<I", len(unit)), checksum))

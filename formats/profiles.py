@@ -66,6 +66,7 @@ class EncoderProfile:
     they are names. params: name of the option that holds `key=value:…`, whose entries come from `params_of`.
     options and params may hold {gop}, {threads}, {crf} and {qmin} (ten below the CRF). smallest: the smallest picture that
     survives a round trip. max_rate: frames per second it accepts. in_process: PyAV has it; else `--engine ffmpeg`.
+    only_ffmpeg: pixel formats that the one in PyAV was built without.
     """
 
     name: str
@@ -86,6 +87,7 @@ class EncoderProfile:
     tune_params: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_rate: int = 0
     in_process: bool = True
+    only_ffmpeg: tuple[str, ...] = ()
 
 
 X26X_PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
@@ -212,6 +214,7 @@ ENCODERS = {
             presets=tuple(str(n) for n in range(9)),
             preset_default="4",
             smallest=(2, 2),
+            only_ffmpeg=("yuv420p10le", "yuv422p10le", "yuv444p10le"),
             # One pass makes no use of look-ahead: the bytes are the same without, and the memory half.
             options={
                 "g": "{gop}",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.sources import SourceList
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
 
 if sys.platform == "win32":
     sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
@@ -52,6 +53,9 @@ class Command(click.Command):
         except VidprepError as error:
             click.echo(f"vidprep: {error}", err=True)
             ctx.exit(USAGE_ERROR)
+        except KeyboardInterrupt:
+            click.echo("vidprep: interrupted; run the same command again to go on", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

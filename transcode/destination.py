@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.files import replacing
+from vidprep.formats.files import replacing, sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
 from vidprep.transcode.settings import RunSettings
 
@@ -129,8 +129,11 @@ class Destination:
 
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": versions}
-        with replacing(self.house / "run.json") as file:
-            file.write(json.dumps(content, indent=1).encode())
+        try:
+            with replacing(self.house / "run.json") as file:
+                file.write(json.dumps(content, indent=1).encode())
+        except OSError as error:
+            raise DestinationError(f"cannot be written: {error.strerror}", path=self.root) from error
 
     def recover(self) -> int:
         """After a kill: outputs that were proven and journalled get their names; other partial files go.
@@ -140,7 +143,7 @@ class Destination:
         named = 0
         for row in self.journal.rows():
             partial = self.partial(row.id, Path(row.file_name).suffix.removeprefix("."))
-            if row.ok and partial.exists() and partial.stat().st_size == row.size_bytes:
+            if row.ok and partial.exists() and sha256_of(partial) == row.sha256:
                 self.name(row, partial)
                 named += 1
         for leftover in self.partials.iterdir():

@@ -18,7 +18,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import ffmpeg
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import DiskFullError, FfmpegError, MissingError, VerifyError
@@ -107,6 +106,8 @@ def build_command(
     settings: RunSettings, start: Fraction | None, end: Fraction | None,
 ) -> list[str]:  # fmt: skip
     """The command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
+    import ffmpeg  # every child process imports this module, and few run ffmpeg
+
     options = settings.encoder
     box = CONTAINERS[options.container_name]
     reading = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels} | READ_OPTIONS
@@ -125,6 +126,8 @@ def build_command(
         "f": MUXERS[box.name],
     }
     writing |= {f"{name}:v" if name == "b" else name: value for name, value in options.library_options().items()}
+    if "x265-params" in writing:  # it takes the rate for its rate control, and ffmpeg guesses another where times vary
+        writing["x265-params"] = f"{writing['x265-params']}:fps={output.nominal_rate}"
     if box.name == "mp4":
         writing["video_track_timescale"] = _timescale(output.time_base)
         if options.codec == "hevc":

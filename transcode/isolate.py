@@ -16,6 +16,7 @@ import threading
 import time
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as DeadlinePassed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +42,43 @@ class Interrupted(Exception):
 class Child:
     """One child process that works on one video at a time, replaced when it dies. Used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, giving_up: threading.Event) -> None:
+        """giving_up: set when the run takes no more; a child that dies after that was stopped, and did not crash."""
+        self._giving_up = giving_up
         self._stopped = threading.Event()
         self._pool: pebble.ProcessPool | None = None
+        self._future: pebble.ProcessFuture | None = None
         self._context = multiprocessing.get_context("spawn")
         self._claimed = self._context.Value("d", NOT_OPENED, lock=False)
 
     def run(self, job: Job) -> ManifestRow:
         """The row of a job, also when the child crashes or runs out of time. Raises Interrupted after `stop`."""
-        if self._stopped.is_set():
-            raise Interrupted
+        for may_start_again in (True, False):
+            if self._stopped.is_set():
+                raise Interrupted
+            try:
+                return self._result(self._schedule(job), job)
+            except CancelledError:
+                raise Interrupted from None
+            except (pebble.ProcessExpired, BrokenProcessPool) as error:
+                # A signal to the whole group kills the child before the parent has heard of it.
+                if self._giving_up.wait(0.5):
+                    raise Interrupted from error
+                self._discard()
+                # A pool that is broken lost its child before that took the job: the job is not to blame.
+                if isinstance(error, BrokenProcessPool) and may_start_again:
+                    continue
+                return self._failed(job, CrashedError(_how_it_died(getattr(error, "exitcode", None))))
+            except MemoryError as error:
+                self._discard()
+                return self._failed(job, error)
+        raise AssertionError
+
+    def _schedule(self, job: Job) -> pebble.ProcessFuture:
         if self._pool is None:
+            # Blocked here, so blocked from its first instruction in the child, and in the ffmpeg that it may run:
+            # Ctrl-C goes to the whole group, and the videos in flight have the grace time to finish.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
             self._pool = pebble.ProcessPool(
                 max_workers=1,
                 max_tasks=VIDEOS_PER_CHILD,
@@ -60,16 +87,13 @@ class Child:
                 context=self._context,
             )
         self._claimed.value = NOT_OPENED
-        future = self._pool.schedule(_run_in_child, args=(job,))
         try:
-            return self._result(future, job)
-        except CancelledError:
-            raise Interrupted from None
-        except pebble.ProcessExpired as error:
-            # A signal to the whole group kills the child before the parent has heard of it.
-            if self._stopped.wait(0.5):
-                raise Interrupted from error
-            return self._failed(job, CrashedError(_how_it_died(error.exitcode)))
+            self._future = self._pool.schedule(_run_in_child, args=(job,))
+        except RuntimeError as error:
+            raise BrokenProcessPool(str(error)) from error
+        if self._stopped.is_set():
+            self._future.cancel()
+        return self._future
 
     def _result(self, future: pebble.ProcessFuture, job: Job) -> ManifestRow:
         """Wait for the row until the deadline, which grows once the child has told how long the source is."""
@@ -82,6 +106,7 @@ class Child:
                 longer = job.settings.limits.timeout_seconds or self._deadline(job)
                 if longer <= deadline:
                     future.cancel()
+                    self._discard()
                     return self._failed(
                         job, DeadlineError(f"stopped after {deadline:g} s; raise --timeout if it needs longer")
                     )
@@ -94,25 +119,33 @@ class Child:
         length = job.unit.size_bytes / UNKNOWN_BYTES_PER_SECOND if claimed == NOT_SAID else claimed
         return LEAST_SECONDS + SECONDS_PER_SECOND * length
 
-    def _failed(self, job: Job, error: CrashedError | DeadlineError) -> ManifestRow:
+    def _discard(self) -> None:
+        """Kill the child, and drop the pool with it: whoever dies may hold the lock of its channel."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.stop()
+            pool.join()
+
+    def _failed(self, job: Job, error: Exception) -> ManifestRow:
         row = new_row(job)
         fail(row, error)
         Path(job.partial).unlink(missing_ok=True)
         return row
 
     def stop(self) -> None:
-        """Kill the child now; what it was doing is abandoned."""
+        """Abandon what the child is doing; `close` kills it."""
         self._stopped.set()
-        if self._pool is not None:
-            self._pool.stop()
+        if self._future is not None:
+            self._future.cancel()
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.stop() if self._stopped.is_set() else self._pool.close()
-            self._pool.join()
+        self.stop()
+        self._discard()
 
 
-def _how_it_died(exit_code: int) -> str:
+def _how_it_died(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "the process that should hold it does not start"
     if exit_code >= 0:
         return f"the process that held it ended with code {exit_code}"
     try:
@@ -135,10 +168,10 @@ def _tell_length(seconds: float | None) -> None:
 
 
 def _start_child(parent: int, claimed: Any) -> None:
-    """Leave Ctrl-C to the parent, die with it, and be the first to go when memory runs out."""
+    """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
     global _claimed_here
     _claimed_here = claimed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -22,6 +22,7 @@ from vidprep.formats.errors import (
     LimitError,
     PictureError,
     ReadError,
+    VerifyError,
     VidprepError,
 )
 from vidprep.formats.files import is_disk_full, sha256_of
@@ -142,7 +143,17 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
         if settings.engine == "ffmpeg":
             command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
             run_ffmpeg(command, unit.path)
-            measured = measure_file(settings, partial, output, painter, timed, source_indexes)
+            try:
+                measured = measure_file(settings, partial, output, painter, timed, source_indexes)
+                if facts.stamps_sorted:  # its fps filter may have picked other frames, at the right times
+                    raise VerifyError("the frames may be others than those that were asked")
+            except VerifyError as error:
+                if facts.stamps_sorted or facts.stamps_nudged or painter.num_changes:
+                    raise VerifyError(
+                        f"ffmpeg neither sorts timestamps nor keeps the clock when the size changes; take --engine av "
+                        f"({error.message})"
+                    ) from error
+                raise
             row.verified_in = "second pass"
         else:
             measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes)

@@ -16,6 +16,7 @@ from types import FrameType
 from joblib import Parallel, delayed
 
 from vidprep.formats.errors import DiskFullError
+from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.destination import Destination
 from vidprep.transcode.isolate import Child, Interrupted
@@ -96,7 +97,7 @@ class Workers:
             return job, None
         child: Child | None = getattr(self._mine, "child", None)
         if child is None:
-            child = self._mine.child = Child()
+            child = self._mine.child = Child(self._stop)
             with self._guard:
                 self._children.append(child)
         try:
@@ -142,31 +143,48 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
     summary = Summary(done_before=plan.done, skipped_failed=plan.skipped)
     summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
     finished = 0
-    for rejected in plan.rejected:
-        _settle(rejected, None, destination, plan, summary)
-        on_row(rejected)
+    abandoned: list[Job] = []
     workers = Workers(max(1, min(jobs, len(plan.jobs))))
     try:
+        for rejected in plan.rejected:
+            _settle(rejected, None, destination, plan, summary)
+            on_row(rejected)
         with _stopped_by_signals(workers, summary):
             for job, row in workers.rows(plan.jobs):
                 if row is None:
+                    abandoned.append(job)
                     continue
-                finished += 1
                 _settle(row, Path(job.partial), destination, plan, summary)
+                finished += 1
                 on_row(row)
-                if row.error == DiskFullError.__name__ and summary.disk_full is None:
-                    left = sum(other.unit.size_bytes for other in plan.jobs[finished:])
-                    summary.disk_full = (
-                        f"no room left in {destination.root}: {destination.free_bytes()} bytes are free, the sources still "
-                        f"to do hold {left}; make room and run the same command again"
-                    )
+                if row.error == DiskFullError.__name__:
+                    summary.disk_full = _no_room(destination, plan, summary)
                     workers.take_no_more()
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        summary.disk_full = _no_room(destination, plan, summary)
     finally:
         workers.close()
+    for job in abandoned:
+        Path(job.partial).unlink(missing_ok=True)
     summary.not_started = len(plan.jobs) - finished
-    destination.merge_journal()
+    try:
+        destination.merge_journal()
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        summary.disk_full = _no_room(destination, plan, summary)
     summary.seconds = time.monotonic() - started
     return summary
+
+
+def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
+    needed = sum(job.unit.size_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
+    return (
+        f"no room left in {destination.root}: {destination.free_bytes()} bytes are free, the sources still "
+        f"to do hold {needed}; make room and run the same command again"
+    )
 
 
 def _settle(row: ManifestRow, partial: Path | None, destination: Destination, plan: Plan, summary: Summary) -> None:

@@ -138,6 +138,13 @@ class RunSettings:
             raise SettingsError(f"--audio {self.audio}: {box.name} takes drop, {', '.join(box.audio)}")
         if not self.encoder.profile.in_process and self.engine == "av":
             raise SettingsError(f"--encoder {self.encoder.profile.name} needs --engine ffmpeg")
+        pixel_format = self.encoder.resolved.pixel_format
+        if pixel_format in self.encoder.profile.only_ffmpeg and self.engine == "av":
+            there = [p for p in self.encoder.profile.pixel_formats if p not in self.encoder.profile.only_ffmpeg]
+            raise SettingsError(
+                f"--pixel-format {pixel_format}: {self.encoder.profile.name} takes {', '.join(there)} in PyAV; "
+                "take --engine ffmpeg"
+            )
 
     @property
     def keeps_hdr(self) -> bool:
