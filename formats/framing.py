@@ -21,7 +21,7 @@ def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
     if codec in ("h264", "hevc"):
         units = _units_by_start_code(packet) if framing == "encoder" else _units_by_length(packet)
         if codec == "hevc":
-            units = [unit for unit in units if unit[0] >> 1 & 63 not in _HEVC_PARAMETER_SETS]
+            units = [unit for unit in units if not unit or unit[0] >> 1 & 63 not in _HEVC_PARAMETER_SETS]
         checksum = 0
         for unit in units:
             checksum = zlib.crc32(unit, zlib.crc32(struct.pack("<I", len(unit)), checksum))

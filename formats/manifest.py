@@ -272,6 +272,7 @@ def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -
         names.append(label)
     table = pa.table(arrays, names=names)
     if kept is not None:
+        kept, table = _labels_alike(kept, table)
         replaced = pc.is_in(kept["id"], value_set=pa.array(list(newest), type=pa.string()))
         try:
             table = pa.concat_tables([kept.filter(pc.invert(replaced)), table], promote_options="permissive")
@@ -280,6 +281,22 @@ def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -
     table = table.sort_by("id")
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _labels_alike(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Both, with text where a label has types that no common type holds: 3 in one run, "walk" in the next."""
+    import pyarrow as pa
+
+    for name in set(old.column_names) & set(new.column_names) - set(COLUMN_NAMES):
+        kinds = [pa.schema([table.schema.field(name)]) for table in (old, new)]
+        try:
+            pa.unify_schemas(kinds, promote_options="permissive")
+        except pa.ArrowException:
+            old, new = (
+                table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+                for table in (old, new)
+            )
+    return old, new
 
 
 def arrow_schema() -> pa.Schema:

@@ -17,11 +17,15 @@ TUNES = ("psnr", "visual", "fastdecode")
 
 @dataclass(frozen=True, slots=True)
 class ContainerProfile:
-    """One container. audio: the codecs it can hold. timescale: seconds per tick where the format fixes it."""
+    """One container. audio: what may be asked of its sound. copied_audio: the codecs it holds as they are; none: any.
+
+    milliseconds: whether its timestamps are whole ones.
+    """
 
     name: str
     codecs: tuple[str, ...]
     audio: tuple[str, ...]
+    copied_audio: tuple[str, ...]
     options: Mapping[str, str]
     milliseconds: bool
 
@@ -33,6 +37,7 @@ CONTAINERS = {
             "mp4",
             CODECS,
             ("copy", "aac", "opus"),
+            ("aac", "mp3", "mp2", "ac3", "eac3", "dts", "opus", "flac", "alac"),
             # The index in front; B-frames as negative offsets, so that the first PTS is 0 without an edit list.
             {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"},
             milliseconds=False,
@@ -41,6 +46,7 @@ CONTAINERS = {
             "mkv",
             CODECS,
             ("copy", "aac", "opus"),
+            (),
             # bitexact: otherwise every run writes another segment UID.
             {"cues_to_front": "1", "fflags": "+bitexact"},
             milliseconds=True,
@@ -49,6 +55,7 @@ CONTAINERS = {
             "webm",
             ("vp9", "av1"),
             ("copy", "opus"),
+            ("opus", "vorbis"),
             {"cues_to_front": "1", "fflags": "+bitexact"},
             milliseconds=True,
         ),

@@ -316,8 +316,7 @@ class VideoWriter:
     Between `encode` and `mux` the packets belong to the caller, who measures them there. Raises EncodeError, OSError.
     """
 
-    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat, *, interleaved: bool = False) -> None:
-        """interleaved: sound is muxed beside the pictures, so both must keep to one clock."""
+    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat) -> None:
         self.path = path
         profile, box = options.profile, CONTAINERS[options.container_name]
         self._container = av.open(file_url(path), "w", format=MUXERS[box.name], container_options=dict(box.options))
@@ -353,8 +352,7 @@ class VideoWriter:
             self.context = context
             # Readers seek in mp4 by DTS. DTS that are the PTS in rising order, all moved ahead by the same time (which
             # the muxer takes back), equal PTS at every keyframe, so a seek lands there also at a variable rate.
-            in_order = box.name == "mp4" and not interleaved
-            self._lead = min(int(3600 / output.time_base), 1 << 30) if in_order else 0
+            self._lead = min(int(3600 / output.time_base), 1 << 30) if box.name == "mp4" else 0
             self._in_order: deque[int] = deque()
         except BaseException:
             self._container.close()
@@ -363,6 +361,11 @@ class VideoWriter:
     @property
     def container(self) -> av.container.OutputContainer:
         return self._container
+
+    @property
+    def lead_seconds(self) -> Fraction:
+        """How far DTS are moved ahead. Other streams must move by as much, so that the muxer can interleave them."""
+        return self._lead * self.context.time_base
 
     def encode(self, frame: VideoFrame | None, pts: int = 0) -> list[Packet[VideoStream]]:
         """Packets that are ready after this frame; None flushes. The frame's own PTS and picture type are overwritten."""

@@ -222,8 +222,8 @@ recipe("two.mkv", *moving(frames=2), *H264)
 
 UNEVEN = "settb=1/1000,setpts='N*40+10*mod(N*2,5)'"
 recipe("vfr.mp4", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_time_base", "1/1000", *H264)
-recipe("vfr.webm", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_time_base", "1/1000", "-c:v", "libvpx",
-       "-deadline", "realtime")  # fmt: skip
+recipe("vfr.webm", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_time_base", "1/1000", "-c:v", "libvpx", "-cpu-used", 5,
+       "-deadline", "good")  # fmt: skip
 recipe("slows_down.mp4", *moving(), "-vf", "settb=1/600,setpts='if(lt(N,12),N*20,240+(N-12)*60)'",
        "-fps_mode", "passthrough", "-enc_time_base", "1/600", *H264)  # fmt: skip
 recipe("odd_444.mp4", *moving("97x63"), *H264, "-pix_fmt", "yuv444p", "-x264-params", "bframes=2")
@@ -242,6 +242,9 @@ recipe("two_streams.mp4", *moving(frames=12), "-f", "lavfi", "-i", "testsrc2=siz
        "-map", "0:v", "-map", "1:v", *H264)  # fmt: skip
 recipe("sound_only.mp4", "-f", "lavfi", "-i", "sine=d=0.5", "-c:a", "aac")
 recipe("with_sound.mkv", *moving(), "-f", "lavfi", "-i", "sine=d=1.2", *H264, "-c:a", "libopus")
+
+recipe("scenes.mp4", *moving(frames=40), "-vf", "negate=enable='mod(floor(n/7),2)'", *H264)
+recipe("few.mkv", *moving("64x64", frames=6), "-c:v", "ffv1", "-pix_fmt", "yuv420p")
 
 # -display_rotation is counter-clockwise; hflip and vflip come after it.
 for name, options in {
@@ -318,7 +321,7 @@ for field, pixels in (("top", "yuv420p"), ("bottom", "yuv422p")):
            "-flags", "+ildct+ilme")  # fmt: skip
 recipe("interlaced_h264.mp4", *moving(rate="50", frames=40), "-vf", INTERLACED.format("top"), *H264, "-flags", "+ildct+ilme",
        "-x264-params", "tff=1")  # fmt: skip
-for offset in (0, 0.64):
+for offset in (0, 0.68):
     late = "_late" if offset else ""
     recipe(f"part_interlaced{late}.ts", *moving(rate="50", frames=32), "-vf", INTERLACED.format("top") + ",fieldorder=tff",
            *MPEG2, "-flags", "+ildct+ilme", "-output_ts_offset", offset)  # fmt: skip
@@ -450,7 +453,9 @@ def frame_bytes(frame: VideoFrame) -> bytes:
     for plane in frame.planes:
         deep = any(component.bits > 8 for component in frame.format.components)
         sample_bytes = frame.format.padded_bits_per_pixel // 8 if one_plane else 2 if deep else 1
-        rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+        rows = np.frombuffer(plane, np.uint8).reshape(plane.height, abs(plane.line_size))
+        if plane.line_size < 0:  # vflip turns a picture by walking backwards through it
+            rows = rows[::-1]
         out.append(rows[:, : plane.width * sample_bytes].tobytes())
     return b"".join(out)
 

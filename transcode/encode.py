@@ -10,6 +10,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.model import OutputFormat
 from vidprep.formats.video import VideoWriter
+from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.frames import OutputFrame
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.quality import Measured, Verifier, check_decoder, check_file
@@ -23,22 +24,25 @@ def encode_and_measure(
     painter: Painter,
     frames: Iterable[OutputFrame],
     source_indexes: list[int],
+    sound: AudioTrack,
 ) -> Measured:
     """Write `partial` and prove it. source_indexes: filled with the source frame of every output frame.
 
     Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
     """
     options = settings.encoder
-    writer = VideoWriter(partial, options, output, interleaved=settings.audio != "drop")
+    writer = VideoWriter(partial, options, output)
     durations: dict[int, int] = {}
     try:
         decoder = check_decoder(options.codec, writer.context.extradata)
         verifier = Verifier(output, options.codec, decoder, gop=options.gop, every=settings.gate.verify_every)
+        sound.add_to(writer)
 
         def settle(packets: list[Packet[VideoStream]]) -> None:
             for packet in packets:
                 verifier.check(packet)
                 assert packet.pts is not None
+                sound.mux_until(packet.pts * output.time_base)
                 writer.mux(packet, durations.pop(packet.pts))
 
         for item in frames:
@@ -48,6 +52,7 @@ def encode_and_measure(
             verifier.expect(frame, item.pts)
             settle(writer.encode(frame, item.pts))
         settle(writer.encode(None))
+        sound.finish()
         measured = verifier.finish()
     finally:
         writer.close()

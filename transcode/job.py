@@ -29,6 +29,7 @@ from vidprep.formats.files import is_disk_full, sha256_of
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video import Source
+from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.encode import encode_and_measure
 from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
 from vidprep.transcode.frames import SourceFacts, retimed, source_frames
@@ -139,6 +140,7 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
 
         timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts)
         source_indexes: list[int] = []
+        lost_sound: list[str] = []
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         if settings.engine == "ffmpeg":
             command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
@@ -156,11 +158,17 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
                 raise
             row.verified_in = "second pass"
         else:
-            measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes)
+            opening = facts.origin_pts * info.time_base
+            seconds = None if end is None else end - first.pts * info.time_base
+            box = settings.encoder.container_name
+            with AudioTrack(unit.path, settings.audio, box, origin=opening, seconds=seconds) as sound:
+                measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
+            row.warnings.extend(sound.warnings)
+            lost_sound = sound.damage
             row.verified_in = "same pass"
         _describe_frames(row, facts, source_indexes, info, output)
         row.warnings.extend(_remarks(facts, painter))
-        damage = source.damage(read_to_end=facts.read_to_end)
+        damage = source.damage(read_to_end=facts.read_to_end) + lost_sound
     if unit.end_seconds is not None and facts.read_to_end:
         shown = (unit.start_seconds or 0) + float(facts.duration * info.time_base)
         if unit.end_seconds - shown > 0.001:

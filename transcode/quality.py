@@ -223,7 +223,11 @@ def _check_packets(
             raise VerifyError(f"packet {count} has PTS {packet.pts} in the file, {due} was written")
         if packet.is_keyframe != bool(measured.is_keyframe[count]):
             raise VerifyError(f"packet {count} has another keyframe flag in the file than was written")
-        if payload_checksum(bytes(packet), codec, "container") != measured.checksums[count]:
+        try:
+            checksum = payload_checksum(bytes(packet), codec, "container")
+        except ValueError as error:
+            raise VerifyError(f"packet {count}: {error}") from error
+        if checksum != measured.checksums[count]:
             raise VerifyError(f"packet {count} has other bytes in the file than were measured")
         count += 1
     if count != measured.num_frames:

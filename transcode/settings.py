@@ -133,6 +133,8 @@ class RunSettings:
             raise SettingsError(f"--on-damage {self.on_damage}: fail or warn")
         if self.engine not in ENGINES:
             raise SettingsError(f"--engine {self.engine}: not one of {', '.join(ENGINES)}")
+        if self.audio != "drop" and self.engine != "av":
+            raise SettingsError("--audio goes with --engine av")
         box = CONTAINERS[self.encoder.container_name]
         if self.audio != "drop" and self.audio not in box.audio:
             raise SettingsError(f"--audio {self.audio}: {box.name} takes drop, {', '.join(box.audio)}")

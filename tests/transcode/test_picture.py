@@ -1,0 +1,307 @@
+"""Pictures: upright, square, the size that was asked, and the colours of the source, by eyes that are not ours."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from vidprep.formats.errors import PictureError
+from vidprep.formats.model import FrameSize
+from vidprep.formats.profiles import EncoderOptions
+from vidprep.transcode.job import Job, run_job
+from vidprep.transcode.settings import RunSettings, Scale
+from vidprep.transcode.sources import Unit
+
+FINE = EncoderOptions(crf=10)
+# What each source means, told to ffmpeg in so many words: matrix, range.
+MEANING = {
+    "colour_709.mp4": ("bt709", "limited"), "colour_601.mp4": ("bt601", "limited"), "colour_pal.mp4": ("bt601", "limited"),
+    "colour_full.mp4": ("bt709", "full"), "colour_untagged.mp4": ("bt601", "limited"),
+    "colour_deep.mp4": ("bt709", "limited"), "colour_2020.mp4": ("bt2020", "limited"),
+    "colour_240.mp4": ("smpte240m", "limited"), "colour_444_full.mp4": ("bt601", "full"),
+}  # fmt: skip
+# The matrix of the output is the source's, its range limited.
+TAGS = {
+    "colour_709.mp4": "tv, bt709", "colour_601.mp4": "tv, smpte170m", "colour_pal.mp4": "tv, bt470bg/bt470bg/gamma28",
+    "colour_full.mp4": "tv, bt709", "colour_untagged.mp4": "tv, smpte170m", "colour_deep.mp4": "tv, bt709",
+    "colour_2020.mp4": "tv, bt2020nc/bt2020/bt2020-10", "colour_240.mp4": "tv, smpte240m", "colour_444_full.mp4": "tv, smpte170m",
+}  # fmt: skip
+TO_RGB = "scale=in_color_matrix={}:in_range={}:out_range=full:flags=bicubic+accurate_rnd+full_chroma_int+full_chroma_inp"
+
+
+def made(path: Path, settings: RunSettings, tmp_path: Path) -> tuple[Any, Path]:
+    stat = path.stat()
+    name = f"out.{settings.encoder.container_name}"
+    row = run_job(Job(Unit("x", str(path), stat.st_size, stat.st_mtime_ns), settings, name, str(tmp_path / name)))
+    assert row.ok, f"{row.stage}: {row.message}"
+    return row, tmp_path / name
+
+
+def psnr(a: np.ndarray, b: np.ndarray) -> float:
+    return float(10 * np.log10(255**2 / max(1e-9, np.mean((a.astype(float) - b) ** 2))))
+
+
+def planes(ours: Any, number: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Luma, U and V of one 8-bit 4:2:0 picture of ours."""
+    width, height = ours.painter.picture.size
+    data, area = np.frombuffer(ours.pictures[number], np.uint8), width * height
+    chroma = (height // 2, width // 2)
+    return (
+        data[:area].reshape(height, width),
+        data[area : area + area // 4].reshape(chroma),
+        data[area + area // 4 :].reshape(chroma),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ upright
+
+# numpy on the picture as it is stored; -display_rotation is counter-clockwise, flips come after it.
+UPRIGHT = {
+    "cfr.mp4": lambda p: p,
+    "turned_90.mp4": lambda p: np.rot90(p, 1),
+    "turned_180.mp4": lambda p: np.rot90(p, 2),
+    "turned_270.mp4": lambda p: np.rot90(p, 3),
+    "mirrored.mp4": lambda p: p[:, ::-1],
+    "upside_down.mp4": lambda p: p[::-1],
+}
+
+
+@pytest.mark.parametrize("name", UPRIGHT)
+def test_a_turned_source_comes_out_upright(name, media, pipeline):
+    plain, ours = pipeline(media["cfr.mp4"], keep=True), pipeline(media[name], keep=True)
+    for stored, upright in zip(planes(plain, 5), planes(ours, 5), strict=True):
+        assert np.array_equal(UPRIGHT[name](stored), upright)
+
+
+@pytest.mark.parametrize("name", [*UPRIGHT, "turned_90_mirrored.mp4", "turned_270_mirrored.mp4"])
+def test_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name, media, cli, tmp_path):
+    row, path = made(media[name], RunSettings(encoder=FINE), tmp_path)
+    shown = cli.raw(media[name], "format=gray", row.width, row.height, "gray", reading=())
+    ours = cli.raw(path, "format=gray", row.width, row.height, "gray")
+    assert shown.shape == ours.shape
+    assert psnr(shown, ours) > 38
+    assert "displaymatrix" not in cli.says("-i", path)
+
+
+# ------------------------------------------------------------------------------------------------ size
+
+
+def size_of(pipeline: Any, path: Path, **scale: Any) -> tuple[int, int]:
+    return tuple(pipeline(path, RunSettings(scale=Scale(**scale))).painter.picture.size)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "expected"),
+    [
+        ("cfr.mp4", {}, (96, 64)),
+        ("sar_wide.mp4", {}, (128, 64)),
+        ("sar_tall.mp4", {}, (72, 64)),
+        ("turned_90_sar.mp4", {}, (64, 128)),
+        ("odd_444.mp4", {}, (96, 62)),
+        ("odd_420.webm", {}, (96, 62)),
+        ("cfr.mp4", {"short_side": 32}, (48, 32)),
+        ("turned_90.mp4", {"short_side": 32}, (32, 48)),
+        ("sar_wide.mp4", {"short_side": 48}, (96, 48)),
+        ("cfr.mp4", {"short_side": 240}, (96, 64)),
+        ("cfr.mp4", {"short_side": 128, "upscale": True}, (192, 128)),
+        ("odd_444.mp4", {"short_side": 40}, (62, 40)),
+        ("cfr.mp4", {"size": FrameSize(64, 64), "fit": "pad"}, (64, 64)),
+        ("cfr.mp4", {"size": FrameSize(200, 200), "fit": "pad"}, (200, 200)),
+        ("cfr.mp4", {"size": FrameSize(32, 50), "fit": "crop"}, (32, 50)),
+        ("cfr.mp4", {"size": FrameSize(90, 20), "fit": "stretch"}, (90, 20)),
+    ],
+    ids=str,
+)
+def test_the_size_is_the_one_that_was_asked_and_never_larger(name, scale, expected, media, pipeline):
+    assert size_of(pipeline, media[name], **scale) == expected
+
+
+@pytest.mark.parametrize("fit", ["crop", "stretch"])
+def test_a_picture_that_would_have_to_grow_is_refused_by_name(fit, media, pipeline):
+    with pytest.raises(PictureError, match=r"96x64 .* --upscale"):
+        size_of(pipeline, media["cfr.mp4"], size=FrameSize(120, 80), fit=fit)
+    assert size_of(pipeline, media["cfr.mp4"], size=FrameSize(120, 80), fit=fit, upscale=True) == (120, 80)
+
+
+def test_padding_is_black_all_around_and_the_picture_in_the_middle(media, pipeline, cli):
+    settings = RunSettings(scale=Scale(size=FrameSize(64, 64), fit="pad"))
+    luma, u, v = planes(pipeline(media["cfr.mp4"], settings, keep=True))
+    top = (64 - 42) // 4 * 2
+    assert (luma[:top] == 16).all()
+    assert (luma[top + 42 :] == 16).all()
+    for chroma in (u, v):
+        assert (chroma[: top // 2] == 128).all()
+        assert (chroma[top // 2 + 21 :] == 128).all()
+    want = cli.raw(media["cfr.mp4"], "scale=64:42:flags=bicubic+accurate_rnd,extractplanes=y", 64, 42, "gray")[0]
+    assert psnr(luma[top : top + 42], want) > 45
+
+
+@pytest.mark.parametrize("name", ["sar_wide.mp4", "cfr.mp4", "turned_90.mp4"])
+def test_a_larger_pad_leaves_the_picture_as_it_is(name, media, pipeline):
+    plain = pipeline(media[name], keep=True)
+    padded = pipeline(media[name], RunSettings(scale=Scale(size=FrameSize(160, 160), fit="pad")), keep=True)
+    inner, luma = planes(plain)[0], planes(padded)[0]
+    height, width = inner.shape
+    top, left = (160 - height) // 4 * 2, (160 - width) // 4 * 2
+    assert np.array_equal(luma[top : top + height, left : left + width], inner)
+    luma = luma.copy()
+    luma[top : top + height, left : left + width] = 16
+    assert (luma == 16).all()
+
+
+def test_crop_keeps_the_middle(media, pipeline, cli):
+    settings = RunSettings(scale=Scale(size=FrameSize(40, 40), fit="crop", scaler="area"))
+    ours = planes(pipeline(media["cfr.mp4"], settings, keep=True))[0]
+    want = cli.raw(media["cfr.mp4"], "scale=60:40:flags=area+accurate_rnd,crop=40:40:10:0,extractplanes=y", 40, 40, "gray")
+    assert psnr(ours, want[0]) > 45
+
+
+def test_an_odd_picture_loses_its_last_line_and_column_and_nothing_else(media, pipeline, cli):
+    ours = planes(pipeline(media["odd_420.webm"], keep=True))[0]
+    stored = cli.raw(media["odd_420.webm"], "extractplanes=y", 97, 63, "gray")[0]
+    assert np.array_equal(ours, stored[:62, :96])
+
+
+def test_non_square_pixels_are_made_square_not_dropped(media, cli, tmp_path):
+    row, path = made(media["sar_wide.mp4"], RunSettings(encoder=FINE), tmp_path)
+    ours = cli.raw(path, "format=gray", 128, 64, "gray")
+    want = cli.raw(media["sar_wide.mp4"], "scale=128:64:flags=bicubic,format=gray", 128, 64, "gray")
+    assert psnr(ours, want) > 38
+    with av.open(str(path)) as file:
+        assert file.streams.video[0].sample_aspect_ratio in (None, 1)
+
+
+@pytest.mark.parametrize("name", ["size_changes.ts"])
+def test_a_size_that_changes_half_way_is_fitted_into_the_first(name, media, pipeline, cli):
+    ours = pipeline(media[name], keep=True)
+    assert tuple(ours.painter.picture.size) == (96, 64)
+    assert ours.painter.num_changes == 1
+    assert len(ours.frames) == 24
+    luma = planes(ours, 20)[0]
+    assert (luma[:6] == 16).all()  # 120x64 becomes 96x52
+    assert (luma[-6:] == 16).all()
+    want = cli.raw(media["part_wide.ts"], "scale=96:52:flags=bicubic+accurate_rnd,extractplanes=y", 96, 52, "gray")
+    assert psnr(luma[6:58], want[20 - 12]) > 45
+
+
+# ------------------------------------------------------------------------------------------------ colour
+
+
+@pytest.mark.parametrize("pixel_format", ["yuv420p", "yuv420p10le", "yuv444p"])
+@pytest.mark.parametrize("name", MEANING)
+def test_colours_come_out_as_they_went_in(name, pixel_format, media, cli, tmp_path):
+    settings = RunSettings(encoder=EncoderOptions(crf=10, pixel_format=pixel_format))
+    row, path = made(media[name], settings, tmp_path)
+    matrix, range_ = MEANING[name]
+    source = cli.raw(media[name], TO_RGB.format(matrix, range_), 128, 96)
+    ours = cli.raw(path, TO_RGB.format(matrix, "limited"), 128, 96)
+    assert source.shape == ours.shape
+    assert psnr(source, ours) > 35
+    # And a reader that goes by the tags alone sees the same.
+    assert psnr(source, cli.raw(path, TO_RGB.format("auto", "auto"), 128, 96)) > 35
+    guessed = any("not tagged" in said for said in row.warnings)
+    assert guessed == (name == "colour_untagged.mp4")
+
+
+@pytest.mark.parametrize("name", MEANING)
+def test_colours_survive_scaling(name, media, cli, tmp_path):
+    _, path = made(media[name], RunSettings(encoder=FINE, scale=Scale(short_side=48)), tmp_path)
+    matrix, range_ = MEANING[name]
+    source = cli.raw(media[name], TO_RGB.format(matrix, range_) + ",scale=64:48:flags=bicubic", 64, 48)
+    assert psnr(source, cli.raw(path, TO_RGB.format(matrix, "limited"), 64, 48)) > 34
+
+
+@pytest.mark.parametrize(("codec", "container"), [("h264", "mp4"), ("h264", "mkv"), ("hevc", "mp4"), ("vp9", "mp4"), ("vp9", "webm"), ("av1", "mp4"), ("av1", "mkv")])
+@pytest.mark.parametrize("name", TAGS)
+def test_tags_are_written_and_true(name, codec, container, media, cli, tmp_path):
+    _, path = made(media[name], RunSettings(encoder=EncoderOptions(codec=codec, container=container)), tmp_path)
+    said = re.search(r"Video: .*", cli.says("-i", path))
+    assert said
+    told = re.search(r"yuv420p\(([^)]*)\)", said[0])
+    assert told, said[0]
+    if codec == "vp9" and container == "webm" and name in ("colour_pal.mp4", "colour_240.mp4"):
+        return  # VP9 in WebM: tags checked by the reader below
+    assert told[1].startswith(TAGS[name]), said[0]
+
+
+def test_opencv_sees_the_colours_of_the_source(media, cli, tmp_path):
+    """OpenCV knows BT.601 alone, so that is what it can witness."""
+    _, path = made(media["colour_601.mp4"], RunSettings(encoder=FINE), tmp_path)
+    more, picture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG).read()
+    assert more
+    source = cli.raw(media["colour_601.mp4"], TO_RGB.format("bt601", "limited"), 128, 96)[0]
+    assert psnr(picture[..., ::-1], source) > 32
+
+
+@pytest.mark.parametrize("name", ["grey.mp4", "grey16.mkv", "rgb.mkv", "palette.gif"])
+def test_grey_and_rgb_sources_keep_their_colours(name, media, cli, tmp_path):
+    row, path = made(media[name], RunSettings(encoder=EncoderOptions(crf=4, pixel_format="yuv444p")), tmp_path)
+    source = cli.raw(media[name], "scale=in_range=full:out_range=full,format=rgb24" if "grey" in name else "format=rgb24", 96, 64)
+    ours = cli.raw(path, TO_RGB.format("auto", "auto"), 96, 64)
+    assert psnr(source, ours) > 35
+
+
+@pytest.mark.parametrize("name", ["alpha.webm", "alpha.mov", "alpha.gif"])
+def test_what_is_transparent_is_black_and_what_is_not_keeps_its_colour(name, media, cli, tmp_path):
+    row, path = made(media[name], RunSettings(encoder=EncoderOptions(crf=4, pixel_format="yuv444p")), tmp_path)
+    assert any("alpha composited over black" in said for said in row.warnings)
+    decoder = ("-c:v", "libvpx-vp9") if name.endswith("webm") else ()
+    rgba = cli.raw(media[name], "format=rgba", 96, 64, "rgba", reading=decoder).reshape(-1, 64, 96, 4).astype(float)
+    over_black = rgba[..., :3] * rgba[..., 3:] / 255
+    ours = cli.raw(path, TO_RGB.format("auto", "auto"), 96, 64)
+    assert psnr(over_black, ours) > (28 if name.endswith("webm") else 35)
+    clear = rgba[..., 3] == 0
+    assert clear.mean() > 0.3
+    assert ours[clear].mean() < 4
+
+
+# ------------------------------------------------------------------------------------------------ high dynamic range
+
+
+@pytest.mark.parametrize(("name", "bars", "white"), [("pq.mp4", 7, 5), ("hlg.mp4", 6, 4)])
+def test_high_dynamic_range_is_tone_mapped_to_a_plausible_picture(name, bars, white, media, cli, pipeline):
+    ours = pipeline(media[name], keep=True)
+    luma, u, v = planes(ours)
+    levels = [int(np.median(luma[:, n * 16 + 4 : n * 16 + 12])) for n in range(bars)]
+    assert levels == sorted(levels)
+    assert levels[0] <= 20
+    assert 180 <= levels[white] <= 235  # reference white
+    assert 60 < levels[white - 2] < levels[white]
+    assert max(levels) <= 240
+    for n in range(bars):  # greys stay grey
+        assert abs(int(np.median(u[:, n * 8 + 2 : n * 8 + 6])) - 128) <= 2
+        assert abs(int(np.median(v[:, n * 8 + 2 : n * 8 + 6])) - 128) <= 2
+    assert np.median(v[:, -6:-2]) > 140  # red stays red
+    assert any("tone-mapped" in said for said in ours.painter.picture.said)
+
+
+@pytest.mark.parametrize(("name", "transfer"), [("pq.mp4", "smpte2084"), ("hlg.mp4", "arib-std-b67")])
+def test_ten_bits_keep_high_dynamic_range_untouched_and_tagged(name, transfer, media, cli, tmp_path):
+    _, path = made(media[name], RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv420p10le")), tmp_path)
+    assert f"(tv, bt2020nc/bt2020/{transfer}" in cli.says("-i", path)
+    source, ours = (
+        np.frombuffer(cli.run("-i", p, "-pix_fmt", "yuv420p10le", "-f", "rawvideo", "-"), np.uint16).astype(int)
+        for p in (media[name], path)
+    )
+    assert np.abs(source - ours).mean() < 2
+
+
+def test_tone_mapped_output_is_tagged_bt709(media, cli, tmp_path):
+    _, path = made(media["pq.mp4"], RunSettings(), tmp_path)
+    assert "yuv420p(tv, bt709" in cli.says("-i", path)
+
+
+def test_an_absurd_shape_of_pixels_is_not_believed(media, cli, tmp_path, pipeline):
+    path = tmp_path / "absurd.mp4"
+    cli.run("-i", media["cfr.mp4"], "-c", "copy", "-aspect", "100:1", path)
+    ours = pipeline(path)
+    assert ours.info.sample_aspect_ratio > Fraction(20)
+    assert tuple(ours.painter.picture.size) == (96, 64)
+    assert any("absurd" in said for said in ours.painter.picture.said)

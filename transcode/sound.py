@@ -1,0 +1,158 @@
+"""The sound of a source, read apart from its pictures: coded packets, or samples that lie where the output wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+import av
+import av.logging
+import numpy as np
+import numpy.typing as npt
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.stream import Discard
+
+from vidprep.formats.model import round_half_away
+from vidprep.formats.video import READ_OPTIONS, file_url
+
+if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only
+    AudioPacket = Packet[AudioStream]
+else:
+    AudioPacket = Packet
+Samples = npt.NDArray[np.float32]
+
+# Decoded before time 0 and thrown away: codecs lean on what came before, Opus on 80 ms of it.
+PREROLL_SECONDS = 1
+# A clock that jumps back by more begins anew where it left off, as that of the pictures does.
+JUMP_SECONDS = 1
+# Timestamps of steady sound tremble by less; more is a hole or an overlap.
+TREMBLE_SECONDS = Fraction(1, 25)
+
+
+class SoundSource:
+    """The best audio stream of a source through a handle of its own. stream: None where there is none to decode.
+
+    origin: time 0 of the output, in seconds of the source's own clock. seconds: where the sound ends, None for its own
+    end. Raises PyAV's errors when it is opened; later ones end the sound and are kept for `damage`.
+    """
+
+    def __init__(self, path: str | Path, origin: Fraction, seconds: Fraction | None) -> None:
+        self._origin = origin
+        self._seconds = seconds
+        self._stopped: list[str] = []
+        self._bad: list[str] = []
+        with av.logging.Capture():  # the pictures' handle has said what is wrong with the file
+            self._container = av.open(file_url(path), "r", options=READ_OPTIONS, metadata_errors="replace")
+        self.num_streams = len(self._container.streams.audio)
+        best = self._container.streams.best("audio")
+        self.stream = best if isinstance(best, AudioStream) and best.codec_context is not None else None
+        for stream in self._container.streams:
+            if stream is not best:
+                stream.discard = Discard.all
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._container.close()
+
+    @property
+    def damage(self) -> list[str]:
+        """What of the sound was lost, a line each."""
+        lost = f"{len(self._bad)} packets of sound could not be decoded ({self._bad[0]})" if self._bad else ""
+        return [lost, *self._stopped] if lost else list(self._stopped)
+
+    def sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
+        """A time of the source as a sample of the output."""
+        return round_half_away((ticks * time_base - self._origin) * rate)
+
+    def packets(self) -> Iterator[AudioPacket]:
+        """Coded packets from shortly before time 0, with PTS that do not jump back."""
+        assert self.stream is not None
+        base = cast(Fraction, self.stream.time_base)
+        shift, end = 0, None
+        demuxed = self._container.demux(self.stream)
+        while True:
+            try:
+                with av.logging.Capture():
+                    packet = next(demuxed)
+            except StopIteration:
+                return
+            except (AvError, OSError) as error:
+                self._stopped.append(f"reading of the sound stopped: {error.strerror}")
+                return
+            if not packet.size:
+                continue
+            if packet.has_sidedata("encryption_info"):
+                self._stopped.append("the sound is encrypted")
+                return
+            stamp = packet.dts if packet.pts is None else packet.pts
+            if stamp is not None:
+                if end is not None and (end - stamp - shift) * base > JUMP_SECONDS:
+                    shift = end - stamp
+                packet.pts = stamp + shift
+                end = packet.pts + (packet.duration or 0)
+                if end * base - self._origin < -PREROLL_SECONDS:
+                    continue
+            yield packet
+
+    def samples(self, rate: int, layout: str) -> Iterator[tuple[int, Samples]]:
+        """Blocks of (C, N) samples in order, each with the sample of the output that it begins at; none overlap.
+
+        What lies before 0 and after the end is cut off, to the sample. A block that begins where the last one ended,
+        but for the trembling of timestamps, is its continuation.
+        """
+        due, begun = 0, False
+        last = None if self._seconds is None else round_half_away(self._seconds * rate)
+        for stamp, block in self._blocks(rate, layout):
+            at = due if stamp is None or (begun and abs(stamp - due) <= TREMBLE_SECONDS * rate) else stamp
+            if last is not None and at >= last:
+                return
+            heard = block[:, max(0, due - at) : None if last is None else last - at]
+            at = max(at, due)
+            if heard.size:
+                yield at, heard
+                due, begun = at + heard.shape[1], True
+
+    def _blocks(self, rate: int, layout: str) -> Iterator[tuple[int | None, Samples]]:
+        resampler, shape = AudioResampler("fltp", layout, rate), None
+        for frame in chain(self._frames(), [None]):
+            done: list[AudioFrame] = []
+            now = frame and (frame.format.name, frame.layout.name, frame.sample_rate)
+            try:
+                if now != shape:
+                    done = resampler.resample(None)
+                    resampler, shape = AudioResampler("fltp", layout, rate), now
+                done += resampler.resample(frame)
+            except (AvError, OSError, ValueError) as error:
+                self._bad.append(str(error))
+            for block in filter(None, done):
+                known = block.pts is not None and block.time_base is not None
+                at = self.sample_at(block.pts, block.time_base, rate) if known else None
+                yield at, cast(Samples, block.to_ndarray())
+
+    def _frames(self) -> Iterator[AudioFrame]:
+        assert self.stream is not None
+        decoder = self.stream.codec_context
+        decoder.thread_count = 1
+        for packet in chain(self.packets(), [None]):
+            frames: list[AudioFrame] = []
+            with av.logging.Capture() as said:
+                try:
+                    frames = decoder.decode(packet)
+                except (AvError, OSError, ValueError) as error:
+                    self._bad.append(said[0][2].strip() if said else str(error))
+            yield from frames
