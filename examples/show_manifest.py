@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 
 def show(destination: Path) -> None:
     rows = pq.read_table(destination / "manifest.parquet", page_checksum_verification=True).to_pylist()
-    print(f"{'id':32}{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>8}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}")
+    print(
+        f"{'id':32}{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>8}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}"
+    )
     for row in rows:
         if row["status"] != "ok":
             print(f"{row['id'][-31:]:32}failed: {row['message']}")

@@ -2,8 +2,8 @@
 
 H.264 and HEVC leave the encoder with start codes (ITU-T H.264 and H.265, annex B) and stand in MP4 and Matroska with
 four-byte lengths in front (ISO/IEC 14496-15). MP4's hvc1 keeps HEVC's parameter sets in its header alone, and x265
-repeats them in every packet where each frame is a keyframe: they do not count. AV1 loses its temporal delimiters in a container (AV1 in ISOBMFF, 2.4).
-VP9 is the same in both.
+repeats them in every packet where each frame is a keyframe: they do not count. AV1 loses its temporal delimiters in a
+container (AV1 in ISOBMFF, 2.4). VP9 is the same in both.
 """
 
 from __future__ import annotations

@@ -170,13 +170,18 @@ class Journal:
         self._fd: int | None = None
 
     def append(self, row: ManifestRow) -> None:
+        """Raises OSError when there is no room for the row; then nothing of it is left."""
         if self._fd is None:
             self._drop_torn_end()
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         line = (row.as_json() + "\n").encode()
-        written = os.write(self._fd, line)
-        while written < len(line):
-            written += os.write(self._fd, line[written:])
+        start, written = os.fstat(self._fd).st_size, 0
+        try:
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError:
+            os.ftruncate(self._fd, start)
+            raise
 
     def rows(self) -> Iterator[ManifestRow]:
         """Rows in the order they were written. Raises ManifestError on a line that is not the torn last one."""

@@ -12,6 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice
@@ -310,6 +311,24 @@ def video_decoder(name: str) -> VideoCodecContext:
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
 
 
+@contextmanager
+def _ordinary_priority() -> Iterator[None]:
+    """Takes back what SVT-AV1 does when root opens it: it gives the calling thread and its own the highest real-time
+    priority (SCHED_FIFO 99), which starves the machine, and every process that is started afterwards inherits it.
+    """
+    if not hasattr(os, "sched_getscheduler") or not Path("/proc/self/task").is_dir():
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            for thread in Path("/proc/self/task").iterdir():
+                with suppress(ProcessLookupError):
+                    os.sched_setscheduler(int(thread.name), policy, parameters)
+
+
 class VideoWriter:
     """Encodes frames and muxes packets into one file. What it wrote counts only after `close` returns.
 
@@ -341,7 +360,8 @@ class VideoWriter:
             asked = options.library_options()
             context.options = asked
             try:
-                context.open()
+                with _ordinary_priority():
+                    context.open()
             except (AvError, OSError, ValueError) as error:
                 raise EncodeError(
                     f"{profile.name} does not start at {output.size} {output.pixel_format}: {error}"

@@ -40,7 +40,9 @@ def no_error_is_logged_unasked(request: pytest.FixtureRequest, caplog: pytest.Lo
     if request.node.get_closest_marker("logs_errors"):
         return
     records = [r for when in ("setup", "call") for r in caplog.get_records(when)]
-    said = [r.getMessage() for r in records if r.name.split(".")[0] in ("libav", "vidprep") and r.levelno >= logging.ERROR]
+    said = [
+        r.getMessage() for r in records if r.name.split(".")[0] in ("libav", "vidprep") and r.levelno >= logging.ERROR
+    ]
     assert not said, f"logged as errors: {said}"
 
 
@@ -130,7 +132,6 @@ def cli() -> Ffmpeg:
 # ---------------------------------------------------------------------------------------------------- media
 
 H264 = ("-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-bf", 2, "-g", 10, "-pix_fmt", "yuv420p")
-SDR_TAGS = ("-color_primaries", "bt709", "-color_trc", "bt709")
 
 
 def moving(size: str = "96x64", rate: str = "30", frames: int = 24) -> tuple[object, ...]:
@@ -226,8 +227,29 @@ recipe("vfr.webm", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_t
        "-deadline", "good")  # fmt: skip
 recipe("slows_down.mp4", *moving(), "-vf", "settb=1/600,setpts='if(lt(N,12),N*20,240+(N-12)*60)'",
        "-fps_mode", "passthrough", "-enc_time_base", "1/600", *H264)  # fmt: skip
-recipe("odd_444.mp4", *moving("97x63"), *H264, "-pix_fmt", "yuv444p", "-x264-params", "bframes=2")
-recipe("odd_420.webm", *moving("97x63", frames=12), "-c:v", "libvpx-vp9", "-deadline", "realtime", "-cpu-used", 8)
+recipe(
+    "odd_444.mp4",
+    *moving(),
+    "-vf",
+    "scale=97:63,setsar=1,format=yuv444p",
+    *H264,
+    "-pix_fmt",
+    "yuv444p",
+    "-x264-params",
+    "bframes=2",
+)
+recipe(
+    "odd_420.webm",
+    *moving(frames=12),
+    "-vf",
+    "scale=97:63,setsar=1",
+    "-c:v",
+    "libvpx-vp9",
+    "-deadline",
+    "realtime",
+    "-cpu-used",
+    8,
+)
 recipe("sar_wide.mp4", *moving(), "-vf", "setsar=4/3", *H264)
 recipe("sar_tall.mp4", *moving(), "-vf", "setsar=3/4", *H264)
 recipe("deep.mp4", *moving(frames=12), *H264, "-pix_fmt", "yuv420p10le")
@@ -259,27 +281,28 @@ copied("edit_list.mp4", "cfr.mp4", ("-ss", 0.5))
 copied("edit_list_late.mp4", "cfr.mp4", ("-itsoffset", 1))
 
 
-def coloured(name: str, matrix: str, tags: Sequence[object], *, full: bool = False, pixels: str = "yuv420p") -> None:
+def coloured(name: str, matrix: str, tags: str, *, full: bool = False, pixels: str = "yuv420p") -> None:
+    """tags: matrix, primaries, transfer and range as setparams names them."""
     range_ = "full" if full else "limited"
+    names = ("colorspace", "color_primaries", "color_trc", "range")
+    said = ":".join(f"{name}={value}" for name, value in zip(names, tags.split(), strict=True))
     recipe(
         name, *CHART_IN, "-vf",
-        f"scale=out_color_matrix={matrix}:out_range={range_}:flags=bicubic+accurate_rnd+full_chroma_int,format={pixels}",
-        "-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-qp", 1, *tags, stdin=chart,
+        f"scale=out_color_matrix={matrix}:out_range={range_}:flags=bicubic+accurate_rnd+full_chroma_int,format={pixels}"
+        f",setparams={said}",
+        "-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-qp", 1, stdin=chart,
     )  # fmt: skip
 
 
-BT601 = ("-colorspace", "smpte170m", "-color_primaries", "smpte170m", "-color_trc", "smpte170m")
-BT709 = ("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709")
-BT2020 = ("-colorspace", "bt2020nc", "-color_primaries", "bt2020", "-color_trc", "bt2020-10")
-coloured("colour_709.mp4", "bt709", (*BT709, "-color_range", "tv"))
-coloured("colour_601.mp4", "bt601", (*BT601, "-color_range", "tv"))
-coloured("colour_pal.mp4", "bt601", ("-colorspace", "bt470bg", "-color_primaries", "bt470bg", "-color_trc", "gamma28"))
-coloured("colour_full.mp4", "bt709", (*BT709, "-color_range", "pc"), full=True)
-coloured("colour_untagged.mp4", "bt601", ())
-coloured("colour_deep.mp4", "bt709", (*BT709, "-color_range", "tv"), pixels="yuv420p10le")
-coloured("colour_2020.mp4", "bt2020", (*BT2020, "-color_range", "tv"), pixels="yuv420p10le")
-coloured("colour_240.mp4", "smpte240m", ("-colorspace", "smpte240m", "-color_primaries", "smpte240m", "-color_trc", "smpte240m"))
-coloured("colour_444_full.mp4", "bt601", (*BT601, "-color_range", "pc"), full=True, pixels="yuv444p")
+coloured("colour_709.mp4", "bt709", "bt709 bt709 bt709 tv")
+coloured("colour_601.mp4", "bt601", "smpte170m smpte170m smpte170m tv")
+coloured("colour_pal.mp4", "bt601", "bt470bg bt470bg bt470bg tv")
+coloured("colour_full.mp4", "bt709", "bt709 bt709 bt709 pc", full=True)
+coloured("colour_untagged.mp4", "bt601", "unknown unknown unknown unknown")
+coloured("colour_deep.mp4", "bt709", "bt709 bt709 bt709 tv", pixels="yuv420p10le")
+coloured("colour_2020.mp4", "bt2020", "bt2020nc bt2020 bt2020-10 tv", pixels="yuv420p10le")
+coloured("colour_240.mp4", "smpte240m", "smpte240m smpte240m smpte240m tv")
+coloured("colour_444_full.mp4", "bt601", "smpte170m smpte170m smpte170m pc", full=True, pixels="yuv444p")
 
 
 def high_dynamic_range(name: str, transfer: str, levels: Sequence[int]) -> None:
@@ -401,7 +424,13 @@ PLAIN = (
     "colour_2020.mp4", "colour_240.mp4", "colour_444_full.mp4", "pq.mp4", "hlg.mp4", "alpha.webm", "alpha.mov",
     "alpha.gif",
 )  # fmt: skip
-INTERLACED_CLIPS = ("interlaced_top.mkv", "interlaced_bottom.mkv", "interlaced_h264.mp4", "mixed.ts", "mixed_interlaced_first.ts")
+INTERLACED_CLIPS = (
+    "interlaced_top.mkv",
+    "interlaced_bottom.mkv",
+    "interlaced_h264.mp4",
+    "mixed.ts",
+    "mixed_interlaced_first.ts",
+)
 DAMAGED = ("cut_short.mp4", "cut_short.mkv", "cut_short.ts", "flipped.mp4")
 
 
@@ -510,9 +539,7 @@ class Run:
                 frames.append(OurFrame(key, item.pts, item.duration, item.source_index))
                 if keep:
                     pictures.append(frame_bytes(picture))
-            return Pipeline(
-                source.info, painter, facts, frames, 1 / rate if rate else source.info.time_base, pictures
-            )
+            return Pipeline(source.info, painter, facts, frames, 1 / rate if rate else source.info.time_base, pictures)
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,10 @@ import psutil
 import pyarrow.parquet as pq
 
 TIME_LIMIT = 60
+MANIFEST_NAMES = ("manifest.parquet", ".manifest.parquet.partial")
 
 # Every interpreter of a run, parent and children, imports this before anything else: VIDPREP_FAULTS says what breaks, and where.
-SITECUSTOMIZE = '''
+SITECUSTOMIZE = """
 import importlib, os, signal, sys, time
 in_child = "--multiprocessing-fork" in sys.orig_argv
 
@@ -35,10 +36,10 @@ def break_it(where, name, number, when, code, only):
         calls[0] += 1
         mine = calls[0] == int(number) or (number.startswith("-") and calls[0] >= -int(number))
         if mine and when == "before":
-            exec(code)
+            exec(compile(code, 'fault', 'exec'))
         result = real(*args, **kwargs)
         if mine and when == "after":
-            exec(code)
+            exec(compile(code, 'fault', 'exec'))
         return result
     setattr(owner, attribute, broken)
 
@@ -49,7 +50,7 @@ if in_child and "VIDPREP_CHILD_LIMIT" in os.environ:
     import resource
     kind, size = os.environ["VIDPREP_CHILD_LIMIT"].split("|")
     resource.setrlimit(getattr(resource, kind), (int(size), int(size)))
-'''
+"""
 KILL_ALL = "os.killpg(0, signal.SIGKILL)"
 
 
@@ -62,10 +63,15 @@ def make_clip(
     width, height = size
     numbers = np.random.default_rng(seed)
     block = 1 if noise else 8
-    with av.open(f"file:{path.absolute()}", "w", container_options=dict(muxing or {}) | {"fflags": "+bitexact"}) as container:
+    with av.open(
+        f"file:{path.absolute()}", "w", container_options=dict(muxing or {}) | {"fflags": "+bitexact"}
+    ) as container:
         stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        preset = {"libx264": {"preset": "ultrafast", "qp": "18"}, "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"}}
+        preset = {
+            "libx264": {"preset": "ultrafast", "qp": "18"},
+            "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"},
+        }
         stream.codec_context.options = preset.get(codec, {}) | dict(options or {})
         stream.codec_context.thread_count = 1
         for number in range(frames):
@@ -113,7 +119,8 @@ def environment(hook: Path | None = None, *faults: str, **more: str) -> dict[str
     if hook is not None:
         hook.mkdir(exist_ok=True)
         (hook / "sitecustomize.py").write_text(SITECUSTOMIZE)
-        env |= {"PYTHONPATH": str(hook), "VIDPREP_FAULTS": "\n".join(faults)}
+        path = os.pathsep.join(filter(None, (str(hook), env.get("PYTHONPATH"))))
+        env |= {"PYTHONPATH": path, "VIDPREP_FAULTS": "\n".join(faults)}
     return env
 
 
@@ -152,11 +159,11 @@ def manifest(destination: Path) -> dict[str, dict[str, Any]]:
 
 
 def outputs(destination: Path) -> dict[str, bytes]:
-    """Everything but the house and the manifest, by relative name."""
+    """Every file outside the house that is no manifest, by relative name."""
     return {
         str(path.relative_to(destination)): path.read_bytes()
         for path in sorted(destination.rglob("*"))
-        if path.is_file() and ".vidprep" not in path.parts and path.name != "manifest.parquet"
+        if path.is_file() and ".vidprep" not in path.parts and path.name not in MANIFEST_NAMES and path.name[0] != "."
     }
 
 

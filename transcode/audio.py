@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 import av
 import numpy as np
@@ -37,14 +36,14 @@ from vidprep.transcode.sound import TREMBLE_SECONDS, AudioPacket, Samples, Sound
 ENCODERS = {"aac": ("aac", "fltp"), "opus": ("libopus", "flt")}
 USUAL_RATE = 48_000
 BITS_PER_CHANNEL = 64_000
-MS = Fraction(1, 1000)
+LEFT_OUT = "sound that begins long after the pictures have ended is left out"
 
 
 class AudioTrack:
     """The sound of one output; nothing at all in mode "drop" and where the source has none.
 
     origin: time 0 of the output, in seconds of the source's own clock. seconds: length of the cut, None without one.
-    Call `add_to` before a packet is muxed, `mux_until` before each packet of pictures, `finish` after the last.
+    Call `add_to` before a packet is muxed, `mux_until` before each packet of pictures, `finish` after the last; close it.
     warnings, damage: what the row must say; complete after `finish`.
     """
 
@@ -55,8 +54,9 @@ class AudioTrack:
         self.damage: list[str] = []
         self._mode, self._box = mode, CONTAINERS[container]
         self._in_mp4 = container == "mp4"
-        self._end = seconds
+        self._reached = Fraction(0)
         self._pictures_over = False
+        self._num_refused = 0
         self._packets: Iterator[AudioPacket] = iter(())
         self._next: AudioPacket | None = None
         self._sound: SoundSource | None = None
@@ -65,14 +65,6 @@ class AudioTrack:
                 self._sound = SoundSource(path, origin, seconds)
             except (AvError, OSError, ValueError) as error:
                 self.damage.append(f"the sound cannot be read: {error}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._sound is not None:
@@ -96,73 +88,66 @@ class AudioTrack:
 
     def mux_until(self, seconds: Fraction) -> None:
         """Mux the sound that begins before this time of the output. Raises EncodeError, OSError."""
+        self._reached = max(self._reached, seconds)
         while self._next is not None and (self._next.pts or 0) < seconds * self._rate:
-            self._mux_next(self._next)
+            self._mux(self._next)
 
     def finish(self) -> None:
         """Mux the rest. Sound may outlast the pictures; a hole of more than a second then ends it."""
         self._pictures_over = True
-        while self._next is not None:
-            self._mux_next(self._next)
+        while self._next is not None and (self._next.pts or 0) <= (self._reached + 1) * self._rate:
+            self._mux(self._next)
+            self._reached = max(self._reached, Fraction(self._ended, self._rate))
+        if self._next is not None:
+            self.warnings.append(LEFT_OUT)
+        if self._num_refused:
+            self.damage.append(f"{self._num_refused} packets of sound do not go into {self._box.name}")
         if self._sound is not None:
             self.damage += self._sound.damage
 
-    def _mux_next(self, packet: AudioPacket) -> None:
+    def _mux(self, packet: AudioPacket) -> None:
+        at = packet.pts or 0
+        self._ended = at + (packet.duration or 0)
         packet.stream = self._out
-        packet.pts = packet.dts = (packet.pts or 0) - self._lead
+        packet.pts = packet.dts = at - self._lead
         try:
             self._writer.container.mux_one(packet)
-        except InvalidDataError as error:
-            raise EncodeError(f"{self._box.name} refuses the sound: {error}; --audio {self._box.audio[1]}") from error
+        except InvalidDataError:
+            self._num_refused += 1
         self._next = next(self._packets, None)
 
     def _copy(self, sound: SoundSource, source: AudioStream) -> bool:
         codec = source.codec_context.codec.canonical_name
         self._rate = source.codec_context.sample_rate or USUAL_RATE
-        # Bytes 10 and 11 of OpusHead: the lead-in, which mkv and webm write before 0, to the millisecond.
-        opus = codec == "opus" and not self._in_mp4
-        lead_in = _opus_lead_in(source) / Fraction(USUAL_RATE) if opus else Fraction(0)
-        packets = self._copied(sound, -round_half_away(lead_in / MS) * MS * self._rate)
+        # What mkv and webm can write before 0 is the lead-in that the codec declares, to the millisecond.
+        lead_in = _opus_lead_in(source) if codec == "opus" and not self._in_mp4 else 0
+        packets = sound.packets_from(-round_half_away(Fraction(lead_in, 48)) * 48, self._rate)
         first = next(packets, None)
         if first is None:
             return False
         refusal = f"{self._box.name} cannot hold {codec}; --audio {self._box.audio[1]}"
         if self._box.copied_audio and codec not in self._box.copied_audio:
             raise EncodeError(refusal)
+        if self._in_mp4:
+            late, first.pts = first.pts or 0, 0
+            if late > TREMBLE_SECONDS * self._rate:
+                said = (
+                    f"the copied sound begins {late / self._rate:.3f} s late; in mp4 its first packet is heard at once"
+                )
+                self.warnings.append(f"{said}, or take --audio {self._box.audio[1]}")
         try:
             self._out = self._writer.container.add_stream_from_template(source)
             self._writer.container.start_encoding()
         except (AvError, ValueError) as error:
-            raise EncodeError(f"{refusal} ({error})") from error
+            raise EncodeError(refusal) from error
         self._packets = chain([first], packets)
         return True
 
-    def _copied(self, sound: SoundSource, lowest: Fraction) -> Iterator[AudioPacket]:
-        """Packets that begin in the range, on the output's clock in samples, one after the other."""
-        rate, due, last = self._rate, 0, None
-        for packet in sound.packets():
-            at = due if packet.pts is None else sound.sample_at(packet.pts, packet.time_base, rate)
-            duration = round_half_away((packet.duration or 0) * packet.time_base * rate)
-            due = at + duration
-            if packet.is_discard or at < lowest:
-                continue
-            if self._end is not None and at >= self._end * rate:
-                return
-            if last is None and self._in_mp4:
-                if at > TREMBLE_SECONDS * rate:
-                    late = f"the copied sound begins {at / rate:.3f} s late; in mp4 its first packet is heard at once"
-                    self.warnings.append(f"{late}, or take --audio {self._box.audio[1]}")
-                at = 0
-            packet.time_base = Fraction(1, rate)
-            packet.pts = packet.dts = last = at if last is None else max(at, last + 1)
-            packet.duration = duration
-            yield packet
-
     def _encode(self, sound: SoundSource, source: AudioStream) -> bool:
         encoder, sample_format = ENCODERS[self._mode]
-        taken = av.Codec(encoder, "w").audio_rates or []
-        keeps = self._mode == "aac" and source.codec_context.sample_rate in taken
-        self._rate = source.codec_context.sample_rate if keeps else USUAL_RATE
+        rate = source.codec_context.sample_rate
+        keeps_rate = self._mode == "aac" and rate in (av.Codec(encoder, "w").audio_rates or [])
+        self._rate = rate if keeps_rate else USUAL_RATE
         self._layout = "mono" if source.codec_context.channels == 1 else "stereo"
         blocks = sound.samples(self._rate, self._layout)
         first = next(blocks, None)
@@ -184,14 +169,15 @@ class AudioTrack:
         for at, samples in blocks:
             while due < at:
                 if self._pictures_over and at - due > self._rate:
-                    self.warnings.append("sound that begins long after the pictures have ended is left out")
+                    self.warnings.append(LEFT_OUT)
                     yield from self._coded(None, due)
                     return
                 silence = np.zeros((len(samples), min(at - due, self._rate)), np.float32)
                 yield from self._coded(silence, due)
                 due += silence.shape[1]
             heard = samples[:, due - at :]
-            yield from self._coded(heard, due)
+            if heard.size:  # the first block may be shorter than what Opus in mp4 leaves out
+                yield from self._coded(heard, due)
             due += heard.shape[1]
         yield from self._coded(None, due)
 

@@ -30,7 +30,7 @@ from vidprep.transcode.quality import Measured, Verifier
 from vidprep.transcode.settings import RunSettings
 
 STDERR_TAIL_BYTES = 4096
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, CAP_SYS_NICE = 1, 24, 23
 
 
 def find_ffmpeg(asked: str | None) -> str:
@@ -176,7 +176,9 @@ def run_ffmpeg(command: list[str], path: str) -> None:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # or SVT-AV1, run by root, takes the highest real-time priority
 
 
 def measure_file(

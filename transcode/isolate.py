@@ -17,6 +17,7 @@ import time
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ SECONDS_PER_SECOND = 60
 UNKNOWN_BYTES_PER_SECOND = 10_000
 VIDEOS_PER_CHILD = 1000
 PR_SET_PDEATHSIG = 1
+LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
 NOT_OPENED, NOT_SAID = -1.0, -2.0
 
 
@@ -77,8 +79,11 @@ class Child:
     def _schedule(self, job: Job) -> pebble.ProcessFuture:
         if self._pool is None:
             # Blocked here, so blocked from its first instruction in the child, and in the ffmpeg that it may run:
-            # Ctrl-C goes to the whole group, and the videos in flight have the grace time to finish.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
+            # Ctrl-C goes to the whole group, and the videos in flight have the grace time to finish. Twice, since the
+            # tracker (a process too) unblocks some when it starts.
+            signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
             self._pool = pebble.ProcessPool(
                 max_workers=1,
                 max_tasks=VIDEOS_PER_CHILD,

@@ -10,6 +10,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -161,7 +162,7 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
             opening = facts.origin_pts * info.time_base
             seconds = None if end is None else end - first.pts * info.time_base
             box = settings.encoder.container_name
-            with AudioTrack(unit.path, settings.audio, box, origin=opening, seconds=seconds) as sound:
+            with closing(AudioTrack(unit.path, settings.audio, box, origin=opening, seconds=seconds)) as sound:
                 measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
             row.warnings.extend(sound.warnings)
             lost_sound = sound.damage

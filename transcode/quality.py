@@ -118,7 +118,7 @@ class Verifier:
             raise VerifyError("the encoder gave a packet without a timestamp")
         self._pts.append(packet.pts)
         self._is_keyframe.append(packet.is_keyframe)
-        self._checksums.append(payload_checksum(bytes(packet), self._codec, framing))
+        self._checksums.append(_checksum(packet, self._codec, framing))
         if packet.is_keyframe:
             self._keyframe_pts.add(packet.pts)
         self._decode(packet)
@@ -182,6 +182,13 @@ class Verifier:
         self._num_decoded += 1
 
 
+def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
+    try:
+        return payload_checksum(bytes(packet), codec, framing)
+    except ValueError as error:
+        raise VerifyError(f"the packet at tick {packet.pts} is broken: {error}") from error
+
+
 def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) -> None:
     """Hold the closed file against what was measured.
 
@@ -223,11 +230,7 @@ def _check_packets(
             raise VerifyError(f"packet {count} has PTS {packet.pts} in the file, {due} was written")
         if packet.is_keyframe != bool(measured.is_keyframe[count]):
             raise VerifyError(f"packet {count} has another keyframe flag in the file than was written")
-        try:
-            checksum = payload_checksum(bytes(packet), codec, "container")
-        except ValueError as error:
-            raise VerifyError(f"packet {count}: {error}") from error
-        if checksum != measured.checksums[count]:
+        if _checksum(packet, codec, "container") != measured.checksums[count]:
             raise VerifyError(f"packet {count} has other bytes in the file than were measured")
         count += 1
     if count != measured.num_frames:

@@ -154,7 +154,15 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
                 if row is None:
                     abandoned.append(job)
                     continue
-                _settle(row, Path(job.partial), destination, plan, summary)
+                try:
+                    _settle(row, Path(job.partial), destination, plan, summary)
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    abandoned.append(job)
+                    summary.disk_full = _no_room(destination, plan, summary)
+                    workers.take_no_more()
+                    continue
                 finished += 1
                 on_row(row)
                 if row.error == DiskFullError.__name__:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 import av
 import av.logging
@@ -41,7 +40,7 @@ class SoundSource:
     """The best audio stream of a source through a handle of its own. stream: None where there is none to decode.
 
     origin: time 0 of the output, in seconds of the source's own clock. seconds: where the sound ends, None for its own
-    end. Raises PyAV's errors when it is opened; later ones end the sound and are kept for `damage`.
+    end. Raises PyAV's errors when it is opened; later ones are kept for `damage`. Close it.
     """
 
     def __init__(self, path: str | Path, origin: Fraction, seconds: Fraction | None) -> None:
@@ -58,28 +57,20 @@ class SoundSource:
             if stream is not best:
                 stream.discard = Discard.all
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self._container.close()
 
     @property
     def damage(self) -> list[str]:
         """What of the sound was lost, a line each."""
-        lost = f"{len(self._bad)} packets of sound could not be decoded ({self._bad[0]})" if self._bad else ""
-        return [lost, *self._stopped] if lost else list(self._stopped)
+        lost = [f"{len(self._bad)} packets of sound are damaged ({self._bad[0]})"] if self._bad else []
+        return lost + self._stopped
 
-    def sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
+    def _sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
         """A time of the source as a sample of the output."""
         return round_half_away((ticks * time_base - self._origin) * rate)
 
-    def packets(self) -> Iterator[AudioPacket]:
+    def _packets(self) -> Iterator[AudioPacket]:
         """Coded packets from shortly before time 0, with PTS that do not jump back."""
         assert self.stream is not None
         base = cast(Fraction, self.stream.time_base)
@@ -108,6 +99,21 @@ class SoundSource:
                 if end * base - self._origin < -PREROLL_SECONDS:
                     continue
             yield packet
+
+    def packets_from(self, lowest: int, rate: int) -> Iterator[AudioPacket]:
+        """Packets that begin at this sample of the output or later, up to the end, their times counted in samples."""
+        due, last = 0, lowest - 1
+        for packet in self._packets():
+            at = due if packet.pts is None else self._sample_at(packet.pts, packet.time_base, rate)
+            duration = round_half_away((packet.duration or 0) * packet.time_base * rate)
+            due = at + duration
+            if self._seconds is not None and at >= self._seconds * rate:
+                return
+            if at >= lowest and not packet.is_discard:
+                last = max(at, last + 1)
+                packet.time_base = Fraction(1, rate)
+                packet.pts, packet.dts, packet.duration = last, last, duration
+                yield packet
 
     def samples(self, rate: int, layout: str) -> Iterator[tuple[int, Samples]]:
         """Blocks of (C, N) samples in order, each with the sample of the output that it begins at; none overlap.
@@ -140,19 +146,24 @@ class SoundSource:
             except (AvError, OSError, ValueError) as error:
                 self._bad.append(str(error))
             for block in filter(None, done):
-                known = block.pts is not None and block.time_base is not None
-                at = self.sample_at(block.pts, block.time_base, rate) if known else None
+                at = None
+                if block.pts is not None and block.time_base is not None:
+                    at = self._sample_at(block.pts, block.time_base, rate)
                 yield at, cast(Samples, block.to_ndarray())
 
     def _frames(self) -> Iterator[AudioFrame]:
         assert self.stream is not None
         decoder = self.stream.codec_context
         decoder.thread_count = 1
-        for packet in chain(self.packets(), [None]):
+        for packet in chain(self._packets(), [None]):
             frames: list[AudioFrame] = []
+            reason = "marked corrupt" if packet is not None and packet.is_corrupt else ""
             with av.logging.Capture() as said:
                 try:
                     frames = decoder.decode(packet)
                 except (AvError, OSError, ValueError) as error:
-                    self._bad.append(said[0][2].strip() if said else str(error))
+                    reason = str(error)
+            heard = packet is None or packet.pts is None or self._sample_at(packet.pts, packet.time_base, 1) >= 0
+            if heard and (said or reason):
+                self._bad.append(said[0][2].strip() if said else reason)
             yield from frames

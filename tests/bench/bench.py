@@ -150,7 +150,22 @@ def one_round(
                 shutil.copy(path, copy)
             else:  # unscaled has to mean square pixels
                 square = ["-bsf:v", "h264_metadata=sample_aspect_ratio=1/1", "-aspect", aspect]
-                timed([binary, "-v", "error", "-nostdin", "-i", str(path), "-map", "0:v", "-c", "copy", *square, str(copy)])
+                timed(
+                    [
+                        binary,
+                        "-v",
+                        "error",
+                        "-nostdin",
+                        "-i",
+                        str(path),
+                        "-map",
+                        "0:v",
+                        "-c",
+                        "copy",
+                        *square,
+                        str(copy),
+                    ]
+                )
     names = "\n".join(path.name for path in sorted(raw.iterdir(), key=lambda p: -p.stat().st_size))
     options = EncoderOptions(codec=codec, gop=5)
     flags = " ".join(

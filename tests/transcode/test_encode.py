@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
 import struct
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
+from vidprep.transcode.ffmpeg_run import run_ffmpeg
 from vidprep.transcode.job import Job, run_job
 from vidprep.transcode.settings import QualityGate, Retime, RunSettings, Scale
 from vidprep.transcode.sources import Unit
@@ -50,7 +53,9 @@ def outputs(tmp_path_factory) -> Outputs:
     return Outputs(tmp_path_factory.mktemp("outputs"))
 
 
-def encoded(codec: str, container: str | None = None, *, fps: Fraction | None = None, engine: str = "av", **options: Any) -> RunSettings:
+def encoded(
+    codec: str, container: str | None = None, *, fps: Fraction | None = None, engine: str = "av", **options: Any
+) -> RunSettings:
     encoder = EncoderOptions(codec=codec, container=container, **options)
     return RunSettings(encoder=encoder, retime=Retime(fps), engine=engine)
 
@@ -224,10 +229,30 @@ def test_the_same_settings_give_the_same_bytes(codec, container, media, outputs)
     assert first.size_bytes == path.stat().st_size
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks Linux for the policy of every thread")
+@pytest.mark.parametrize("codec", CODECS)
+def test_no_encoder_leaves_the_process_at_another_priority(codec, media, outputs):
+    """SVT-AV1 run by root took SCHED_FIFO 99 for this process, and the children it had starved the machine for minutes."""
+    good(outputs.fresh(media["few.mkv"], encoded(codec, "mkv")))
+    policies = {os.sched_getscheduler(int(task.name)) for task in Path("/proc/self/task").iterdir()}
+    assert policies == {os.SCHED_OTHER}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks Linux for the policy of a process")
+def test_the_ffmpeg_engine_runs_at_ordinary_priority(tmp_path):
+    policy = tmp_path / "policy"
+    take = "import os\ntry: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(99))\nexcept PermissionError: pass\n"
+    tell = f"open({str(policy)!r}, 'w').write(str(os.sched_getscheduler(0)))"
+    run_ffmpeg([sys.executable, "-c", take + tell], "x")
+    assert int(policy.read_text()) == os.SCHED_OTHER
+
+
 # ------------------------------------------------------------------------------------------------ quality
 
 
-def measured_by_ffmpeg(cli: Any, path: Path, reference: Path, raw: tuple[object, ...], tmp_path: Path) -> dict[str, Any]:
+def measured_by_ffmpeg(
+    cli: Any, path: Path, reference: Path, raw: tuple[object, ...], tmp_path: Path
+) -> dict[str, Any]:
     """psnr and ssim of ffmpeg's own filters on frames of `path` and of a raw file, n-th with n-th."""
     psnr, ssim = tmp_path / "psnr.log", tmp_path / "ssim.log"
     graph = (
@@ -248,10 +273,17 @@ def measured_by_ffmpeg(cli: Any, path: Path, reference: Path, raw: tuple[object,
 
 @pytest.mark.parametrize(
     ("codec", "pixel_format"),
-    [(codec, bits) for bits in ("yuv420p", "yuv420p10le") for codec in CODECS if (codec, bits) != ("vp9", "yuv420p10le")],
+    [
+        (codec, bits)
+        for bits in ("yuv420p", "yuv420p10le")
+        for codec in CODECS
+        if (codec, bits) != ("vp9", "yuv420p10le")
+    ],
 )
 @pytest.mark.parametrize("name", ["cfr.mp4", "sar_wide.mp4", "deep.mp4"])
-def test_the_scores_of_the_row_are_those_of_ffmpegs_filters(name, codec, pixel_format, media, outputs, pipeline, cli, tmp_path):
+def test_the_scores_of_the_row_are_those_of_ffmpegs_filters(
+    name, codec, pixel_format, media, outputs, pipeline, cli, tmp_path
+):
     settings = replace(
         encoded(codec, pixel_format=pixel_format, fps=Fraction(20), gop=5), scale=Scale(short_side=64, scaler="area")
     )
@@ -314,7 +346,9 @@ def test_every_pixel_format_preset_and_tune_of_a_row_encodes(row, media, outputs
 
 
 @pytest.mark.parametrize("pixel_format", ENCODERS["libvpx-vp9"].only_ffmpeg)
-def test_a_pixel_format_that_only_ffmpeg_has_is_refused_before_work_and_made_there(pixel_format, media, outputs, cli, tmp_path):
+def test_a_pixel_format_that_only_ffmpeg_has_is_refused_before_work_and_made_there(
+    pixel_format, media, outputs, cli, tmp_path
+):
     settings = encoded("vp9", engine="ffmpeg", pixel_format=pixel_format)
     with pytest.raises(SettingsError, match="yuv420p, yuv422p, yuv444p in PyAV; take --engine ffmpeg"):
         replace(settings, engine="av")

@@ -23,14 +23,18 @@ SETTINGS = {
     "short side 48, ntsc": RunSettings(retime=Retime(Fraction(30000, 1001)), scale=Scale(short_side=48)),
     "padded": RunSettings(scale=Scale(size=FrameSize(80, 80), fit="pad", scaler="lanczos")),
     "cropped, area": RunSettings(scale=Scale(size=FrameSize(40, 44), fit="crop", scaler="area")),
-    "stretched, larger": RunSettings(scale=Scale(size=FrameSize(132, 70), fit="stretch", scaler="bilinear", upscale=True)),
+    "stretched, larger": RunSettings(
+        scale=Scale(size=FrameSize(132, 70), fit="stretch", scaler="bilinear", upscale=True)
+    ),
     "10 bit, 4:4:4": RunSettings(encoder=EncoderOptions(pixel_format="yuv444p10le"), scale=Scale(short_side=40)),
 }
 SLOW_TO_TONE_MAP = ("phone_hlg_1080p_hevc10_rotated_editlist.mp4", "hdr10_720x1280_av1.mp4")
 CUT = (Fraction(1, 10), Fraction(1, 2))
 
 
-def command_of(cli: Any, path: Path, ours: Any, settings: RunSettings, start: Any, end: Any, tmp_path: Path) -> list[str]:
+def command_of(
+    cli: Any, path: Path, ours: Any, settings: RunSettings, start: Any, end: Any, tmp_path: Path
+) -> list[str]:
     output = _output_format(ours.painter, ours.info, settings)
     return build_command(
         cli.exe, str(path), tmp_path / "x.mp4", ours.painter.picture, output, ours.info, settings, start, end
@@ -77,7 +81,8 @@ def test_both_engines_give_the_encoder_the_same_frames(plain_clip, kind, pipelin
 
 @pytest.mark.parametrize("kind", ["as it is", "15 a second"])
 @pytest.mark.parametrize(
-    "name", ["cfr.mp4", "open_gop.mp4", "open_gop.mkv", "vfr.mp4", "edit_list.mp4", "ts_late.ts", "vfr.webm", "vp9.webm"]
+    "name",
+    ["cfr.mp4", "open_gop.mp4", "open_gop.mkv", "vfr.mp4", "edit_list.mp4", "ts_late.ts", "vfr.webm", "vp9.webm"],
 )
 def test_both_engines_cut_the_same_frames(name, kind, media, pipeline, cli, tmp_path):
     for start, end in (CUT, (CUT[0], None), (None, CUT[1]), (Fraction(1, 3), Fraction(2, 3))):
@@ -154,7 +159,13 @@ def test_the_files_of_both_engines_have_the_same_frames_times_and_keyframes(name
 
 @pytest.mark.parametrize(
     ("name", "rate"),
-    [("swapped.mkv", None), ("swapped.mkv", "15"), ("doubled.mkv", None), ("size_changes.ts", None), ("size_changes.ts", "15")],
+    [
+        ("swapped.mkv", None),
+        ("swapped.mkv", "15"),
+        ("doubled.mkv", None),
+        ("size_changes.ts", None),
+        ("size_changes.ts", "15"),
+    ],
 )
 def test_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine(name, rate, media, cli, tmp_path):
     """At a constant rate its fps filter picks other frames at the right times: scored, that would be a silent lie."""

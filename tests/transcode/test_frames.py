@@ -27,7 +27,16 @@ FAST_CUTS = (
     "open_gop.mp4", "open_gop.mkv", "closed.mkv", "hevc.mp4", "vp9.webm", "altref.webm", "av1.mkv", "vfr.mp4",
     "edit_list.mp4", "edit_list_late.mp4",
 )  # fmt: skip
-SLOW_CUTS = ("ts_late.ts", "program.mpg", "mjpeg.avi", "raw.y4m", "alpha.gif", "vfr.webm", "sorenson.flv", "annexb.h264")
+SLOW_CUTS = (
+    "ts_late.ts",
+    "program.mpg",
+    "mjpeg.avi",
+    "raw.y4m",
+    "alpha.gif",
+    "vfr.webm",
+    "sorenson.flv",
+    "annexb.h264",
+)
 
 
 def reading(info: Any) -> tuple[object, ...]:
@@ -98,9 +107,7 @@ def indexed(ours: Any, path: Path, cli: Any) -> Any:
     """The same time line with the MD5 of the interlaced pictures."""
     whole = cli.frames(path, stream=stream_of(ours.info))
     assert len(whole) == len(ours.frames)
-    frames = [
-        replace(frame, md5=theirs.md5) for frame, theirs in zip(ours.frames, whole, strict=True)
-    ]
+    frames = [replace(frame, md5=theirs.md5) for frame, theirs in zip(ours.frames, whole, strict=True)]
     return replace(ours, frames=frames)
 
 
@@ -196,7 +203,12 @@ def test_a_cut_holds_exactly_the_frames_that_lie_in_it(name, media, pipeline, cl
     half = Fraction(1, 5000)
     starts = sorted({frame.time for frame in whole[::3]} | {frame.time + half for frame in whole[1::5]})
     cuts = [(start, None) for start in starts]
-    cuts += [(None, last / 3), (Fraction(1, 10), Fraction(7, 20)), (last / 2, last / 2 + Fraction(1, 20)), (last, last * 2)]
+    cuts += [
+        (None, last / 3),
+        (Fraction(1, 10), Fraction(7, 20)),
+        (last / 2, last / 2 + Fraction(1, 20)),
+        (last, last * 2),
+    ]
     ours_times = [f.pts * time_base for f in pipeline(path, paint=False).frames]
     for start, end in cuts:
         wanted = [

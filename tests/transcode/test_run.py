@@ -14,7 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import (
-    environment, fault, identities, leftovers, make_clip, make_clips, manifest, outputs, start, table, transcode,
+    environment,
+    fault,
+    identities,
+    leftovers,
+    make_clip,
+    make_clips,
+    manifest,
+    outputs,
+    start,
+    table,
+    transcode,
 )  # fmt: skip
 from vidprep.formats.manifest import COLUMN_NAMES
 
@@ -238,7 +248,9 @@ def test_label_from_folder_fills_a_column(src: Path, dst: Path) -> None:
 def test_min_psnr_fails_an_output_and_leaves_nothing(src: Path, dst: Path) -> None:
     ran = transcode(src, dst, "--crf", 45, "--min-psnr", 60, "--json")
     assert ran.code == 1
-    assert {(row["status"], row["error"], row["stage"]) for row in ran.rows.values()} == {("failed", "GateError", "gate")}
+    assert {(row["status"], row["error"], row["stage"]) for row in ran.rows.values()} == {
+        ("failed", "GateError", "gate")
+    }
     assert "below --min-psnr 60" in ran.rows["a"]["message"]
     assert 10 < ran.rows["a"]["psnr_y_db"] < 60, "the row says what it reached"
     assert outputs(dst) == {} and leftovers(dst) == []
