@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MANIFEST_NAME = "manifest.parquet"
+COLUMNS_KEY = b"vidprep.columns_crc32"
 
 
 @dataclass(slots=True)
@@ -195,7 +197,7 @@ class Journal:
                     return
                 try:
                     yield row_from_dict(json.loads(line))
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise ManifestError(
                         f"line {number} is no row ({error}); move the file away to begin again without its rows",
                         path=self.path,
@@ -244,6 +246,9 @@ def read_table(destination: Path, columns: list[str] | None = None) -> pa.Table 
     for path in manifest_paths(destination):
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                stated = (file.schema_arrow.metadata or {}).get(COLUMNS_KEY)
+                if stated is not None and stated != _columns_checksum(file.schema_arrow):
+                    raise ValueError("the names of its columns are damaged")
                 tables.append(file.read(columns=columns))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ManifestError(
@@ -284,6 +289,7 @@ def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -
         except pa.ArrowException as error:
             raise ManifestError(f"the new rows do not fit the old manifest: {error}", path=path) from error
     table = table.sort_by("id")
+    table = table.replace_schema_metadata({COLUMNS_KEY: _columns_checksum(table.schema)})
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
@@ -302,6 +308,12 @@ def _labels_alike(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
                 for table in (old, new)
             )
     return old, new
+
+
+def _columns_checksum(schema: pa.Schema) -> bytes:
+    """Parquet's page checksums do not cover the footer: a flipped bit there renames a column, which then reads as empty."""
+    kinds = [(column.name, str(column.type).replace("<item:", "<element:")) for column in schema]
+    return b"%08x" % zlib.crc32(repr(kinds).encode())
 
 
 def arrow_schema() -> pa.Schema:

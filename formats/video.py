@@ -134,7 +134,7 @@ class Source:
             self._harvest()
             said = "; ".join(self._log_lines)
             if "not on whitelist" in said:
-                kind = re.search(r"[Nn]ot on whitelist.*?'([^']*)'", said)
+                kind = re.search(r"([\w,]+): [^;]*not on whitelist", said)
                 what = f" ({kind[1]})" if kind else ""
                 raise RefusedError(
                     f"refused: its content is a playlist, a script or a format that is no video file{what}",
@@ -240,12 +240,16 @@ class Source:
         except (MemoryError, OSError, ValueError) as error:
             if isinstance(error, MemoryError):
                 raise
+            self._raise_if_too_large()
             raise ReadError(f"decode failed: {error}", path=self.path) from error
         if self._log:
-            if any("exceeds specified max pixel count" in text for _, _, text in self._log):
-                raise LimitError("a frame is over --max-pixels", path=self.path)
+            self._raise_if_too_large()
             self._harvest()
         return frames
+
+    def _raise_if_too_large(self) -> None:
+        if any("exceeds specified max pixel count" in text for _, _, text in self._log):
+            raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
 
     def enter_at(self, start_seconds: Fraction | None) -> Entry:
         """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).

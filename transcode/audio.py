@@ -104,6 +104,7 @@ class AudioTrack:
             self.damage.append(f"{self._num_refused} packets of sound do not go into {self._box.name}")
         if self._sound is not None:
             self.damage += self._sound.damage
+            self.warnings += self._sound.warnings
 
     def _mux(self, packet: AudioPacket) -> None:
         at = packet.pts or 0

@@ -48,6 +48,7 @@ class SoundSource:
         self._seconds = seconds
         self._stopped: list[str] = []
         self._bad: list[str] = []
+        self._num_holes = 0
         with av.logging.Capture():  # the pictures' handle has said what is wrong with the file
             self._container = av.open(file_url(path), "r", options=READ_OPTIONS, metadata_errors="replace")
         self.num_streams = len(self._container.streams.audio)
@@ -65,6 +66,10 @@ class SoundSource:
         """What of the sound was lost, a line each."""
         lost = [f"{len(self._bad)} packets of sound are damaged ({self._bad[0]})"] if self._bad else []
         return lost + self._stopped
+
+    @property
+    def warnings(self) -> list[str]:
+        return [f"the sound has holes ({self._num_holes}), which are silent"] if self._num_holes else []
 
     def _sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
         """A time of the source as a sample of the output."""
@@ -130,6 +135,7 @@ class SoundSource:
             heard = block[:, max(0, due - at) : None if last is None else last - at]
             at = max(at, due)
             if heard.size:
+                self._num_holes += begun and at > due
                 yield at, heard
                 due, begun = at + heard.shape[1], True
 

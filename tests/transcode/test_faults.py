@@ -141,6 +141,14 @@ def test_f1_a_child_that_dies_before_it_takes_a_video_is_started_again(
     assert len(outputs(dst)) == 5
 
 
+def test_f1_children_that_never_start_are_a_row_each(poisoned: Path, dst: Path, tmp_path: Path) -> None:
+    broken = fault("vidprep.transcode.isolate", "_start_child", code="os._exit(1)", only="child")
+    ran = transcode(poisoned, dst, "--limit", 2, env=environment(tmp_path / "hook", broken))
+    assert ran.code == 1
+    assert {row["error"] for row in manifest(dst).values()} == {"CrashedError"}
+    assert "does not start" in ran.err
+
+
 def test_f3_a_video_that_hangs_is_stopped_at_its_deadline(poisoned: Path, dst: Path, tmp_path: Path) -> None:
     """SIGSTOP stands for a decoder that spins: no signal but SIGKILL reaches either."""
     hung = environment(tmp_path / "hook", on_poison("os.kill(os.getpid(), signal.SIGSTOP)"))

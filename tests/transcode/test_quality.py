@@ -177,6 +177,7 @@ def test_a_keyframe_too_few_or_too_many_is_named(codec, folder):
         verify(short, gop=10)
 
 
+@pytest.mark.logs_errors
 @pytest.mark.parametrize(
     ("codec", "container"), [("h264", "mp4"), ("hevc", "mp4"), ("vp9", "webm"), ("av1", "mp4"), ("h264", "mkv")]
 )
@@ -201,6 +202,7 @@ def test_every_flipped_byte_of_the_coded_data_is_found_in_the_file(codec, contai
                 check_file(damaged, measured, codec, BASE)
 
 
+@pytest.mark.logs_errors
 def test_a_broken_length_in_the_file_is_a_failed_check(h264, folder):
     measured = verify(h264)
     data = h264.path.read_bytes()
@@ -226,6 +228,7 @@ def test_a_file_that_is_cut_short_is_found(container, part, folder):
         check_file(made.path, measured, "h264", BASE)
 
 
+@pytest.mark.logs_errors
 def test_a_file_of_other_frames_or_of_more_or_fewer_is_found(h264, folder):
     measured = verify(h264)
     for name, options, said in (

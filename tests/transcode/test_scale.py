@@ -1,0 +1,155 @@
+"""Large destinations and long-lived children: time and memory stay within bounds."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import command, environment, make_clip, manifest
+from vidprep.formats.manifest import ManifestRow, write_rows
+from vidprep.formats.profiles import EncoderOptions
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.versions import encoder_version
+
+UNITS = 100_000
+PER_FOLDER = 1000
+OUTPUT_BYTES = 40_000
+
+
+def finished_destination(src: Path, dst: Path) -> None:
+    """UNITS sources and outputs, and the manifest that says they are done. Links to sparse files: one call makes one."""
+    settings = RunSettings()
+    options, made_by = EncoderOptions().resolved, encoder_version(settings, "")
+    gc.disable()
+    rows = []
+    for number in range(UNITS):
+        folder = f"{number // PER_FOLDER:03d}"
+        if number % PER_FOLDER == 0:
+            for root, size in ((src, 0), (dst, OUTPUT_BYTES)):
+                (root / folder).mkdir(parents=True)
+                (root / folder / "base").touch()
+                os.truncate(root / folder / "base", size)
+            os.utime(src / folder / "base", ns=(number, number))
+            mtime = number
+        name = f"{folder}/clip_{number:07d}"
+        os.link(f"{src}/{folder}/base", f"{src}/{name}.mp4")
+        os.link(f"{dst}/{folder}/base", f"{dst}/{name}.mp4")
+        row = ManifestRow(
+            id=name, file_name=f"{name}.mp4", source=f"{src}/{name}.mp4", status="ok", source_size_bytes=0, source_mtime_ns=mtime,
+            settings_digest=settings.digest, encoder_version=made_by, encoder=options.encoder, size_bytes=OUTPUT_BYTES,
+            num_frames=250, keyframes=list(range(0, 250, 16)), source_frames=list(range(0, 500, 2)), sha256=f"{number:064x}",
+            psnr_y_db=40.0 + number % 7, labels={"label": f"class {number % 400}"},
+        )  # fmt: skip
+        rows.append(row)
+
+    (dst / ".vidprep").mkdir(parents=True)
+    (dst / ".vidprep" / "run.json").write_text(json.dumps({"settings": settings.as_dict()}))
+    write_rows(dst / "manifest.parquet", None, rows)
+
+
+def test_a_hundred_thousand_finished_units_are_found_done_in_bounded_time_and_memory(tmp_path: Path) -> None:
+    src, dst = tmp_path / "src", tmp_path / "dst"
+    made = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parent.parent.parent)!r})\n"
+         "from pathlib import Path\nfrom tests.transcode.test_scale import finished_destination\n"
+         f"finished_destination(Path({str(src)!r}), Path({str(dst)!r}))"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    before = (dst / "manifest.parquet").stat().st_mtime_ns
+    started = time.monotonic()
+    with subprocess.Popen(
+        command(src, dst, "--json", "--quiet"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        out, err = process.stdout.read(), process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.monotonic() - started
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    print(f"{UNITS} finished units: {seconds:.1f} s, peak {peak / 1e6:.0f} MB")
+    assert process.returncode == 0, err
+    assert json.loads(out)["summary"]["done_before"] == UNITS
+    assert (dst / "manifest.parquet").stat().st_mtime_ns == before
+    assert peak < 1e9
+    assert seconds < 60
+
+
+# The resident size that a child settles at, after so many units: what grows with every unit grows without end.
+GROWTH = """
+import gc, json, sys
+from pathlib import Path
+from vidprep.formats.profiles import EncoderOptions
+from vidprep.transcode.isolate import run_job
+from vidprep.transcode.job import Job
+from vidprep.transcode.settings import RunSettings, Scale
+from vidprep.transcode.sources import Unit
+source, folder, codec, count, warm = sys.argv[1:]
+settings = RunSettings(encoder=EncoderOptions(codec=codec, preset={"h264": "ultrafast", "av1": "12"}[codec]))
+status = Path(source).stat()
+unit = Unit("a", source, status.st_size, status.st_mtime_ns)
+job = Job(unit, settings, "a.mp4", folder + "/partial.mp4")
+def resident():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+for number in range(int(count)):
+    if number == int(warm):
+        before = resident()
+    row = run_job(job)
+    assert row.ok, row.message
+print(json.dumps([before, resident()]))
+"""
+
+
+def growth(tmp_path: Path, codec: str, count: int, warm: int) -> int:
+    """Bytes that the resident size grew by from the warm-th to the last unit."""
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
+    clip = make_clip(tmp_path / "a.mp4", 5, (64, 64))
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(clip), str(tmp_path), codec, str(count), str(warm)],
+        capture_output=True, text=True, check=False, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
+    print(f"{codec}: {before / 1e6:.1f} MB after {warm}, {(after - before) / 1e6:+.2f} MB after {count}")
+    return after - before
+
+
+def test_f26_memory_does_not_grow_from_one_video_to_the_next(tmp_path: Path) -> None:
+    assert growth(tmp_path, "h264", 300, 50) < 4e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("codec", "limit"), [("h264", 4e6), ("av1", 6e6)])
+def test_f26_memory_does_not_grow_over_thousands_of_videos(tmp_path: Path, codec: str, limit: float) -> None:
+    assert growth(tmp_path, codec, 2000, 200) < limit
+
+
+def test_children_are_replaced_after_so_many_videos_and_none_is_lost(tmp_path: Path) -> None:
+    """What a library leaks all the same ends with its process."""
+    from tests.helpers import fault, make_clips, transcode
+
+    src = make_clips(tmp_path / "src", 7)
+    # The row says which child made it.
+    env = environment(
+        tmp_path / "hook",
+        fault("vidprep.transcode.isolate", "Child.__init__", code="sys.modules['vidprep.transcode.isolate'].VIDEOS_PER_CHILD = 3", only="parent"),
+        fault("vidprep.transcode.job", "encoder_version", at=-1, when="after", code="print('CHILD', os.getpid(), file=sys.stderr)", only="child"),
+    )  # fmt: skip
+    ran = transcode(src, tmp_path / "dst", "--jobs", 1, env=env)
+    assert ran.code == 0, ran.err
+    told = [line.split()[1] for line in ran.err.splitlines() if line.startswith("CHILD")]
+    assert sorted(told.count(child) for child in set(told)) == [1, 3, 3]
+    assert len(manifest(tmp_path / "dst")) == 7

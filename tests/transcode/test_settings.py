@@ -1,0 +1,158 @@
+"""Settings: what is meant by what people write, what is refused with what is allowed, and the digest that resume goes by."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.model import FrameSize, rescale, round_half_away
+from vidprep.formats.profiles import EncoderOptions
+from vidprep.transcode.settings import Limits, QualityGate, Retime, RunSettings, Scale, parse_rate, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("15", Fraction(15)), ("12.5", Fraction(25, 2)), ("30000/1001", Fraction(30000, 1001)), ("29.97", Fraction(30000, 1001)),
+        ("23.976", Fraction(24000, 1001)), ("23.98", Fraction(24000, 1001)), ("59.94", Fraction(60000, 1001)),
+        ("0.001", Fraction(1, 1000)), ("1000", Fraction(1000)), ("24.0", Fraction(24)),
+    ],
+)  # fmt: skip
+def test_a_rate_is_exact(text, rate):
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0", "-5", "1/0", "1001", "0.0009", "nan", "inf", "30fps", "30/", "1e9"])
+def test_what_is_no_rate_is_refused(text):
+    with pytest.raises(SettingsError, match="--fps"):
+        parse_rate(text)
+
+
+def test_a_size_is_width_by_height():
+    assert parse_size("224x128") == parse_size("224X128") == FrameSize(224, 128)
+
+
+@pytest.mark.parametrize("text", ["", "224", "x224", "224x", "2.5x4", "-2x4", "224x224x3", "224*224", "²x4"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(SettingsError, match="--size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda: Scale(short_side=240, size=FrameSize(2, 2)), "exclude each other"),
+        (lambda: Scale(short_side=0), "from 2 to 16384"),
+        (lambda: Scale(short_side=241), "even"),
+        (lambda: Scale(size=FrameSize(224, 3)), "even"),
+        (lambda: Scale(size=FrameSize(16386, 2)), "16384"),
+        (lambda: Scale(fit="fill"), "pad, crop, stretch"),
+        (lambda: Scale(scaler="nearest"), "bicubic, bilinear, area, lanczos"),
+        (lambda: QualityGate(min_psnr_db=0), "above 0"),
+        (lambda: QualityGate(min_psnr_db=float("nan")), "above 0"),
+        (lambda: QualityGate(verify_every=0), "1 .each frame. or more"),
+        (lambda: Limits(timeout_seconds=0), "above 0"),
+        (lambda: Limits(max_pixels=0), "1 or more"),
+        (lambda: RunSettings(hdr="yes"), "sdr, keep"),
+        (lambda: RunSettings(on_damage="ignore"), "fail or warn"),
+        (lambda: RunSettings(engine="gpu"), "av, ffmpeg"),
+        (lambda: RunSettings(audio="mp3"), "drop, copy, aac, opus"),
+        (lambda: RunSettings(audio="aac", encoder=EncoderOptions(codec="vp9")), "webm takes drop, copy, opus"),
+        (lambda: RunSettings(encoder=EncoderOptions(encoder="h264_nvenc")), "needs --engine ffmpeg"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_what_is_allowed(build, named):
+    with pytest.raises(SettingsError, match=named) as caught:
+        build()
+    assert caught.value.stage == "settings"
+
+
+PLAIN = RunSettings()
+CHANGES: dict[str, RunSettings] = {
+    "codec": replace(PLAIN, encoder=EncoderOptions(codec="hevc")),
+    "container": replace(PLAIN, encoder=EncoderOptions(container="mkv")),
+    "gop": replace(PLAIN, encoder=EncoderOptions(gop=15)),
+    "crf": replace(PLAIN, encoder=EncoderOptions(crf=20.5)),
+    "preset": replace(PLAIN, encoder=EncoderOptions(preset="slow")),
+    "tune": replace(PLAIN, encoder=EncoderOptions(tune="visual")),
+    "pixel_format": replace(PLAIN, encoder=EncoderOptions(pixel_format="yuv444p")),
+    "threads": replace(PLAIN, encoder=EncoderOptions(threads=2)),
+    "encoder": replace(PLAIN, encoder=EncoderOptions(encoder="h264_nvenc"), engine="ffmpeg"),
+    "frame_rate": replace(PLAIN, retime=Retime(Fraction(15))),
+    "short_side": replace(PLAIN, scale=Scale(short_side=240)),
+    "size": replace(PLAIN, scale=Scale(size=FrameSize(224, 224))),
+    "fit": replace(PLAIN, scale=Scale(fit="crop")),
+    "scaler": replace(PLAIN, scale=Scale(scaler="area")),
+    "upscale": replace(PLAIN, scale=Scale(upscale=True)),
+    "min_psnr_db": replace(PLAIN, gate=QualityGate(min_psnr_db=30)),
+    "verify_every": replace(PLAIN, gate=QualityGate(verify_every=2)),
+    "hdr": replace(PLAIN, hdr="keep"),
+    "audio": replace(PLAIN, audio="copy"),
+    "on_damage": replace(PLAIN, on_damage="fail"),
+    "engine": replace(PLAIN, engine="ffmpeg"),
+}
+
+
+def test_every_setting_that_decides_an_output_changes_the_digest():
+    digests = {name: settings.digest for name, settings in CHANGES.items()} | {"plain": PLAIN.digest}
+    assert len(set(digests.values())) == len(digests), digests
+
+
+def test_no_setting_is_forgotten_by_the_test_above():
+    every = {field.name for kind in (EncoderOptions, Retime, Scale, QualityGate) for field in fields(kind)}
+    every |= {field.name for field in fields(RunSettings)} - {"encoder", "retime", "scale", "gate", "limits"}
+    assert every - {"encoder"} == CHANGES.keys() - {"encoder"}
+
+
+def test_limits_are_no_part_of_the_digest():
+    assert replace(PLAIN, limits=Limits(timeout_seconds=5, max_pixels=10**6, max_frames=10)).digest == PLAIN.digest
+
+
+def test_what_is_written_out_and_what_is_left_to_the_default_are_the_same():
+    said = EncoderOptions(
+        codec="h264", encoder="libx264", container="mp4", gop=16, preset="medium", pixel_format="yuv420p",
+        crf=EncoderOptions().resolved.crf,
+    )  # fmt: skip
+    assert RunSettings(encoder=said, hdr="sdr").digest == PLAIN.digest
+
+
+def test_the_dict_is_json_and_comes_back_the_same():
+    for settings in CHANGES.values():
+        assert json.loads(json.dumps(settings.as_dict())) == settings.as_dict()
+
+
+def test_settings_are_frozen_and_hashable():
+    assert len({PLAIN, RunSettings(), *CHANGES.values()}) == len(CHANGES) + 1
+    with pytest.raises(AttributeError):
+        PLAIN.engine = "ffmpeg"
+
+
+def test_the_digest_of_given_settings_never_changes():
+    """It is what resume goes by: another one makes every destination out there one "made with other settings".
+
+    When a default of the encoder is changed on purpose, take the new value from the message of this test.
+    """
+    settings = RunSettings(
+        encoder=EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30, preset="2", tune="visual", threads=2),
+        retime=Retime(Fraction(30000, 1001)), scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"),
+        gate=QualityGate(min_psnr_db=35.5, verify_every=3), on_damage="fail",
+    )  # fmt: skip
+    assert settings.digest == "d98349b26147745a"
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [("1/2", 1), ("-1/2", -1), ("3/2", 2), ("-3/2", -2), ("49/100", 0), ("-49/100", 0), ("5/2", 3), ("0", 0), ("7", 7)],
+)
+def test_halves_are_rounded_away_from_zero(value, rounded):
+    assert round_half_away(Fraction(value)) == rounded
+
+
+def test_ticks_go_to_the_nearest_of_another_time_base():
+    got: list[Any] = [rescale(n, Fraction(1001, 30000), Fraction(1, 1000)) for n in range(5)]
+    assert got == [0, 33, 67, 100, 133]
