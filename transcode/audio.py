@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import cast
 
 import av
-import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
@@ -166,6 +165,8 @@ class AudioTrack:
 
     def _encoded(self, blocks: Iterator[tuple[int, Samples]]) -> Iterator[AudioPacket]:
         """Packets of these blocks with silence between them."""
+        import numpy as np
+
         due = _opus_lead_in(self._out) if self._in_mp4 and self._mode == "opus" else 0
         for at, samples in blocks:
             while due < at:
@@ -185,7 +186,8 @@ class AudioTrack:
     def _coded(self, samples: Samples | None, at: int) -> Iterator[AudioPacket]:
         frame = None
         if samples is not None:
-            frame = AudioFrame.from_ndarray(np.ascontiguousarray(samples), format="fltp", layout=self._layout)
+            # A copy lies in one piece, as PyAV wants it.
+            frame = AudioFrame.from_ndarray(samples.copy(), format="fltp", layout=self._layout)
             frame.sample_rate, frame.pts, frame.time_base = self._rate, at, Fraction(1, self._rate)
         try:
             packets = self._out.encode(frame)

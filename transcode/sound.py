@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, cast
 
 import av
 import av.logging
-import numpy as np
-import numpy.typing as npt
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
@@ -22,11 +20,14 @@ from av.stream import Discard
 from vidprep.formats.model import round_half_away
 from vidprep.formats.video import READ_OPTIONS, file_url
 
-if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only
+if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only, and most outputs have no sound to load numpy for
+    import numpy as np
+    import numpy.typing as npt
+
     AudioPacket = Packet[AudioStream]
+    Samples = npt.NDArray[np.float32]
 else:
-    AudioPacket = Packet
-Samples = npt.NDArray[np.float32]
+    AudioPacket, Samples = Packet, None
 
 # Decoded before time 0 and thrown away: codecs lean on what came before, Opus on 80 ms of it.
 PREROLL_SECONDS = 1
