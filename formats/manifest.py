@@ -10,12 +10,15 @@ line (the run was killed while writing it) is dropped; any other unreadable line
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +27,11 @@ from vidprep.formats.files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 MANIFEST_NAME = "manifest.parquet"
 COLUMNS_KEY = b"vidprep.columns_crc32"
+ROWS_AT_A_TIME = 1000
 
 
 @dataclass(slots=True)
@@ -34,7 +39,9 @@ class ManifestRow:
     """One unit: where it came from, what was made of it, and what was measured. None where there is nothing to say.
 
     source_frames: index of the source frame of every output frame, counted from the first frame shown; None means all
-    of them in order. keyframes: 0-based output frames.
+    of them in order. keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
+    Of a unit inside a shard, offset and stored_bytes say which bytes of `file_name` are its own, padding and headers
+    included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each.
     """
 
     id: str
@@ -66,6 +73,8 @@ class ManifestRow:
     encoder_version: str | None = None
     crf: float | None = None
     preset: str | None = None
+    jpeg_quality: int | None = None
+    subsampling: str | None = None
     codec: str | None = None
     container: str | None = None
     width: int | None = None
@@ -80,8 +89,15 @@ class ManifestRow:
     source_frames: list[int] | None = None
     duplicated_frames: int | None = None
     dropped_frames: int | None = None
+    pts: list[int] | None = None
+    time_base_num: int | None = None
+    time_base_den: int | None = None
     size_bytes: int | None = None
     sha256: str | None = None
+    offset: int | None = None
+    stored_bytes: int | None = None
+    frame_sizes: list[int] | None = None
+    frame_crc32: list[int] | None = None
     psnr_y_db: float | None = None
     psnr_yuv_db: float | None = None
     psnr_y_p1_db: float | None = None
@@ -113,10 +129,13 @@ _INTS = {
     "height": "int32", "frame_rate_num": "int64", "frame_rate_den": "int64", "num_frames": "int64",
     "keyframe_interval_max": "int32", "keyframes": "list<int32>", "source_frames": "list<int32>",
     "duplicated_frames": "int64", "dropped_frames": "int64", "size_bytes": "int64", "worst_frame": "int64",
+    "pts": "list<int64>", "time_base_num": "int64", "time_base_den": "int64", "offset": "int64", "stored_bytes": "int64",
+    "frame_sizes": "list<int32>", "frame_crc32": "list<int64>", "jpeg_quality": "int16",
 }  # fmt: skip
 _STRINGS = (
     "id", "file_name", "source", "status", "stage", "error", "message", "verified_in", "source_codec",
     "settings_digest", "engine", "encoder", "encoder_version", "preset", "codec", "container", "pixel_format", "sha256",
+    "subsampling",
 )  # fmt: skip
 _BOOLS = ("source_is_vfr", "source_is_interlaced")
 COLUMN_NAMES = tuple(f.name for f in fields(ManifestRow) if f.name != "labels")
@@ -240,21 +259,40 @@ def read_table(destination: Path, columns: list[str] | None = None) -> pa.Table 
     columns: only these. Raises ManifestError with the file's name when one cannot be read.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     tables = []
     for path in manifest_paths(destination):
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                stated = (file.schema_arrow.metadata or {}).get(COLUMNS_KEY)
-                if stated is not None and stated != _columns_checksum(file.schema_arrow):
-                    raise ValueError("the names of its columns are damaged")
-                tables.append(file.read(columns=columns))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise ManifestError(
-                f"cannot be read ({error}); move it away: its outputs are then made again", path=path
-            ) from error
+        with _opened(path) as file:
+            tables.append(file.read(columns=columns))
     return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+
+def read_rows(destination: Path) -> Iterator[ManifestRow]:
+    """The rows of a destination in the order of their ids, a batch at a time. Raises ManifestError as `read_table`."""
+    return heapq.merge(*map(_rows_of, manifest_paths(destination)), key=attrgetter("id"))
+
+
+def _rows_of(path: Path) -> Iterator[ManifestRow]:
+    with _opened(path) as file:
+        for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False):
+            yield from map(row_from_dict, batch.to_pylist())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            stated = (file.schema_arrow.metadata or {}).get(COLUMNS_KEY)
+            if stated is not None and stated != _columns_checksum(file.schema_arrow):
+                raise ValueError("the names of its columns are damaged")
+            yield file
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ManifestError(
+            f"cannot be read ({error}); move it away: its outputs are then made again", path=path
+        ) from error
 
 
 def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:

@@ -13,6 +13,7 @@ from vidprep.formats.errors import SettingsError
 
 CODECS = ("h264", "hevc", "vp9", "av1")
 TUNES = ("psnr", "visual", "fastdecode")
+JPEG_SUBSAMPLINGS = {"420": "yuvj420p", "444": "yuvj444p", "gray": "gray"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidprep.formats.errors import SettingsError, VidprepError
-from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
+from vidprep.formats.profiles import (
+    CODECS,
+    CONTAINERS,
+    DEFAULT_ENCODER,
+    ENCODERS,
+    JPEG_SUBSAMPLINGS,
+    TUNES,
+    EncoderOptions,
+)
 from vidprep.transcode import settings as knobs
 
 if TYPE_CHECKING:
-    from vidprep.transcode.run import Summary
-    from vidprep.transcode.sources import SourceList
+    from vidprep.transcode.destination import Destination
+    from vidprep.transcode.plan import Plan
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -154,6 +162,29 @@ ENCODE_OPTIONS = _options(
         "--ffmpeg", metavar="PATH", help="The ffmpeg of --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg."
     ),
 )
+STORE_OPTIONS = _options(
+    click.option(
+        "--format",
+        "store",
+        type=click.Choice(knobs.STORES),
+        default="burst",
+        show_default=True,
+        help="How frames are stored.",
+    ),
+    click.option(
+        "--quality", type=int, default=90, show_default=True, metavar="Q", help="Of JPEGs, 1 to 100, larger is finer."
+    ),
+    click.option(
+        "--subsampling",
+        type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
+        default="420",
+        show_default=True,
+        help="Chroma of JPEGs.",
+    ),
+    click.option(
+        "--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this."
+    ),
+)
 CHECK_OPTIONS = _options(
     click.option("--min-psnr", type=float, metavar="DB", help="Fail outputs whose mean PSNR-Y is below."),
     click.option(
@@ -213,31 +244,66 @@ def transcode(source: Path, destination: Path, **given: Any) -> None:
     vidprep transcode clips.csv ready/ --size 224x224 --fit crop     cuts and labels from a table
     """
     from vidprep.transcode.destination import Destination
+
+    settings = _settings(given, encoder=_encoder(given), audio=given["audio"], engine=given["engine"])
+    _run(source, Destination(destination), settings, given, ffmpeg=_ffmpeg_for(settings, given["ffmpeg"]))
+
+
+@main.command(cls=Command)
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DST", type=click.Path(path_type=Path))
+@SOURCE_OPTIONS
+@FRAME_OPTIONS
+@STORE_OPTIONS
+@CHECK_OPTIONS
+@RUN_OPTIONS
+def burst(source: Path, destination: Path, **given: Any) -> None:
+    """Store the frames of SRC (a folder, a file, or a table) one by one in large shards in DST, and verify them.
+
+    One JPEG generation, straight from the decoded frames; each is decoded back and scored. Colours are BT.601 full range,
+    as every reader of JPEG expects. DST/manifest.parquet has one row per video. Run the same command again to go on.
+
+    \b
+    Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 130 or 143 interrupted.
+    \b
+    vidprep burst raw/ frames/ --fps 15 --short-side 240      JPEGs back to back, index.parquet beside
+    vidprep burst raw/ frames/ --format webdataset            tar shards that webdataset reads
+    vidprep burst raw/ frames/ --format tensor --size 112x112 raw uint8 frames, memory-mapped
+    """
+    from vidprep.transcode.packed import PackedDestination
+
+    frames = knobs.FrameOptions(
+        given["store"], given["quality"], given["subsampling"], knobs.parse_bytes(given["shard_size"])
+    )
+    _run(source, PackedDestination(destination, frames), _settings(given, frames=frames), given)
+
+
+def _run(
+    source: Path, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
+) -> None:
     from vidprep.transcode.plan import plan
+    from vidprep.transcode.progress import Progress, print_dry_run
     from vidprep.transcode.run import default_jobs, run
     from vidprep.transcode.sources import find_sources
     from vidprep.transcode.versions import encoder_version, used_versions
 
-    settings = _settings(given)
-    ffmpeg = _ffmpeg_for(settings, given["ffmpeg"])
-    progress = _Progress(quiet=given["quiet"], as_json=given["as_json"])
+    progress = Progress(quiet=given["quiet"], as_json=given["as_json"])
     sources = find_sources(
-        source, destination, include=given["include"], exclude=given["exclude"], limit=given["limit"],
+        source, place.root, include=given["include"], exclude=given["exclude"], limit=given["limit"],
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
-        extension=settings.encoder.container_name, progress=progress.found,
+        extension=settings.extension, progress=progress.found,
     )  # fmt: skip
-    place = Destination(destination)
     place.check_settings(settings, overwrite=given["overwrite"])
     made_by = encoder_version(settings, ffmpeg)
 
-    def planned() -> Any:
+    def planned() -> Plan:
         return plan(
             sources, settings, place, ffmpeg=ffmpeg, encoder_version=made_by,
             overwrite=given["overwrite"], skip_failed=given["skip_failed"],
         )  # fmt: skip
 
     if given["dry_run"]:
-        _print_dry_run(planned(), sources, place.free_bytes())
+        print_dry_run(planned(), sources, place.free_bytes())
         return
     with place.hold():
         recovered = place.recover()
@@ -255,19 +321,22 @@ def transcode(source: Path, destination: Path, **given: Any) -> None:
     sys.exit(summary.exit_code)
 
 
-def _settings(given: dict[str, Any]) -> knobs.RunSettings:
+def _encoder(given: dict[str, Any]) -> EncoderOptions:
+    return EncoderOptions(
+        codec=given["codec"], encoder=given["encoder"], container=given["container"], gop=given["gop"], crf=given["crf"],
+        preset=given["preset"], tune=given["tune"], pixel_format=given["pixel_format"], threads=given["encoder_threads"],
+    )  # fmt: skip
+
+
+def _settings(given: dict[str, Any], **more: Any) -> knobs.RunSettings:
     return knobs.RunSettings(
-        encoder=EncoderOptions(
-            codec=given["codec"], encoder=given["encoder"], container=given["container"], gop=given["gop"], crf=given["crf"],
-            preset=given["preset"], tune=given["tune"], pixel_format=given["pixel_format"], threads=given["encoder_threads"],
-        ),
         retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None),
         scale=knobs.Scale(
             given["short_side"], knobs.parse_size(given["size"]) if given["size"] else None, given["fit"], given["scaler"], given["upscale"]
         ),
         gate=knobs.QualityGate(given["min_psnr"], given["verify_every"]),
         limits=knobs.Limits(given["timeout"], given["max_pixels"], given["max_frames"]),
-        hdr=given["hdr"], audio=given["audio"], on_damage=given["on_damage"], engine=given["engine"],
+        hdr=given["hdr"], on_damage=given["on_damage"], **more,
     )  # fmt: skip
 
 
@@ -283,93 +352,6 @@ def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
     if not has_encoder(binary, encoder):
         raise SettingsError(f"--encoder {encoder}: {binary} was built without it")
     return binary
-
-
-def _print_dry_run(todo: Any, sources: SourceList, free: int) -> None:
-    for job in todo.jobs:
-        click.echo(f"{job.unit.path} -> {job.file_name}")
-    for row in todo.rejected:
-        click.echo(f"cannot be started: {printable(row.source)}: {row.message}", err=True)
-    for path, reason in sources.ignored:
-        click.echo(f"ignored: {printable(path)}: {reason}", err=True)
-    total = sum(job.unit.size_bytes for job in todo.jobs)
-    ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
-    guess = (
-        f"about {megabytes(total * ratio)} by the ratio of what is done"
-        if ratio is not None
-        else "at most about as much, as a rule"
-    )
-    click.echo(
-        f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
-        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; free: {megabytes(free)}.",
-        err=True,
-    )
-
-
-def megabytes(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def printable(text: str) -> str:
-    """On one line, with control characters and terminal escapes shown instead of obeyed."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-class _Progress:
-    """People read stderr: a bar on a terminal, a line per failure, the summary. Machines read stdout."""
-
-    def __init__(self, *, quiet: bool, as_json: bool) -> None:
-        self._quiet, self._as_json = quiet, as_json
-        self._bar: Any = None
-        self._failed = 0
-        self._saved = 0
-
-    def say(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.write(f"vidprep: {text}", file=sys.stderr)
-        else:
-            click.echo(f"vidprep: {text}", err=True)
-
-    def found(self, count: int) -> None:
-        if not self._quiet:
-            click.echo(f"vidprep: {count} files found so far", err=True)
-
-    def start(self, total: int) -> None:
-        from tqdm import tqdm
-
-        self._bar = tqdm(
-            total=total, unit="video", disable=True if self._quiet else None, file=sys.stderr, smoothing=0.1
-        )
-
-    def row(self, row: Any) -> None:
-        if self._as_json:
-            click.echo(row.as_json())
-        self._failed += not row.ok
-        if row.ok:
-            self._saved += (row.source_size_bytes or 0) - (row.size_bytes or 0)
-        else:
-            self.say(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
-        self._bar.set_postfix_str(f"{self._failed} failed, {megabytes(self._saved)} saved", refresh=False)
-        self._bar.update()
-
-    def finish(self, summary: Summary) -> None:
-        self._bar.close()
-        self._bar = None
-        if self._as_json:
-            click.echo(summary.as_json())
-        parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
-        parts += [f"{summary.done_before} done before"] if summary.done_before else []
-        parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
-        parts += [f"{summary.not_started} not started"] if summary.not_started else []
-        parts += [f"{summary.warned} with warnings in the manifest"] if summary.warned else []
-        parts += [f"{summary.larger_than_source} larger than their source"] if summary.larger_than_source else []
-        self.say(
-            f"{', '.join(parts)}; {megabytes(summary.bytes_before)} -> {megabytes(summary.bytes_after)} in {summary.seconds:.1f} s"
-        )
-        if summary.disk_full:
-            self.say(summary.disk_full)
-        if summary.interrupted_by is not None:
-            self.say("interrupted; run the same command again to go on")
 
 
 @main.command(cls=Command)

@@ -31,7 +31,7 @@ from vidprep.transcode.settings import RunSettings
 HOUSE = ".vidprep"
 STATE_COLUMNS = [
     "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
-    "settings_digest", "size_bytes", "encoder_version",
+    "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes",
 ]  # fmt: skip
 
 
@@ -49,6 +49,8 @@ class KnownUnit:
     settings_digest: str | None
     size_bytes: int | None
     encoder_version: str | None
+    offset: int | None
+    stored_bytes: int | None
 
 
 class Destination:
@@ -100,7 +102,7 @@ class Destination:
         for row in self.journal.rows():
             known[row.id] = KnownUnit(
                 row.file_name, row.start_seconds, row.end_seconds, row.ok, row.attempts, row.source_size_bytes,
-                row.source_mtime_ns, row.settings_digest, row.size_bytes, row.encoder_version,
+                row.source_mtime_ns, row.settings_digest, row.size_bytes, row.encoder_version, row.offset, row.stored_bytes,
             )  # fmt: skip
         return known
 
@@ -146,20 +148,38 @@ class Destination:
             if row.ok and partial.exists() and sha256_of(partial) == row.sha256:
                 self.name(row, partial)
                 named += 1
+        self._remove_leftovers()
+        return named
+
+    def _remove_leftovers(self) -> None:
         for leftover in self.partials.iterdir():
             with suppress(OSError):
                 leftover.unlink()
-        for torn in [*self.root.glob(".manifest*.partial"), *self.house.glob(".*.partial")]:
+        for torn in [*self.root.glob(".*.partial"), *self.house.glob(".*.partial")]:
             torn.unlink(missing_ok=True)
-        return named
 
-    def name(self, row: ManifestRow, partial: Path) -> None:
+    def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
+        """Whether the output of a unit is there, as its row says, under the name that it would be given now."""
+        try:
+            there = os.stat(f"{self.root}/{unit.file_name}").st_size  # noqa: PTH116 (a million times)
+        except OSError:
+            return False
+        return unit.file_name == file_name and there == unit.size_bytes
+
+    def place(self, row: ManifestRow, partial: Path, /) -> None:
+        """Before the row is journalled: nothing to do, as an output is found by its partial name."""
+
+    def name(self, row: ManifestRow, partial: Path, /) -> None:
         """Give a proven output its final name. Raises OSError."""
         target = self.root / row.file_name
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(target)
 
-    def merge_journal(self) -> None:
+    def remove_output(self, file_name: str, /) -> None:
+        """Remove what a unit was before, under a name that it has no more."""
+        (self.root / file_name).unlink(missing_ok=True)
+
+    def finish(self) -> None:
         """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""
         if not self.journal.path.exists():
             return

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import (
     DamagedError,
@@ -40,6 +41,9 @@ from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.versions import encoder_version
 
+if TYPE_CHECKING:
+    from vidprep.transcode.burst import StoredFrames
+
 MAX_NOMINAL_RATE = Fraction(240)
 
 
@@ -57,8 +61,8 @@ class Job:
 
 def new_row(job: Job) -> ManifestRow:
     """A row that knows what was asked, and nothing yet of what came out."""
-    unit, encoder = job.unit, job.settings.encoder.resolved
-    return ManifestRow(
+    unit = job.unit
+    row = ManifestRow(
         id=unit.id,
         file_name=job.file_name,
         source=unit.path,
@@ -69,14 +73,19 @@ def new_row(job: Job) -> ManifestRow:
         source_mtime_ns=unit.mtime_ns,
         settings_digest=job.settings.digest,
         engine=job.settings.engine,
-        encoder=encoder.encoder,
-        crf=encoder.crf,
-        preset=encoder.preset,
-        codec=encoder.codec,
-        container=encoder.container,
-        pixel_format=encoder.pixel_format,
+        pixel_format=job.settings.pixel_format,
         labels=dict(unit.labels),
     )
+    frames, encoder = job.settings.frames, job.settings.encoder.resolved
+    if frames is None:
+        row.encoder, row.crf, row.preset = encoder.encoder, encoder.crf, encoder.preset
+        row.codec, row.container = encoder.codec, encoder.container
+    elif frames.is_coded:
+        row.encoder, row.codec, row.container = "simplejpeg", "jpeg", frames.store
+        row.jpeg_quality, row.subsampling = frames.quality, frames.subsampling
+    else:
+        row.codec, row.container = "rawvideo", frames.store
+    return row
 
 
 def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> ManifestRow:
@@ -133,8 +142,7 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
         start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
         decoded = source_frames(source, facts, start=start, end=end, max_frames=settings.limits.max_frames)
         first = next(decoded)
-        pixel_format = settings.encoder.resolved.pixel_format or "yuv420p"
-        painter = Painter(first.frame, info, settings, pixel_format)
+        painter = Painter(first.frame, info, settings, settings.pixel_format)
         output = _output_format(painter, info, settings)
         _describe_picture(row, painter, output)
         row.warnings.extend(painter.picture.said)
@@ -143,7 +151,14 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
         source_indexes: list[int] = []
         lost_sound: list[str] = []
         row.encoder_version = encoder_version(settings, job.ffmpeg)
-        if settings.engine == "ffmpeg":
+        measured: Measured | StoredFrames
+        if settings.frames is not None:
+            # Late, as most children never need what it loads.
+            from vidprep.transcode.burst import store_frames
+
+            measured = store_frames(settings, partial, output, painter, timed, source_indexes)
+            row.verified_in = "same pass"
+        elif settings.engine == "ffmpeg":
             command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
             run_ffmpeg(command, unit.path)
             try:
@@ -182,8 +197,9 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
 
-    _describe_output(row, measured, partial)
-    if unit.start_seconds is None and unit.end_seconds is None and (row.size_bytes or 0) > before.st_size:
+    _describe_output(row, measured, output, partial)
+    is_whole_video = settings.frames is None and unit.start_seconds is None and unit.end_seconds is None
+    if is_whole_video and (row.size_bytes or 0) > before.st_size:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {before.st_size}")
     floor = settings.gate.min_psnr_db
     if floor is not None and measured.quality.psnr_y_db < floor:
@@ -208,7 +224,7 @@ def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> 
     rate = settings.retime.frame_rate
     profile = settings.encoder.profile
     size = painter.picture.size
-    if size.width < profile.smallest[0] or size.height < profile.smallest[1]:
+    if settings.frames is None and (size.width < profile.smallest[0] or size.height < profile.smallest[1]):
         low = "x".join(str(n) for n in profile.smallest)
         raise PictureError(
             f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec"
@@ -293,11 +309,17 @@ def _remarks(facts: SourceFacts, painter: Painter) -> list[str]:
     return said
 
 
-def _describe_output(row: ManifestRow, measured: Measured, partial: Path) -> None:
+def _describe_output(row: ManifestRow, measured: Measured | StoredFrames, output: OutputFormat, partial: Path) -> None:
     quality = measured.quality
+    row.time_base_num, row.time_base_den = output.time_base.numerator, output.time_base.denominator
+    if output.frame_rate is None:
+        row.pts = sorted(measured.pts)
     row.num_frames = measured.num_frames
-    row.keyframe_interval_max = measured.keyframe_interval_max
-    row.keyframes = list(measured.keyframes)
+    if isinstance(measured, Measured):
+        row.keyframe_interval_max = measured.keyframe_interval_max
+        row.keyframes = list(measured.keyframes)
+    else:
+        row.frame_sizes, row.frame_crc32 = list(measured.sizes), list(measured.crc32)
     row.psnr_y_db, row.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
     row.psnr_y_p1_db, row.psnr_y_min_db = quality.psnr_y_p1_db, quality.psnr_y_min_db
     row.worst_frame, row.ssim = quality.worst_frame, quality.ssim

@@ -124,6 +124,7 @@ def plan_picture(
 
     filters: list[tuple[str, str]] = []
     picture = source.pixel_format
+    grey = pixel_format == "gray"
     if source.has_alpha:
         said.append("alpha composited over black")
         deep = any(mark in picture for mark in ("10", "12", "16", "64"))
@@ -141,7 +142,7 @@ def plan_picture(
     if (
         stored != shape.scaled
         or picture != pixel_format
-        or colour_in.full_range
+        or colour_in.full_range != colour_out.full_range
         or tone_map
         or colour_in.matrix != colour_out.matrix
     ):
@@ -153,7 +154,9 @@ def plan_picture(
                 f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
             )
         name, args = _scale(shape.scaled, colour_in, colour_out, settings.scale.scaler)
-        filters += [(name, args + transfers), ("format", pixel_format)]
+        filters += [(name, args + transfers), ("format", "yuvj420p" if grey else pixel_format)]
+    if grey:  # scaling straight to grey would leave the matrix as it is
+        filters.append(("extractplanes", "y"))
     turn = source.orientation
     if turn.transpose:
         filters.append(("transpose", "cclock_flip"))
@@ -281,14 +284,16 @@ def _input_colour(source: SourcePicture, said: list[str]) -> Colour:
 
 
 def _output_colour(colour: Colour, settings: RunSettings, said: list[str]) -> tuple[Colour, bool]:
-    """Limited range, the matrix of the source; BT.709 and True when high dynamic range has to be tone-mapped."""
+    """Limited range and the matrix of the source, BT.601 full range for JPEG; True when HDR has to be tone-mapped."""
+    tone_map = False
     if colour.transfer in HDR_TRANSFERS:
         name = HDR_TRANSFERS[colour.transfer][1]
-        if not settings.keeps_hdr:
-            said.append(f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)")
-            return Colour(BT709, BT709, BT709), True
-        said.append(f"{name} kept")
-    return Colour(colour.matrix, colour.primaries, colour.transfer), False
+        tone_map = not settings.keeps_hdr
+        said.append(f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)" if tone_map else f"{name} kept")
+    out = Colour(BT709, BT709, BT709) if tone_map else replace(colour, full_range=False)
+    if settings.frames is not None:
+        out = replace(out, matrix=BT470BG, full_range=True)
+    return out, tone_map
 
 
 def _even(value: Fraction | float) -> int:

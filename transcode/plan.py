@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from vidprep.formats.errors import SourceError
@@ -44,7 +43,7 @@ def plan(
     """Jobs for the units that are not done. A unit is done when its id, cut, source size and time, and settings digest
     are those of its row, and its output is there at the recorded size.
     """
-    extension = settings.encoder.container_name
+    extension = settings.extension
     digest = settings.digest
     known = destination.known_units()
     jobs: list[Job] = []
@@ -83,12 +82,7 @@ def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:
 
 
 def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destination: Destination) -> bool:
-    if not (row.ok and row.file_name == file_name and _same_source(row, unit, digest)):
-        return False
-    try:
-        return os.stat(f"{destination.root}/{file_name}").st_size == row.size_bytes  # noqa: PTH116 (a million times)
-    except OSError:
-        return False
+    return row.ok and _same_source(row, unit, digest) and destination.holds(row, file_name)
 
 
 def _rejected(path: str, reason: str, settings: RunSettings) -> ManifestRow:

@@ -178,7 +178,7 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
         Path(job.partial).unlink(missing_ok=True)
     summary.not_started = len(plan.jobs) - finished
     try:
-        destination.merge_journal()
+        destination.finish()
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -196,6 +196,8 @@ def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
 
 
 def _settle(row: ManifestRow, partial: Path | None, destination: Destination, plan: Plan, summary: Summary) -> None:
+    if row.ok and partial is not None:
+        destination.place(row, partial)
     destination.journal.append(row)
     if row.ok and partial is not None:
         try:
@@ -207,7 +209,7 @@ def _settle(row: ManifestRow, partial: Path | None, destination: Destination, pl
         else:
             old = plan.replaced.get(row.id)
             if old:
-                (destination.root / old).unlink(missing_ok=True)
+                destination.remove_output(old)
     summary.warned += bool(row.warnings)
     if row.ok:
         summary.ok += 1

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.profiles import CONTAINERS, EncoderOptions
+from vidprep.formats.profiles import CONTAINERS, JPEG_SUBSAMPLINGS, EncoderOptions
 
 FITS = ("pad", "crop", "stretch")
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
 HDR = ("sdr", "keep")
 AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
+STORES = ("burst", "gulp", "webdataset", "tensor")
+LEAST_SHARD_BYTES = 1 << 20
 
 # What people write for the rates of NTSC, and what they mean.
 NTSC_RATES = {
@@ -49,6 +52,16 @@ def parse_size(text: str) -> FrameSize:
     if not (width.isdecimal() and height.isdecimal()):
         raise SettingsError(f"--size {text}: give WIDTHxHEIGHT in pixels, such as 224x224")
     return FrameSize(int(width), int(height))
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kKMGT])(i?)B?|B)?", text)
+    if found is None:
+        raise SettingsError(f"--shard-size {text}: give bytes, such as 500MB or 1GiB")
+    number, prefix, binary = found.groups()
+    power = " kMGT".index(prefix.replace("K", "k")) if prefix else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +126,50 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameOptions:
+    """Frames stored one by one: which store, and how each is coded ("tensor" holds them uncoded).
+
+    shard_bytes: a shard takes no more units once it would grow over this; how units fall into shards changes no unit.
+    """
+
+    store: str = "burst"
+    quality: int = 90
+    subsampling: str = "420"
+    shard_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if self.store not in STORES:
+            raise SettingsError(f"--format {self.store}: not one of {', '.join(STORES)}")
+        if not 1 <= self.quality <= 100:
+            raise SettingsError(f"--quality {self.quality}: give a whole number from 1 to 100")
+        if self.subsampling not in JPEG_SUBSAMPLINGS:
+            raise SettingsError(f"--subsampling {self.subsampling}: not one of {', '.join(JPEG_SUBSAMPLINGS)}")
+        if self.shard_bytes < LEAST_SHARD_BYTES:
+            raise SettingsError(f"--shard-size {self.shard_bytes}: give bytes, 1 MiB or more (such as 1GiB)")
+
+    @property
+    def is_coded(self) -> bool:
+        return self.store != "tensor"
+
+    @property
+    def pixel_format(self) -> str:
+        return JPEG_SUBSAMPLINGS[self.subsampling] if self.is_coded else "rgb24"
+
+    def as_dict(self) -> dict[str, object]:
+        if not self.is_coded:
+            return {"store": self.store}
+        return {"store": self.store, "quality": self.quality, "subsampling": self.subsampling}
+
+
+@dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Everything that decides the bytes of an output, and the limits it is made under."""
+    """Everything that decides the bytes of an output, and the limits it is made under.
+
+    frames: None makes a video of each unit with `encoder`, else its frames are stored one by one.
+    """
 
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    frames: FrameOptions | None = None
     retime: Retime = field(default_factory=Retime)
     scale: Scale = field(default_factory=Scale)
     gate: QualityGate = field(default_factory=QualityGate)
@@ -149,20 +202,31 @@ class RunSettings:
             )
 
     @property
+    def pixel_format(self) -> str:
+        return self.frames.pixel_format if self.frames else self.encoder.resolved.pixel_format or "yuv420p"
+
+    @property
+    def extension(self) -> str:
+        """Of what a unit becomes, without a dot: `frames` for what goes into a shard."""
+        return "frames" if self.frames else self.encoder.container_name
+
+    @property
     def keeps_hdr(self) -> bool:
         """PQ and HLG go through untouched into 10 bits, and are tone-mapped into 8, unless --hdr says otherwise."""
         if self.hdr is not None:
             return self.hdr == "keep"
-        return "10" in (self.encoder.resolved.pixel_format or "")
+        return self.frames is None and "10" in (self.encoder.resolved.pixel_format or "")
 
     def as_dict(self) -> dict[str, object]:
         """Every setting that decides the bytes of an output or what counts as good, defaults filled in."""
         scale = asdict(self.scale)
         scale["size"] = str(self.scale.size) if self.scale.size else None
         rate = self.retime.frame_rate
-        return {
+        coded: dict[str, object] = {"frames": self.frames.as_dict()} if self.frames else {
             "encoder": self.encoder.as_dict(),
             "library_options": self.encoder.library_options(),
+        }  # fmt: skip
+        return coded | {
             "frame_rate": str(rate) if rate else None,
             "scale": scale,
             "gate": asdict(self.gate),

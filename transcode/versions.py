@@ -13,6 +13,10 @@ from vidprep.transcode.settings import RunSettings
 
 def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
     """What the bytes of an output depend on beside its settings."""
+    if settings.frames is not None:
+        return f"PyAV {av.__version__}, " + (
+            f"simplejpeg {version('simplejpeg')}" if settings.frames.is_coded else "raw"
+        )
     if settings.engine == "ffmpeg":
         return f"ffmpeg {ffmpeg_version(ffmpeg)}"
     numbers = ".".join(str(number) for number in av.library_versions["libavcodec"])

@@ -2,8 +2,9 @@
 
     python tests/bench/bench.py [speed] [memory] [rate]      all three when none is named
 
-speed   wall and CPU time of a whole run, against `xargs -P <cores> ffmpeg -threads 1` with the same encoder options:
-        its encode alone, and its encode followed by its psnr filter. Rounds alternate; the figure is the median.
+speed   wall and CPU time of a whole run, against `xargs -P <cores> ffmpeg -threads 1`: its encode alone, and its encode
+        followed by its psnr filter. Once with the encoder options that vidprep chose ("same"), and for h264 with
+        ffmpeg's own libx264 medium at this GOP and vidprep's CRF ("medium"). Rounds alternate; medians.
 memory  peak resident memory of one worker process, source 1280x720.
 rate    BD-rate of the default settings on PSNR-Y against ffmpeg's own default (libx264 medium, untuned), and CPU time.
 
@@ -43,6 +44,8 @@ from vidprep.transcode.run import default_jobs
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 CORES = default_jobs()
+QUIET = ["-v", "error", "-nostdin"]
+ENVIRONMENT = os.environ | {"SVT_LOG": "1"}
 PEAK_PROGRAM = """
 import os, sys
 from vidprep.transcode.job import Job, run_job
@@ -106,104 +109,85 @@ def timed(command: list[str], **options: object) -> Cost:
 
 
 def speed() -> None:
-    binary = find_ffmpeg(None)
-    print(f"\nspeed: {CORES} workers, GOP 5, PSNR and SSIM of every frame; median of {ROUNDS} rounds")
-    print(f"{'case':24}{'codec':7}{'vidprep s':>10}{'/ encode':>10}{'/ +psnr':>10}{'CPU/encode':>12}")
+    print(
+        f"\nspeed: {CORES} workers, GOP 5, PSNR and SSIM of every frame; median of {ROUNDS} rounds of h264, one of the others"
+    )
+    print(f"{'case':20}{'codec':7}{'vidprep s':>10}  {'ffmpeg':8}{'/ encode':>10}{'/ +psnr':>10}{'CPU/encode':>12}")
     cases = [
-        ("720p -> 240 lines", by_size(1280, 720), 240, 6),
-        ("340x256 unscaled", by_size(340, 256), 0, 12),
+        ("720p -> 240 lines", by_size(1280, 720), 240, 12),
+        ("340x256 unscaled", by_size(340, 256), 0, 40),
         ("720p unscaled", by_size(1280, 720), 0, 3),
     ]
     for name, sources, lines, copies in cases:
         if not sources:
-            print(f"{name:24}no clip of that size in {clips()}")
+            print(f"{name:20}no clip of that size in {clips()}")
             continue
         for codec in CODECS:
-            ours, encode, psnr = [], [], []
-            for _ in range(ROUNDS if codec == "h264" else 1):
-                with tempfile.TemporaryDirectory() as folder:
-                    a, b, c = one_round(
-                        Path(folder), sources, lines, copies if codec == "h264" else 1 + copies // 4, codec, binary
-                    )
-                ours.append(a)
-                encode.append(b)
-                psnr.append(c)
-            wall = statistics.median(a.wall for a in ours)
-            alone = statistics.median(a.wall / b.wall for a, b in zip(ours, encode, strict=True))
-            both = statistics.median(a.wall / (b.wall + c.wall) for a, b, c in zip(ours, encode, psnr, strict=True))
-            cpu = statistics.median(a.cpu / b.cpu for a, b in zip(ours, encode, strict=True))
-            print(f"{name:24}{codec:7}{wall:10.2f}{alone:10.2f}{both:10.2f}{cpu:12.2f}", flush=True)
+            main = codec == "h264"
+            rounds = [
+                Round(sources, lines, copies if main else 1 + copies // 4, codec) for _ in range(ROUNDS if main else 1)
+            ]
+            wall = statistics.median(each.ours.wall for each in rounds)
+            for peer in rounds[0].encode:
+                alone = statistics.median(each.ours.wall / each.encode[peer].wall for each in rounds)
+                both = statistics.median(each.ours.wall / (each.encode[peer].wall + each.psnr.wall) for each in rounds)
+                cpu = statistics.median(each.ours.cpu / each.encode[peer].cpu for each in rounds)
+                print(f"{name:20}{codec:7}{wall:10.2f}  {peer:8}{alone:10.2f}{both:10.2f}{cpu:12.2f}", flush=True)
 
 
-def one_round(
-    root: Path, sources: list[Path], lines: int, copies: int, codec: str, binary: str
-) -> tuple[Cost, Cost, Cost]:
-    raw, theirs = root / "raw", root / "theirs"
-    with av.open(f"file:{sources[0]}") as container:
-        aspect = f"{container.streams.video[0].width}:{container.streams.video[0].height}"
-    raw.mkdir()
-    theirs.mkdir()
-    for number in range(copies):
-        for path in sources:
-            copy = raw / f"{path.stem}_{number}{path.suffix}"
-            if lines:
-                shutil.copy(path, copy)
-            else:  # unscaled has to mean square pixels
-                square = ["-bsf:v", "h264_metadata=sample_aspect_ratio=1/1", "-aspect", aspect]
-                timed(
-                    [
-                        binary,
-                        "-v",
-                        "error",
-                        "-nostdin",
-                        "-i",
-                        str(path),
-                        "-map",
-                        "0:v",
-                        "-c",
-                        "copy",
-                        *square,
-                        str(copy),
-                    ]
-                )
-    names = "\n".join(path.name for path in sorted(raw.iterdir(), key=lambda p: -p.stat().st_size))
-    options = EncoderOptions(codec=codec, gop=5)
-    flags = " ".join(
-        f"-{key}{':v' if key == 'b' else ''} '{value}'" for key, value in options.library_options().items()
-    )
-    # The same picture as vidprep's: pixels made square, even sizes.
-    height = str(lines) if lines else "ih"
-    scale = f"scale=trunc({height}*dar/2+0.5)*2:{height}:flags=bicubic"
-    suffix = options.container_name
-    encode = (
-        f"{binary} -v error -nostdin -y -threads 1 -filter_threads 1 -i {raw}/$1 -an -vf '{scale},setsar=1,format=yuv420p' "
-        f"-c:v {options.profile.name} -threads 1 {flags} {theirs}/$1.{suffix}"
-    )
-    score = (
-        f"{binary} -v error -nostdin -threads 1 -i {theirs}/$1.{suffix} -threads 1 -i {raw}/$1 -filter_complex_threads 1 "
-        f"-lavfi '[1:v]{scale},setsar=1,format=yuv420p[r];[0:v][r]psnr' -f null -"
-    )
-    xargs = ["xargs", "-P", str(CORES), "-I{}", "sh", "-c"]
-    ours = timed(
-        [
-            sys.executable,
-            "-m",
-            "vidprep.transcode",
-            "transcode",
-            str(raw),
-            str(root / "ours"),
-            "--gop",
-            "5",
-            "--codec",
-            codec,
-            "--quiet",
-        ]
-        + (["--short-side", str(lines)] if lines else []),
-        env=os.environ | {"SVT_LOG": "1"},
-    )
-    environment = os.environ | {"SVT_LOG": "1"}
-    alone = timed([*xargs, encode, "sh", "{}"], input=names.encode(), env=environment)
-    return ours, alone, timed([*xargs, score, "sh", "{}"], input=names.encode(), env=environment)
+class Round:
+    """One run of vidprep and of each peer over the same copies of the clips."""
+
+    def __init__(self, sources: list[Path], lines: int, copies: int, codec: str) -> None:
+        self._binary = find_ffmpeg(None)
+        with tempfile.TemporaryDirectory() as folder:
+            self._raw, self._theirs = Path(folder, "raw"), Path(folder, "theirs")
+            self._raw.mkdir()
+            self._theirs.mkdir()
+            for number in range(copies):
+                for path in sources:
+                    self._put(path, self._raw / f"{path.stem}_{number}{path.suffix}", square=not lines)
+            # The same picture as vidprep's: pixels made square, even sizes.
+            height = str(lines) if lines else "ih"
+            self._scale = f"scale=trunc({height}*dar/2+0.5)*2:{height}:flags=bicubic,setsar=1,format=yuv420p"
+            options = EncoderOptions(codec=codec, gop=5)
+            self._suffix = options.container_name
+            asked = ["--gop", "5", "--codec", codec, "--quiet"] + (["--short-side", str(lines)] if lines else [])
+            ours = [sys.executable, "-m", "vidprep.transcode", "transcode", str(self._raw), f"{folder}/ours", *asked]
+            self.ours = timed(ours, env=ENVIRONMENT)
+            chosen = " ".join(f"-{k}{':v' if k == 'b' else ''} '{v}'" for k, v in options.library_options().items())
+            encoder = f"-c:v {options.profile.name} -threads 1 "
+            self.encode = {"same": self._encode(encoder + chosen)}
+            self.psnr = self._score()
+            if codec == "h264":
+                medium = f"-preset medium -crf {options.resolved.crf:g} -g 5 -keyint_min 5 -sc_threshold 0"
+                self.encode["medium"] = self._encode(encoder + medium)
+
+    def _put(self, source: Path, copy: Path, *, square: bool) -> None:
+        if not square:
+            shutil.copy(source, copy)
+            return
+        with av.open(f"file:{source}") as container:  # unscaled has to mean square pixels
+            aspect = f"{container.streams.video[0].width}:{container.streams.video[0].height}"
+        made_square = ["-bsf:v", "h264_metadata=sample_aspect_ratio=1/1", "-aspect", aspect]
+        timed([self._binary, *QUIET, "-i", str(source), "-map", "0:v", "-c", "copy", *made_square, str(copy)])
+
+    def _encode(self, encoder: str) -> Cost:
+        return self._xargs(
+            f"-y -threads 1 -filter_threads 1 -i {self._raw}/$1 -an -vf '{self._scale}' {encoder} {self._theirs}/$1.{self._suffix}"
+        )
+
+    def _score(self) -> Cost:
+        return self._xargs(
+            f"-threads 1 -i {self._theirs}/$1.{self._suffix} -threads 1 -i {self._raw}/$1 -filter_complex_threads 1 "
+            f"-lavfi '[1:v]{self._scale}[r];[0:v][r]psnr' -f null -"
+        )
+
+    def _xargs(self, arguments: str) -> Cost:
+        names = sorted(self._raw.iterdir(), key=lambda path: -path.stat().st_size)
+        each = ["sh", "-c", f"{self._binary} {' '.join(QUIET)} {arguments}", "sh", "{}"]
+        told = "\n".join(path.name for path in names).encode()
+        return timed(["xargs", "-P", str(CORES), "-I{}", *each], input=told, env=ENVIRONMENT)
 
 
 def memory() -> None:
@@ -229,7 +213,7 @@ def memory() -> None:
             print(f"{codec:8}" + "".join(f"{peak:14.0f}" for peak in peaks), flush=True)
 
 
-RATE_CLIPS = 5
+RATE_CLIPS = 7
 RATE_FRAMES = 80
 RATE_LINES = 224
 RATE_POINTS = {"h264": (16, 20, 24, 28), "hevc": (16, 20, 24, 28), "vp9": (20, 28, 36, 44), "av1": (20, 28, 36, 44)}
@@ -238,11 +222,11 @@ ANCHOR = {"crf": "{crf}", "preset": "medium", "keyint_min": "{gop}", "sc_thresho
 
 def rate() -> None:
     """BD-rate after Bjøntegaard, VCEG-M33 (2001), with piecewise cubic interpolation of log rate over PSNR."""
-    prepared = list(islice(natural_clips(), RATE_CLIPS))
+    prepared = list(natural_clips())
     print(
         f"\nrate: default settings against libx264 medium untuned; {len(prepared)} clips, {RATE_LINES} lines, {RATE_FRAMES} frames"
     )
-    print(f"{'codec':8}{'GOP':>4}{'BD-rate Y %':>13}{'BD-rate YUV %':>15}{'CPU x':>8}")
+    print(f"{'codec':8}{'GOP':>4}{'BD-rate Y %':>13}{'BD-rate YUV %':>15}{'CPU x':>8}{'median dB at default CRF':>26}")
     for gop in (5, 16):
         anchors = [curve(frames, "h264", gop, anchor=True) for frames in prepared]
         for codec in CODECS:
@@ -251,75 +235,80 @@ def rate() -> None:
                 [bd_rate(a[0], c[0], plane) for a, c in zip(anchors, curves, strict=True)] for plane in (1, 2)
             )
             cpu = sum(c[1] for c in curves) / sum(a[1] for a in anchors)
-            print(f"{codec:8}{gop:4}{statistics.mean(luma):13.1f}{statistics.mean(every):15.1f}{cpu:8.2f}", flush=True)
+            usual = EncoderOptions(codec=codec).resolved.crf or 0
+            default = statistics.median(point(frames, codec, gop, usual)[0][1] for frames in prepared)
+            print(
+                f"{codec:8}{gop:4}{statistics.mean(luma):13.1f}{statistics.mean(every):15.1f}{cpu:8.2f}{default:26.2f}",
+                flush=True,
+            )
 
 
 def natural_clips() -> Iterator[list[VideoFrame]]:
-    """Frames of real, progressive, 8-bit clips of at least RATE_LINES lines, scaled to RATE_LINES."""
-    for path in sorted(clips().iterdir()):
-        if "pattern" in path.name or path.suffix not in (".mp4", ".avi", ".mov", ".webm"):
-            continue
+    """Frames of RATE_CLIPS real, progressive, 8-bit clips of at least RATE_LINES lines, scaled to RATE_LINES.
+
+    Evenly spread over the names, so that clips of one film do not stand for all.
+    """
+    fit = [path for path in sorted(clips().iterdir()) if is_natural(path)]
+    for number in range(min(RATE_CLIPS, len(fit))):
+        path = fit[number * len(fit) // min(RATE_CLIPS, len(fit))]
         with av.open(f"file:{path}", metadata_errors="replace") as container:
-            if not container.streams.video:
-                continue
             stream = container.streams.video[0]
-            if (
-                stream.height < RATE_LINES
-                or stream.pix_fmt != "yuv420p"
-                or stream.codec_context.name not in ("h264", "mpeg4", "vp8")
-            ):
-                continue
             width = round(stream.width * RATE_LINES / stream.height / 2) * 2
-            frames = [
-                f.reformat(width, RATE_LINES, "yuv420p", interpolation="BICUBIC")
-                for f in islice(container.decode(stream), RATE_FRAMES)
+            yield [
+                frame.reformat(width, RATE_LINES, "yuv420p", interpolation="BICUBIC")
+                for frame in islice(container.decode(stream), RATE_FRAMES)
             ]
-        if len(frames) == RATE_FRAMES:
-            yield frames
+
+
+def is_natural(path: Path) -> bool:
+    if any(word in path.name for word in ("pattern", "clock", "editlist")) or not path.is_file():
+        return False
+    try:
+        with av.open(f"file:{path}", metadata_errors="replace") as container:
+            video = container.streams.video
+            return bool(video) and (
+                video[0].height >= RATE_LINES
+                and video[0].pix_fmt == "yuv420p"
+                and video[0].codec_context.name in ("h264", "mpeg4", "vp8")
+                and (video[0].frames or RATE_FRAMES) >= RATE_FRAMES
+            )
+    except (OSError, ValueError):
+        return False
 
 
 Point = tuple[float, float, float]
 
 
 def curve(frames: list[VideoFrame], codec: str, gop: int, *, anchor: bool = False) -> tuple[list[Point], float]:
-    """(bytes, PSNR-Y, PSNR-YUV) at each CRF, and the CPU seconds of the encodes."""
-    points, cpu = [], 0.0
-    for crf in RATE_POINTS[codec]:
-        options = EncoderOptions(codec=codec, gop=gop, crf=crf)
-        output = OutputFormat(
-            FrameSize(frames[0].width, frames[0].height),
-            "yuv420p",
-            Colour(1, 1, 1),
-            Fraction(1, 25),
-            Fraction(25),
-            Fraction(25),
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            writer = (
-                Anchor(Path(folder), output, crf, gop)
-                if anchor
-                else VideoWriter(Path(folder) / f"x.{options.container_name}", options, output)
-            )
-            start = time.process_time()
-            packets = [p for n, f in enumerate(frames) for p in writer.encode(f, n)] + writer.encode(None)
-            cpu += time.process_time() - start
-            decoder = check_decoder(codec, writer.context.extradata)
-            decoded = [f for p in [*packets, None] for f in decoder.decode(p)]
-            scorer = FrameScorer(output.size, "yuv420p", output.colour)
-            scores = [scorer.score(a, b) for a, b in zip(frames, decoded, strict=True)]
-            points.append((
-                float(sum(p.size for p in packets)),
-                psnr_db(statistics.mean(s.mse_y for s in scores), 255),
-                psnr_db(statistics.mean(s.mse_yuv for s in scores), 255),
-            ))  # fmt: skip
-            writer.close()
-    return points, cpu
+    """The points of all CRFs, and the CPU seconds of their encodes."""
+    measured = [point(frames, codec, gop, crf, anchor=anchor) for crf in RATE_POINTS[codec]]
+    return [each for each, _ in measured], sum(cpu for _, cpu in measured)
+
+
+def point(frames: list[VideoFrame], codec: str, gop: int, crf: float, *, anchor: bool = False) -> tuple[Point, float]:
+    """(bytes, PSNR-Y, PSNR-YUV) at one CRF, and the CPU seconds of the encode."""
+    options = EncoderOptions(codec=codec, gop=gop, crf=crf)
+    size, rate = FrameSize(frames[0].width, frames[0].height), Fraction(25)
+    output = OutputFormat(size, "yuv420p", Colour(1, 1, 1), 1 / rate, rate, rate)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"x.{options.container_name}"
+        writer = Anchor(output, crf, gop) if anchor else VideoWriter(path, options, output)
+        start = time.process_time()
+        packets = [p for n, f in enumerate(frames) for p in writer.encode(f, n)] + writer.encode(None)
+        cpu = time.process_time() - start
+        decoder = check_decoder(codec, writer.context.extradata)
+        decoded = [f for p in [*packets, None] for f in decoder.decode(p)]
+        scorer = FrameScorer(output.size, "yuv420p", output.colour)
+        scores = [scorer.score(a, b) for a, b in zip(frames, decoded, strict=True)]
+        writer.close()
+    luma, every = (statistics.mean(each) for each in zip(*((s.mse_y, s.mse_yuv) for s in scores), strict=True))
+    return (float(sum(p.size for p in packets)), psnr_db(luma, 255), psnr_db(every, 255)), cpu
 
 
 class Anchor:
     """ffmpeg's own default settings of libx264, one thread."""
 
-    def __init__(self, _folder: Path, output: OutputFormat, crf: float, gop: int) -> None:
+    def __init__(self, output: OutputFormat, crf: float, gop: int) -> None:
         self.context = av.CodecContext.create("libx264", "w")
         self.context.width, self.context.height = output.size
         self.context.pix_fmt, self.context.time_base, self.context.framerate = "yuv420p", Fraction(1, 25), Fraction(25)

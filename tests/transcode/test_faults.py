@@ -273,15 +273,16 @@ def test_f5_children_die_with_a_parent_that_is_killed_alone(clips: Path, dst: Pa
 
 
 def wait_for_children(group: int, count: int = 2) -> None:
-    """Until so many children sleep in their work."""
-    deadline = time.monotonic() + 30
+    """Until so many children sleep in their work: they have loaded what they need, and use no more CPU time."""
+    deadline, before = time.monotonic() + 30, []
     while True:
         children = [p for p in processes_of_group(group) if "--multiprocessing-fork" in p.cmdline()]
-        if len(children) >= count and all(p.cpu_times().user > 0.15 for p in children):
-            time.sleep(0.5)
+        used = [p.cpu_times().user for p in children]
+        if len(used) >= count and min(used) > 0.05 and used == before:
             return
+        before = used
+        time.sleep(0.25)
         assert time.monotonic() < deadline, "the children did not start"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,16 @@ import pytest
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize, rescale, round_half_away
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.settings import Limits, QualityGate, Retime, RunSettings, Scale, parse_rate, parse_size
+from vidprep.transcode.settings import (
+    FrameOptions,
+    Limits,
+    QualityGate,
+    Retime,
+    RunSettings,
+    Scale,
+    parse_rate,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +104,10 @@ CHANGES: dict[str, RunSettings] = {
     "audio": replace(PLAIN, audio="copy"),
     "on_damage": replace(PLAIN, on_damage="fail"),
     "engine": replace(PLAIN, engine="ffmpeg"),
+    "frames": replace(PLAIN, frames=FrameOptions()),
+    "store": replace(PLAIN, frames=FrameOptions(store="gulp")),
+    "quality": replace(PLAIN, frames=FrameOptions(quality=91)),
+    "subsampling": replace(PLAIN, frames=FrameOptions(subsampling="444")),
 }
 
 
@@ -104,13 +117,17 @@ def test_every_setting_that_decides_an_output_changes_the_digest():
 
 
 def test_no_setting_is_forgotten_by_the_test_above():
-    every = {field.name for kind in (EncoderOptions, Retime, Scale, QualityGate) for field in fields(kind)}
-    every |= {field.name for field in fields(RunSettings)} - {"encoder", "retime", "scale", "gate", "limits"}
+    every = {
+        field.name for kind in (EncoderOptions, Retime, Scale, QualityGate, FrameOptions) for field in fields(kind)
+    }
+    every |= {field.name for field in fields(RunSettings)}
+    every -= {"retime", "scale", "gate", "limits", "shard_bytes"}
     assert every - {"encoder"} == CHANGES.keys() - {"encoder"}
 
 
 def test_limits_are_no_part_of_the_digest():
     assert replace(PLAIN, limits=Limits(timeout_seconds=5, max_pixels=10**6, max_frames=10)).digest == PLAIN.digest
+    assert replace(PLAIN, frames=FrameOptions(shard_bytes=10**7)).digest == CHANGES["frames"].digest
 
 
 def test_what_is_written_out_and_what_is_left_to_the_default_are_the_same():

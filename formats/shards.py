@@ -1,0 +1,141 @@
+"""Shard files: units back to back in files of a bounded size, whichever layout they have.
+
+A unit is appended whole or not at all. Nothing that an index points at ever moves or changes inside a shard: what is
+replaced stays as dead bytes until `rewrite` copies the living ones into a new shard. Layouts differ in how the frames
+of one unit stand in a shard, and in which files beside the shards say where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from vidprep.formats.manifest import ManifestRow
+
+COPY_BYTES = 1 << 20
+
+
+class Layout(Protocol):
+    """How units stand in shards. name: of the store. tail: what follows the last unit of a shard, to make it whole."""
+
+    name: str
+    tail: bytes
+
+    def shard_name(self, number: int) -> str: ...
+
+    def shard_number(self, name: str) -> int | None:
+        """None for what is no shard."""
+        ...
+
+    def pieces(self, row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
+        """The bytes of a unit in a shard; frames: its frames back to back, `row.frame_sizes` tells them apart."""
+        ...
+
+    def offsets(self, row: ManifestRow) -> list[int]:
+        """Where each frame of a unit begins in its shard."""
+        ...
+
+    def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> None:
+        """The files that say where everything is, from the rows of the units in the order of their ids."""
+        ...
+
+
+@dataclass(slots=True)
+class Shards:
+    """The shards of a folder, and the one that takes the next unit."""
+
+    root: Path
+    layout: Layout
+    shard_bytes: int
+    _ends: dict[str, int]
+
+    @staticmethod
+    def of(root: Path, layout: Layout, shard_bytes: int, rows: Iterable[tuple[str, int]]) -> Shards:
+        """rows: (shard, end of the unit in it) of every unit that counts."""
+        shards = Shards(root, layout, shard_bytes, {})
+        for name, end in rows:
+            shards._ends[name] = max(end, shards._ends.get(name, 0))
+        return shards
+
+    def cut_back(self) -> None:
+        """Take away what a stopped run left behind the last unit that counts, and shards in which nothing counts."""
+        for path in self.paths():
+            end = self._ends.get(path.name)
+            if end is None:
+                path.unlink()
+            elif path.stat().st_size > end:
+                self._close_at(path, end)
+
+    def paths(self) -> list[Path]:
+        found = ((self.layout.shard_number(path.name), path) for path in self.root.iterdir())
+        return [path for number, path in sorted((n, p) for n, p in found if n is not None)]
+
+    def append(self, row: ManifestRow, frames: Path) -> None:
+        """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
+        with frames.open("rb") as file:
+            self._append(row, self.layout.pieces(row, file))
+
+    def rewrite(self, name: str, rows: Iterable[ManifestRow]) -> None:
+        """Copy the units of a shard behind the others; their rows say where. The old shard stays."""
+        with (self.root / name).open("rb") as shard:
+            for row in sorted(rows, key=lambda row: row.offset or 0):
+                assert row.offset is not None and row.stored_bytes is not None
+                self._append(row, _span(shard, row.offset, row.stored_bytes), besides=name)
+
+    def _append(self, row: ManifestRow, pieces: Iterator[bytes], besides: str = "") -> None:
+        name, offset = self._room_for(sum(row.frame_sizes or ()), besides)
+        path = self.root / name
+        try:
+            with path.open("r+b" if path.exists() else "w+b") as shard:
+                shard.seek(offset)
+                for piece in pieces:
+                    shard.write(piece)
+                end = shard.tell()
+                shard.write(self.layout.tail)
+                shard.truncate()
+        except BaseException:
+            if path.exists():
+                self._close_at(path, offset)
+            raise
+        row.file_name, row.offset, row.stored_bytes = name, offset, end - offset
+        self._ends[name] = end
+
+    def _room_for(self, size: int, besides: str) -> tuple[str, int]:
+        numbers = {self.layout.shard_number(name) or 0: name for name in self._ends}
+        newest = max(numbers, default=None)
+        if newest is not None and numbers[newest] != besides:
+            end = self._ends[numbers[newest]]
+            if end + size <= self.shard_bytes:
+                return numbers[newest], end
+        return self.layout.shard_name(0 if newest is None else newest + 1), 0
+
+    def _close_at(self, path: Path, end: int) -> None:
+        if end == 0:
+            path.unlink()
+            return
+        with path.open("r+b") as shard:
+            shard.truncate(end)
+            shard.seek(end)
+            shard.write(self.layout.tail)
+
+    def forget(self, name: str) -> None:
+        """Remove a shard in which nothing counts any more."""
+        self._ends.pop(name, None)
+        (self.root / name).unlink(missing_ok=True)
+
+
+def copy(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(COPY_BYTES):
+        yield piece
+
+
+def _span(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
+    file.seek(offset)
+    while size:
+        piece = file.read(min(size, COPY_BYTES))
+        if not piece:
+            raise OSError(f"{file.name} ends before the unit does")
+        size -= len(piece)
+        yield piece

@@ -1,0 +1,90 @@
+"""A destination whose units stand in shards: appended whole when they are proven, indexed when the run ends.
+
+The parent alone writes shards. A unit is appended, then its row is journalled, then its partial file goes: a kill
+between the first two leaves bytes that no row points at, which the next run cuts off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from vidprep.formats.layouts import LAYOUTS
+from vidprep.formats.manifest import ManifestRow, read_rows
+from vidprep.formats.shards import Shards
+from vidprep.transcode.destination import Destination, KnownUnit
+from vidprep.transcode.settings import FrameOptions
+
+
+class PackedDestination(Destination):
+    """Shards and their index in a folder."""
+
+    def __init__(self, root: Path, options: FrameOptions) -> None:
+        super().__init__(root)
+        self._layout, self._shard_bytes = LAYOUTS[options.store], options.shard_bytes
+        self._shards: Shards | None = None
+        self._sizes: dict[str, int] = {}
+
+    def holds(self, unit: KnownUnit, _file_name: str) -> bool:
+        if unit.offset is None or unit.stored_bytes is None:
+            return False
+        if unit.file_name not in self._sizes:
+            path = self.root / unit.file_name
+            self._sizes[unit.file_name] = path.stat().st_size if path.is_file() else 0
+        return self._sizes[unit.file_name] >= unit.offset + unit.stored_bytes
+
+    def recover(self) -> int:
+        """After a kill: what no row points at is cut off. Nothing is named anew, so 0."""
+        self._remove_leftovers()
+        units = [unit for unit in self.known_units().values() if unit.ok and self.holds(unit, "")]
+        ends = ((unit.file_name, (unit.offset or 0) + (unit.stored_bytes or 0)) for unit in units)
+        self._shards = Shards.of(self.root, self._layout, self._shard_bytes, ends)
+        self._shards.cut_back()
+        self._sizes.clear()
+        return 0
+
+    def place(self, row: ManifestRow, partial: Path) -> None:
+        assert self._shards is not None
+        self._shards.append(row, partial)
+
+    def name(self, _row: ManifestRow, partial: Path) -> None:
+        partial.unlink()
+
+    def remove_output(self, _file_name: str) -> None:
+        """What a unit was before stays in its shard until the run ends."""
+
+    def finish(self) -> None:
+        """Journal into manifest, dead bytes away, and the index last; a run that is stopped in here leaves it to the next."""
+        assert self._shards is not None
+        stale = self.house / "index-stale"
+        if self.journal.path.exists():
+            stale.touch()
+        super().finish()
+        if not stale.exists():
+            return
+        dead = self._rewrite_shards_with_dead_bytes(self._shards)
+        about = json.loads((self.house / "run.json").read_text())
+        self._layout.write_index(self.root, self._good_rows(), about)
+        for name in dead:
+            self._shards.forget(name)
+        stale.unlink()
+
+    def _good_rows(self) -> Iterator[ManifestRow]:
+        return (row for row in read_rows(self.root) if row.ok)
+
+    def _rewrite_shards_with_dead_bytes(self, shards: Shards) -> list[str]:
+        units: dict[str, list[ManifestRow]] = defaultdict(list)
+        for row in self._good_rows():
+            units[row.file_name].append(row)
+        dead = []
+        for path in shards.paths():
+            alive = sum(row.stored_bytes or 0 for row in units[path.name])
+            if alive + len(self._layout.tail) < path.stat().st_size:
+                shards.rewrite(path.name, units[path.name])
+                for row in units[path.name]:
+                    self.journal.append(row)
+                dead.append(path.name)
+        super().finish()
+        return dead

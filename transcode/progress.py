@@ -1,0 +1,100 @@
+"""What a run tells people: a bar, a line for each failure, the summary; and what `--dry-run` says instead."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.plan import Plan
+from vidprep.transcode.run import Summary
+from vidprep.transcode.sources import SourceList
+
+
+def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
+    for job in todo.jobs:
+        click.echo(f"{job.unit.path} -> {job.file_name}")
+    for row in todo.rejected:
+        click.echo(f"cannot be started: {printable(row.source)}: {row.message}", err=True)
+    for path, reason in sources.ignored:
+        click.echo(f"ignored: {printable(path)}: {reason}", err=True)
+    total = sum(job.unit.size_bytes for job in todo.jobs)
+    ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
+    guess = (
+        f"about {megabytes(total * ratio)} by the ratio of what is done"
+        if ratio is not None
+        else "at most about as much, as a rule"
+    )
+    click.echo(
+        f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
+        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; free: {megabytes(free)}.",
+        err=True,
+    )
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def printable(text: str) -> str:
+    """On one line, with control characters and terminal escapes shown instead of obeyed."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class Progress:
+    """People read stderr: a bar on a terminal, a line per failure, the summary. Machines read stdout."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet, self._as_json = quiet, as_json
+        self._bar: Any = None
+        self._failed = 0
+        self._saved = 0
+
+    def say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.write(f"vidprep: {text}", file=sys.stderr)
+        else:
+            click.echo(f"vidprep: {text}", err=True)
+
+    def found(self, count: int) -> None:
+        if not self._quiet:
+            click.echo(f"vidprep: {count} files found so far", err=True)
+
+    def start(self, total: int) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total, unit="video", disable=True if self._quiet else None, file=sys.stderr, smoothing=0.1
+        )
+
+    def row(self, row: ManifestRow) -> None:
+        if self._as_json:
+            click.echo(row.as_json())
+        self._failed += not row.ok
+        if row.ok:
+            self._saved += (row.source_size_bytes or 0) - (row.size_bytes or 0)
+        else:
+            self.say(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
+        self._bar.set_postfix_str(f"{self._failed} failed, {megabytes(self._saved)} saved", refresh=False)
+        self._bar.update()
+
+    def finish(self, summary: Summary) -> None:
+        self._bar.close()
+        self._bar = None
+        if self._as_json:
+            click.echo(summary.as_json())
+        parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
+        parts += [f"{summary.done_before} done before"] if summary.done_before else []
+        parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
+        parts += [f"{summary.not_started} not started"] if summary.not_started else []
+        parts += [f"{summary.warned} with warnings in the manifest"] if summary.warned else []
+        parts += [f"{summary.larger_than_source} larger than their source"] if summary.larger_than_source else []
+        self.say(
+            f"{', '.join(parts)}; {megabytes(summary.bytes_before)} -> {megabytes(summary.bytes_after)} in {summary.seconds:.1f} s"
+        )
+        if summary.disk_full:
+            self.say(summary.disk_full)
+        if summary.interrupted_by is not None:
+            self.say("interrupted; run the same command again to go on")
