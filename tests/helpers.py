@@ -108,8 +108,8 @@ class Ran:
         return json.loads(self.out.splitlines()[-1])["summary"]
 
 
-def command(*args: object) -> list[str]:
-    return [sys.executable, "-m", "vidprep.transcode", "transcode", *map(str, args)]
+def command(*args: object, verb: str = "transcode") -> list[str]:
+    return [sys.executable, "-m", "vidprep.transcode", verb, *map(str, args)]
 
 
 def environment(hook: Path | None = None, *faults: str, **more: str) -> dict[str, str]:
@@ -133,10 +133,10 @@ def fault(where: str, name: str, *, at: int = 1, when: str = "before", code: str
     return "|".join((where, name, str(at), when, code, only))
 
 
-def transcode(*args: object, env: Mapping[str, str] | None = None, **more: Any) -> Ran:
+def transcode(*args: object, env: Mapping[str, str] | None = None, verb: str = "transcode", **more: Any) -> Ran:
     """`vidprep transcode …` to its end, in a group of its own."""
     done = subprocess.run(
-        command(*args), env=env or environment(), capture_output=True, text=True, check=False, timeout=TIME_LIMIT,
+        command(*args, verb=verb), env=env or environment(), capture_output=True, text=True, check=False, timeout=TIME_LIMIT,
         start_new_session=True, **more,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr

@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from vidprep.formats.errors import DestinationError
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.shards import Shards
 from vidprep.transcode.destination import Destination, KnownUnit
-from vidprep.transcode.settings import FrameOptions
+from vidprep.transcode.settings import FrameOptions, RunSettings
 
 
 class PackedDestination(Destination):
@@ -34,6 +35,17 @@ class PackedDestination(Destination):
             path = self.root / unit.file_name
             self._sizes[unit.file_name] = path.stat().st_size if path.is_file() else 0
         return self._sizes[unit.file_name] >= unit.offset + unit.stored_bytes
+
+    def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
+        """Also refuse a folder that holds files of these names that are not ours. Raises DestinationError."""
+        super().check_settings(settings, overwrite=overwrite)
+        if not self.root.is_dir() or (self.house / "run.json").exists():
+            return
+        for path in self.root.iterdir():
+            if self._layout.shard_number(path.name) is not None:
+                raise DestinationError(
+                    f"holds {path.name}, which no run of vidprep wrote; take another folder", path=self.root
+                )
 
     def recover(self) -> int:
         """After a kill: what no row points at is cut off. Nothing is named anew, so 0."""
