@@ -1,1 +1,19 @@
-"""vidprep.formats: what lies on disk. Outputs, their containers and encoders, and the manifest that describes them."""
+"""What is on disk: videos, stores of frames, the manifest. `open_store` reads any of them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vidprep.formats.store import FrameStore, StoredVideo, open_store
+
+__all__ = ["FrameStore", "StoredVideo", "open_store"]
+
+
+def __getattr__(name: str) -> Any:
+    """Late, since most processes of a run read nothing back."""
+    if name in __all__:
+        from vidprep.formats import store
+
+        return getattr(store, name)
+    raise AttributeError(name)

@@ -18,6 +18,7 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── CrashedError (RuntimeError)     the child process that held the video died
 ├── DeadlineError (TimeoutError)    the child process that held the video took too long
 ├── ManifestError (ValueError)      a manifest or journal that cannot be read
+├── StoreError (ValueError)         a store of frames that is damaged, or none at all
 └── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
 """
 
@@ -121,6 +122,10 @@ class DeadlineError(VidprepError, TimeoutError):
 
 class ManifestError(VidprepError, ValueError):
     stage = "manifest"
+
+
+class StoreError(VidprepError, ValueError):
+    stage = "store"
 
 
 class MissingError(VidprepError, ImportError):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vidprep.formats.files import replacing
-from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.manifest import ManifestRow, label_column, label_fields
 from vidprep.formats.shards import Layout, copy
 
 if TYPE_CHECKING:
@@ -59,7 +59,13 @@ class PlainLayout:
         from vidprep.formats.frame_index import write_index
 
         videos = (indexed_video(row, self.offsets(row)) for row in rows)
-        write_index(root, self.name, videos, settings=about["settings"], versions=about["versions"])
+        write_index(
+            root,
+            self.name,
+            videos,
+            labels=label_fields(root),
+            about={name: about[name] for name in ("settings", "versions")},
+        )
 
 
 def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
@@ -72,11 +78,11 @@ def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
     if row.frame_rate_num and row.frame_rate_den:
         rate = Fraction(row.frame_rate_num, row.frame_rate_den)
     return IndexedVideo(
-        id=row.id, shard=row.file_name, width=row.width or 0, height=row.height or 0, num_frames=count, frame_rate=rate,
+        id=row.id, shard=row.file_name, width=row.width or 0, height=row.height or 0, frame_rate=rate,
         pts=np.arange(count, dtype=np.int64) if row.pts is None else np.array(row.pts, np.int64),
         time_base=Fraction(row.time_base_num or 1, row.time_base_den or 1),
         offsets=np.array(offsets, np.int64), sizes=np.array(row.frame_sizes, np.int32), crc32=np.array(row.frame_crc32, np.uint32),
-        source_frames=row.source_frames, labels=row.labels,
+        source_frames=row.source_frames, labels={label_column(name): value for name, value in row.labels.items()},
     )  # fmt: skip
 
 
@@ -118,7 +124,7 @@ class GulpLayout:
             "frame_info": [
                 [at, -size % 4, size + -size % 4] for at, size in zip(self.offsets(row), sizes, strict=True)
             ],
-            "meta_data": [{"id": row.id, **_facts(row)}],
+            "meta_data": [{"id": row.id, **facts_of(row)}],
         }
 
 
@@ -136,7 +142,7 @@ class TarLayout:
         key = sample_key(row.id)
         for number, size in enumerate(row.frame_sizes or ()):
             yield from tar_member(f"{key}.{number:06d}.jpg", frames.read(size))
-        yield from tar_member(f"{key}.json", json.dumps({"id": row.id, **_facts(row)}, ensure_ascii=False).encode())
+        yield from tar_member(f"{key}.json", json.dumps({"id": row.id, **facts_of(row)}, ensure_ascii=False).encode())
 
     def offsets(self, row: ManifestRow) -> list[int]:
         steps = (TAR_BLOCK + size + -size % TAR_BLOCK for size in row.frame_sizes or ())
@@ -146,7 +152,7 @@ class TarLayout:
         """Its shards say everything themselves."""
 
 
-def _facts(row: ManifestRow) -> dict[str, Any]:
+def facts_of(row: ManifestRow) -> dict[str, Any]:
     """What goes beside the frames: the rate, the size, and the labels."""
     labels = {name: value for name, value in row.labels.items() if value is not None}
     rate = None if row.frame_rate_num is None else [row.frame_rate_num, row.frame_rate_den]

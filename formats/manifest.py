@@ -278,6 +278,17 @@ def _rows_of(path: Path) -> Iterator[ManifestRow]:
             yield from map(row_from_dict, batch.to_pylist())
 
 
+def label_fields(destination: Path) -> pa.Schema:
+    """The columns of a manifest that are labels."""
+    import pyarrow as pa
+
+    found = []
+    for path in manifest_paths(destination):
+        with _opened(path) as file:
+            found.append(pa.schema([field for field in file.schema_arrow if field.name not in COLUMNS]))
+    return pa.unify_schemas(found, promote_options="permissive") if found else pa.schema([])
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow as pa

@@ -2,6 +2,20 @@
 
 Adding an encoder is adding a row to ENCODERS; adding a container is adding a row to CONTAINERS. Nothing here opens
 or runs anything.
+
+The default settings were chosen for PSNR by measurement: BD-rate on PSNR-Y against ffmpeg's own default (libx264 medium,
+untuned) at the same GOP, in %, less is smaller, and CPU time as a multiple of its. `make bench` prints the last two
+columns, over seven real clips at 224 lines; the first two are over eight others, four of which the settings were fitted on.
+
+        fitted on: GOP 5 / 16   held out: GOP 5 / 16   bench: GOP 5 / 16   CPU: GOP 5 / 16
+h264         -15.9 / -13.8            -                 -12.7 / -15.2      0.91 / 0.88
+hevc         -28.0 / -22.6      -27.5 / -25.4           -23.2 / -20.1      3.61 / 2.44
+av1          -21.7 / -18.7      -23.0 / -22.8           -15.5 / -12.6      2.64 / 1.94
+vp9          -18.8 /  -9.5      -13.9 /  -3.8           -12.9 /  -5.1      3.46 / 2.91
+
+Tried and left: libx264 veryslow, -19.9 at 3 x; subme=8 and partitions=all, 2 points for 25 % CPU; svt preset 5, -28.5 at
+6.4 x; cpu-used 3, -20.5 at 5 x. CRF defaults: the median PSNR-Y over 17 real clips was 42.70 dB for libx264 at 20, 42.46
+for libx265 at 18, 42.39 for svt-av1 at 22, 42.38 for vp9 at 20. Over other sets of clips the medians lie up to 1.2 dB apart.
 """
 
 from __future__ import annotations

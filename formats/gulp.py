@@ -1,0 +1,115 @@
+"""GulpIO's format, as GulpIO2 writes and reads it: JPEGs in data files, JSON beside them.
+
+DST/data_0.gulp …    JPEG files, each followed by zero bytes up to a multiple of 4
+DST/meta_0.gmeta …   JSON {id: {"frame_info": [[offset, pad, length with pad], …], "meta_data": [{…}]}} of the same number
+DST/label2idx.json   labels, numbered
+
+It has no checksums and does not say how large frames are: the first one of a video does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import simplejpeg
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
+from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+
+OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    data: str
+    frame_info: list[list[int]]
+    meta_data: dict[str, Any]
+
+
+class GulpStore(FrameStore):
+    """Reads what GulpIO2's ingestor or `vidprep burst --format gulp` wrote."""
+
+    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None) -> None:
+        super().__init__(path)
+        self._short_side = short_side
+        self._entries = self._read_meta()
+        self._open_handles()
+
+    def _open_handles(self) -> None:
+        self._files = Handles(lambda name: os.open(self.path / name, os.O_RDONLY), os.close)
+        self._first_size = lru_cache(maxsize=100_000)(self._size_of_first)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in super().__getstate__().items() if name not in ("_entries", "_first_size")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._entries = self._read_meta()
+        self._open_handles()
+
+    def _read_meta(self) -> dict[str, _Entry]:
+        entries: dict[str, _Entry] = {}
+        for path in sorted(self.path.glob("*.gmeta")):
+            data = path.name.replace("meta", "data", 1).removesuffix(".gmeta") + ".gulp"
+            try:
+                for id_, entry in json.loads(path.read_bytes()).items():
+                    if id_ in entries:
+                        raise ValueError(f"{id_} stands in two files")
+                    meta = entry["meta_data"][0] if entry["meta_data"] else {}
+                    entries[id_] = _Entry(data, entry["frame_info"], meta)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise StoreError(f"is damaged: {error}", path=path) from error
+        return entries
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._entries)
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        return {name: value for name, value in self._entry(id_).meta_data.items() if name not in OWN_FACTS}
+
+    def facts(self, id_: str) -> VideoFacts:
+        entry = self._entry(id_)
+        height, width = scaled_size(*self._first_size(id_), self._short_side)
+        rate = entry.meta_data.get("frame_rate")
+        return VideoFacts(len(entry.frame_info), height, width, Fraction(*rate) if isinstance(rate, list) else None)
+
+    def _entry(self, id_: str) -> _Entry:
+        if id_ not in self._entries:
+            raise KeyError(f"{id_!r} is not in {self.path}")
+        return self._entries[id_]
+
+    def _size_of_first(self, id_: str) -> tuple[int, int]:
+        (data,) = self._bytes(id_, [0])
+        try:
+            height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        except ValueError as error:
+            raise StoreError(f"frame 0 of {id_}: {error}", path=self.path / self._entry(id_).data) from error
+        return height, width
+
+    def _bytes(self, id_: str, numbers: Sequence[int]) -> list[memoryview]:
+        entry = self._entry(id_)
+        path = self.path / entry.data
+        try:
+            places = [entry.frame_info[number] for number in numbers]
+            offsets, sizes = [place[0] for place in places], [place[2] for place in places]
+            pads = [place[1] for place in places]
+            file = self._files[entry.data]
+        except (IndexError, TypeError, OSError) as error:
+            raise StoreError(f"{id_}: {error}", path=path) from error
+        return [data[: len(data) - pad] for data, pad in zip(read_runs(file, path, offsets, sizes), pads, strict=True)]
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        entry, full = self._entry(id_), self._first_size(id_)
+        for number, data, row in zip(numbers, self._bytes(id_, numbers), rows, strict=True):
+            where = f"frame {number} of {id_} at offset {entry.frame_info[number][0]}"
+            decode_into(data, row, full, where, Path(self.path / entry.data))

@@ -1,0 +1,167 @@
+"""WebDataset's convention: samples in tar files, the files of one sample together, its key their name up to the first dot.
+
+DST/data-00000.tar …   key.000000.jpg …, one for each frame, or key.mp4 (.webm, .mkv): the encoded video; and key.json:
+                       {"id", "frame_rate": [num, den], "num_frames", "width", "height", labels …; "gop" of a video}
+
+It has no checksums. A folder that vidprep made has a manifest, which says where frames lie; others are scanned once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import groupby
+from typing import Any
+
+import simplejpeg
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
+from vidprep.formats.manifest import manifest_paths, read_rows
+from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.video_store import VideoReader
+
+VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
+IMAGE_SUFFIXES = ("jpg", "jpeg")
+OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height", "gop", "pts", "time_base")
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Where the files of one sample lie: (offset, size) each."""
+
+    tar: str
+    frames: list[tuple[int, int]] = field(default_factory=list)
+    video: tuple[int, int] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+class TarStore(FrameStore):
+    """Reads tar shards of numbered JPEGs, or of videos that vidprep encoded."""
+
+    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None) -> None:
+        super().__init__(path)
+        self._short_side = short_side
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._samples = dict(self._from_manifest() if manifest_paths(self.path) else self._from_scan())
+        self._files = Handles(lambda name: os.open(self.path / name, os.O_RDONLY), os.close)
+        self._videos = Handles(self._open_video, VideoReader.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_samples"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _from_manifest(self) -> Iterator[tuple[str, _Sample]]:
+        from vidprep.formats.layouts import LAYOUTS, facts_of
+
+        for row in read_rows(self.path):
+            if not row.ok or not row.file_name.endswith(".tar"):
+                continue
+            places = list(zip(LAYOUTS["webdataset"].offsets(row), row.frame_sizes or (), strict=True))
+            yield row.id, _Sample(row.file_name, places, None, facts_of(row))
+
+    def _from_scan(self) -> Iterator[tuple[str, _Sample]]:
+        seen: set[str] = set()
+        for path in sorted(self.path.glob("*.tar")):
+            try:
+                with path.open("rb") as file, tarfile.open(fileobj=file) as tar:
+                    members = ((member.name, member.offset_data, member.size) for member in tar if member.isfile())
+                    for key, files in groupby(members, key=lambda member: _split(member[0])[0]):
+                        sample = _Sample(path.name)
+                        for name, offset, size in files:
+                            suffix = _split(name)[1].rpartition(".")[2].lower()
+                            if suffix in IMAGE_SUFFIXES:
+                                sample.frames.append((offset, size))
+                            elif suffix in VIDEO_SUFFIXES:
+                                sample.video = offset, size
+                            elif suffix == "json":
+                                sample.about = json.loads(os.pread(file.fileno(), size, offset))
+                        id_ = str(sample.about.get("id", key))
+                        if id_ in seen:
+                            raise ValueError(f"{id_} stands there twice")
+                        seen.add(id_)
+                        if sample.frames or sample.video:
+                            yield id_, sample
+            except (tarfile.TarError, OSError, ValueError, AttributeError) as error:
+                raise StoreError(f"is damaged: {error}", path=path) from error
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._samples)
+
+    def _sample(self, id_: str) -> _Sample:
+        if id_ not in self._samples:
+            raise KeyError(f"{id_!r} is not in {self.path}")
+        return self._samples[id_]
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        return {name: value for name, value in self._sample(id_).about.items() if name not in OWN_FACTS}
+
+    def facts(self, id_: str) -> VideoFacts:
+        sample = self._sample(id_)
+        about = sample.about
+        rate = Fraction(*about["frame_rate"]) if about.get("frame_rate") else None
+        if sample.video is not None:
+            if not about.get("gop"):
+                raise StoreError(
+                    f"{id_}: a video that vidprep did not encode; its .json says no gop", path=self.path / sample.tar
+                )
+            base = Fraction(*about["time_base"]) if about.get("time_base") else None
+            keyframes = range(0, about["num_frames"], about["gop"])
+            return VideoFacts(
+                about["num_frames"], about["height"], about["width"], rate, about.get("pts"), base, keyframes
+            )
+        full = self._full_size(id_, sample)
+        height, width = scaled_size(*full, self._short_side)
+        return VideoFacts(len(sample.frames), height, width, rate)
+
+    def _full_size(self, id_: str, sample: _Sample) -> tuple[int, int]:
+        about = sample.about
+        if not (about.get("height") and about.get("width")):
+            (data,) = self._bytes(sample, [0])
+            try:
+                about["height"], about["width"], *_ = simplejpeg.decode_jpeg_header(data)
+            except ValueError as error:
+                raise StoreError(f"frame 0 of {id_}: {error}", path=self.path / sample.tar) from error
+        return about["height"], about["width"]
+
+    def _bytes(self, sample: _Sample, numbers: Sequence[int]) -> list[memoryview]:
+        offsets, sizes = zip(*(sample.frames[number] for number in numbers), strict=True)
+        path = self.path / sample.tar
+        try:
+            return read_runs(self._files[sample.tar], path, offsets, sizes)
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error}", path=path) from error
+
+    def _open_video(self, id_: str) -> VideoReader:
+        sample = self._sample(id_)
+        assert sample.video is not None
+        offset, size = sample.video
+        data = os.pread(self._files[sample.tar], size, offset)
+        return VideoReader(io.BytesIO(data), self.path / sample.tar, id_, self.facts(id_))
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        sample = self._sample(id_)
+        if sample.video is not None:
+            self._videos[id_].fill(numbers, rows)
+            return
+        full = self._full_size(id_, sample)
+        for number, data, row in zip(numbers, self._bytes(sample, numbers), rows, strict=True):
+            where = f"frame {number} of {id_} at offset {sample.frames[number][0]}"
+            decode_into(data, row, full, where, self.path / sample.tar)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Key and extension: the base name is split at its first dot."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return folder + slash + stem, extension

@@ -1,0 +1,185 @@
+"""A folder of encoded videos and its manifest: any frame by decoding from the keyframe before it.
+
+The manifest knows where keyframes are, so opening scans nothing. GOPs are closed and a keyframe stands every N frames:
+frame n is the (n - k)-th after keyframe k, whatever its timestamp. Only packets up to the last wanted frame are decoded.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import av
+import numpy as np
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.manifest import COLUMN_NAMES, read_table
+from vidprep.formats.model import rescale
+from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.video import READ_OPTIONS, file_url
+
+NEEDED = [
+    "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
+    "time_base_num", "time_base_den",
+]  # fmt: skip
+
+
+class VideoStore(FrameStore):
+    """Reads what `vidprep transcode` made."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        table = read_table(self.path)
+        if table is None:
+            raise StoreError("has no manifest.parquet", path=self.path)
+        labels = [name for name in table.column_names if name not in COLUMN_NAMES]
+        table = table.select([*NEEDED, *labels])
+        good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
+        self._table = table.filter(good).combine_chunks()
+        self._label_names = labels
+        self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
+        self._readers = Handles(self._open, VideoReader.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._rows)
+
+    def _value(self, id_: str, column: str) -> Any:
+        if id_ not in self._rows:
+            raise KeyError(f"{id_!r} is not in {self.path}")
+        return self._table[column][self._rows[id_]].as_py()
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        return {name: self._value(id_, name) for name in self._label_names}
+
+    def facts(self, id_: str) -> VideoFacts:
+        count, height, width, rate_num, rate_den, pts, base_num, base_den, keyframes = (
+            self._value(id_, name)
+            for name in (
+                "num_frames", "height", "width", "frame_rate_num", "frame_rate_den", "pts", "time_base_num",
+                "time_base_den", "keyframes",
+            )
+        )  # fmt: skip
+        rate = Fraction(rate_num, rate_den) if rate_num else None
+        return VideoFacts(count, height, width, rate, pts, Fraction(base_num, base_den), keyframes)
+
+    def _open(self, id_: str) -> VideoReader:
+        path = self.path / self._value(id_, "file_name")
+        return VideoReader(None, path, id_, self.facts(id_))
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        try:
+            self._readers[id_].fill(numbers, rows)
+        except StoreError:
+            self._readers.drop(id_)
+            raise
+
+
+class VideoReader:
+    """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it."""
+
+    def __init__(self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts) -> None:
+        self._path, self._id, self._facts = path, id_, facts
+        self._keyframes = list(facts.keyframes or ())
+        try:
+            self._container = av.open(data or file_url(path), "r", options=READ_OPTIONS)
+        except (AvError, OSError, ValueError) as error:
+            raise StoreError(f"cannot be read: {error}", path=path) from error
+        self._stream = self._container.streams.video[0]
+        self._stream.thread_count = 1
+        base = self._stream.time_base
+        assert base is not None
+        self._base = base
+        self._reformatter = VideoReformatter()
+
+    def close(self) -> None:
+        self._container.close()
+
+    def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        """Frames into arrays; numbers ascend."""
+        wanted = dict(zip(numbers, rows, strict=True))
+        try:
+            while wanted:
+                self._fill_from_keyframe(wanted)
+        except (AvError, OSError, ValueError) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{self._id}: does not decode: {error}", path=self._path) from error
+
+    def _fill_from_keyframe(self, wanted: dict[int, Frames]) -> None:
+        """Those wanted frames that follow one another without leaving a GOP out."""
+        first = next(iter(wanted))
+        start = self._keyframes[bisect_right(self._keyframes, first) - 1]
+        last, gop_of_last = first, bisect_right(self._keyframes, first)
+        for number in wanted:
+            gop = bisect_right(self._keyframes, number)
+            if gop > gop_of_last + 1:
+                break
+            last, gop_of_last = number, gop
+        begin, end = self._ticks(start), self._ticks(last)
+        self._container.seek(begin, stream=self._stream)
+        number, needed = start, last - start + 1
+        packets = self._container.demux(self._stream)
+        while needed:
+            packet = next(packets, None)
+            if packet is None or packet.pts is None:
+                break
+            if packet.pts < begin:
+                continue  # a seek by DTS may land one GOP early
+            needed -= packet.pts <= end
+            number = self._take(packet, number, last, wanted)
+        self._take(None, number, last, wanted)
+        if last in wanted:
+            raise StoreError(
+                f"{self._id}: frame {last} is not there; decoding from keyframe {start} ended early", path=self._path
+            )
+
+    def _take(self, packet: Packet[VideoStream] | None, number: int, last: int, wanted: dict[int, Frames]) -> int:
+        """Decode, keep what is wanted, and count on from `number`."""
+        for frame in self._stream.codec_context.decode(packet):
+            row = wanted.pop(number, None) if number <= last else None
+            if row is not None:
+                if frame.pts != self._ticks(number):
+                    raise StoreError(
+                        f"{self._id}: frame {number} should be at tick {self._ticks(number)} and is at {frame.pts}",
+                        path=self._path,
+                    )
+                self._write(frame, row)
+            number += 1
+        return number
+
+    def _ticks(self, number: int) -> int:
+        """The PTS of a frame in the file."""
+        facts = self._facts
+        if facts.pts is not None and facts.time_base is not None:
+            return rescale(facts.pts[number], facts.time_base, self._base)
+        assert facts.frame_rate is not None
+        return rescale(number, 1 / facts.frame_rate, self._base)
+
+    def _write(self, frame: VideoFrame, row: Frames) -> None:
+        if row.shape != (frame.height, frame.width, 3):
+            raise StoreError(
+                f"{self._id}: frames are {frame.width}x{frame.height}, the manifest says {row.shape[1]}x{row.shape[0]}",
+                path=self._path,
+            )
+        plane = self._reformatter.reformat(frame, format="rgb24").planes[0]
+        lines = np.frombuffer(memoryview(plane), np.uint8).reshape(frame.height, plane.line_size)
+        row.reshape(frame.height, frame.width * 3)[:] = lines[:, : frame.width * 3]
