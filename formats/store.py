@@ -161,7 +161,9 @@ class Handles(Generic[Handle]):
 
     def __getitem__(self, name: str) -> Handle:
         mine = self._mine
-        if getattr(mine, "process", None) != os.getpid():  # what a parent opened is not ours to use
+        if getattr(mine, "process", None) != os.getpid():
+            # What a parent opened is not ours to use, and not ours to free: its threads are not here to end.
+            mine.of_parents = [*getattr(mine, "of_parents", ()), getattr(mine, "opened", None)]
             mine.process, mine.opened = os.getpid(), OrderedDict()
         opened: OrderedDict[str, Handle] = mine.opened
         if name not in opened:

@@ -180,6 +180,6 @@ class VideoReader:
                 f"{self._id}: frames are {frame.width}x{frame.height}, the manifest says {row.shape[1]}x{row.shape[0]}",
                 path=self._path,
             )
-        plane = self._reformatter.reformat(frame, format="rgb24").planes[0]
+        plane = self._reformatter.reformat(frame, format="rgb24", threads=1).planes[0]
         lines = np.frombuffer(memoryview(plane), np.uint8).reshape(frame.height, plane.line_size)
         row.reshape(frame.height, frame.width * 3)[:] = lines[:, : frame.width * 3]
