@@ -29,6 +29,9 @@ BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 1, 2, 4, 5, 6, 
 MATRIX_NAMES = {
     BT709: "bt709", FCC: "fcc", BT470BG: "bt601", SMPTE170M: "bt601", SMPTE240M: "smpte240m", BT2020: "bt2020",
 }  # fmt: skip
+CONVERTER_NAMES = {
+    BT709: "bt709", FCC: "fcc", BT470BG: "bt470bg", SMPTE170M: "smpte170m", SMPTE240M: "smpte240m", BT2020: "bt2020nc",
+}  # fmt: skip
 PQ, HLG = 16, 18
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
 HD_LINES = 720
@@ -124,7 +127,6 @@ def plan_picture(
 
     filters: list[tuple[str, str]] = []
     picture = source.pixel_format
-    grey = pixel_format == "gray"
     if source.has_alpha:
         said.append("alpha composited over black")
         deep = any(mark in picture for mark in ("10", "12", "16", "64"))
@@ -139,13 +141,20 @@ def plan_picture(
     if shape.trim is not None:
         filters.append(("crop", f"{shape.trim.width}:{shape.trim.height}:0:0"))
     stored = shape.trim or source.size
-    if (
-        stored != shape.scaled
-        or picture != pixel_format
-        or colour_in.full_range != colour_out.full_range
-        or tone_map
-        or colour_in.matrix != colour_out.matrix
-    ):
+    # Scaling keeps matrix and range where a JPEG needs others: swscale's own conversion is off by up to two levels.
+    is_jpeg = settings.frames is not None and settings.frames.is_coded
+    yuv_in = not (source.is_rgb or source.has_alpha)
+    colour_scaled, scaled_format = colour_out, pixel_format
+    if is_jpeg:
+        scaled_format = "yuvj444p" if pixel_format == "yuvj444p" else "yuvj420p"
+        if yuv_in and not tone_map and not _alike(colour_in, colour_out):
+            colour_scaled = replace(colour_out, matrix=colour_in.matrix, full_range=colour_in.full_range)
+        elif tone_map:
+            colour_scaled = replace(colour_out, matrix=BT709, full_range=False)
+    converts = not _alike(colour_scaled, colour_out)
+    if converts:
+        scaled_format = scaled_format.replace("yuvj", "yuv")
+    if stored != shape.scaled or picture != scaled_format or tone_map or not _alike(colour_in, colour_scaled):
         transfers = ""
         if tone_map:  # at the size of the output: it is by far the dearest step
             filters += [_scale(shape.scaled, colour_in, colour_in, settings.scale.scaler), ("format", picture)]
@@ -153,9 +162,13 @@ def plan_picture(
             transfers = (
                 f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
             )
-        name, args = _scale(shape.scaled, colour_in, colour_out, settings.scale.scaler)
-        filters += [(name, args + transfers), ("format", "yuvj420p" if grey else pixel_format)]
-    if grey:  # scaling straight to grey would leave the matrix as it is
+        precise = "+full_chroma_int+full_chroma_inp" if pixel_format == "rgb24" or (is_jpeg and not yuv_in) else ""
+        name, args = _scale(shape.scaled, colour_in, colour_scaled, settings.scale.scaler + precise)
+        filters += [(name, args + transfers), ("format", scaled_format)]
+    if converts:
+        filters += [_convert(colour_scaled, colour_out, scaled_format), ("setparams", "range=pc:colorspace=bt470bg")]
+        filters.append(("format", scaled_format.replace("yuv", "yuvj")))
+    if pixel_format == "gray":  # scaling straight to grey would leave the matrix as it is
         filters.append(("extractplanes", "y"))
     turn = source.orientation
     if turn.transpose:
@@ -252,6 +265,21 @@ def _scale(size: FrameSize, colour_in: Colour, colour_out: Colour, scaler: str) 
         f"{size.width}:{size.height}:flags={scaler}+accurate_rnd+bitexact"
         f":in_range={RANGE_NAMES[colour_in.full_range]}:out_range={RANGE_NAMES[colour_out.full_range]}"
         f":in_color_matrix={MATRIX_NAMES[colour_in.matrix]}:out_color_matrix={MATRIX_NAMES[colour_out.matrix]}"
+    )
+
+
+def _alike(one: Colour, other: Colour) -> bool:
+    """Whether the numbers mean the same: matrices that have one name are one."""
+    return one.full_range == other.full_range and MATRIX_NAMES[one.matrix] == MATRIX_NAMES[other.matrix]
+
+
+def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[str, str]:
+    """Another matrix and range, by libavfilter's colorspace filter, to half a level; primaries and transfer stay."""
+    spaces = [CONVERTER_NAMES[colour.matrix] for colour in (colour_in, colour_out)]
+    ranges = ["pc" if colour.full_range else "tv" for colour in (colour_in, colour_out)]
+    return "colorspace", (
+        f"ispace={spaces[0]}:irange={ranges[0]}:space={spaces[1]}:range={ranges[1]}:format={pixel_format}:fast=1"
+        ":iprimaries=bt709:primaries=bt709:itrc=bt709:trc=bt709"
     )
 
 
