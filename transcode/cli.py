@@ -355,6 +355,37 @@ def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
 
 
 @main.command(cls=Command)
+@click.argument("paths", metavar="[SRC] DST", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--sample", type=click.IntRange(min=1), metavar="N", help="Read only N units again, the same ones each time."
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Units at a time. Default: one per core.")
+def validate(paths: tuple[Path, ...], sample: int | None, jobs: int | None) -> None:
+    """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
+
+    With SRC (what the run was given), frames are made anew from the sources, compared and scored. A line for each fault on
+    stdout, with file and offset.
+
+    \b
+    Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage.
+    """
+    from vidprep.transcode.run import default_jobs
+    from vidprep.transcode.sources import find_sources
+    from vidprep.transcode.validate import validate as check
+
+    if len(paths) > 2:
+        raise click.UsageError("give a destination, or its sources and the destination")
+    *given, destination = paths
+    sources = {unit.id: unit for unit in find_sources(given[0], destination).units} if given else None
+    report = check(destination, sources, sample=sample, jobs=jobs or default_jobs(), on_fault=click.echo)
+    click.echo(
+        f"vidprep: {report.checked} units read again, {len(report.faults)} faults; {report.failed_before} had failed in the run",
+        err=True,
+    )
+    sys.exit(1 if report.faults else 0)
+
+
+@main.command(cls=Command)
 @click.option("--ffmpeg", metavar="PATH", help="The ffmpeg to look at. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.")
 def doctor(ffmpeg: str | None) -> None:
     """Say what this machine can encode and decode, by doing it, and what is missing. Exit 1 when a default is broken."""

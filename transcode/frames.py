@@ -58,11 +58,13 @@ class _Timed(NamedTuple):
 class SourceFacts:
     """What reading showed; complete when the frames have been drained.
 
-    origin_pts: the source's own PTS of the first frame of the cut. duration: ticks from there to the end of the last.
+    origin_pts: the source's own PTS of the first frame of the cut; first_pts: the same from the first frame shown.
+    duration: ticks from there to the end of the last.
     """
 
     num_frames: int = 0
     origin_pts: int = 0
+    first_pts: int = 0
     duration: int = 0
     is_vfr: bool = False
     is_interlaced: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
@@ -34,7 +34,7 @@ from vidprep.formats.video import Source
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.encode import encode_and_measure
 from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
-from vidprep.transcode.frames import SourceFacts, retimed, source_frames
+from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.quality import Measured
 from vidprep.transcode.settings import RunSettings
@@ -140,14 +140,10 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
             on_open(info.duration_seconds)
         _describe_header(row, info)
         start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
-        decoded = source_frames(source, facts, start=start, end=end, max_frames=settings.limits.max_frames)
-        first = next(decoded)
-        painter = Painter(first.frame, info, settings, settings.pixel_format)
-        output = _output_format(painter, info, settings)
+        painter, output, timed = output_frames(source, unit, settings, facts)
         _describe_picture(row, painter, output)
         row.warnings.extend(painter.picture.said)
 
-        timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts)
         source_indexes: list[int] = []
         lost_sound: list[str] = []
         row.encoder_version = encoder_version(settings, job.ffmpeg)
@@ -175,7 +171,7 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
             row.verified_in = "second pass"
         else:
             opening = facts.origin_pts * info.time_base
-            seconds = None if end is None else end - first.pts * info.time_base
+            seconds = None if end is None else end - facts.first_pts * info.time_base
             box = settings.encoder.container_name
             with closing(AudioTrack(unit.path, settings.audio, box, origin=opening, seconds=seconds)) as sound:
                 measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
@@ -206,6 +202,20 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
         raise GateError(
             f"PSNR-Y {measured.quality.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; lower --crf", path=unit.path
         )
+
+
+def output_frames(
+    source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts
+) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:
+    """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come."""
+    info = source.info
+    start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
+    decoded = source_frames(source, facts, start=start, end=end, max_frames=settings.limits.max_frames)
+    first = next(decoded)
+    facts.first_pts = first.pts
+    painter = Painter(first.frame, info, settings, settings.pixel_format)
+    timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts)
+    return painter, _output_format(painter, info, settings), timed
 
 
 def _stat(path: str) -> os.stat_result:

@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
@@ -235,6 +236,26 @@ class RunSettings:
             "on_damage": self.on_damage,
             "engine": self.engine,
         }
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> RunSettings:
+        """The settings that `as_dict` told, limits aside. Raises SettingsError for what is no such dict."""
+        try:
+            scale = dict(values["scale"])
+            size = scale.pop("size")
+            rate = values["frame_rate"]
+            coded: dict[str, Any] = {}
+            if "frames" in values:
+                coded["frames"] = FrameOptions(**values["frames"])
+            else:
+                coded["encoder"] = EncoderOptions(**values["encoder"])
+            return RunSettings(
+                retime=Retime(Fraction(rate) if rate else None), gate=QualityGate(**values["gate"]), hdr=values["hdr"],
+                scale=Scale(size=parse_size(size) if size else None, **scale), audio=values["audio"],
+                on_damage=values["on_damage"], engine=values["engine"], **coded,
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingsError(f"the settings of the run cannot be read: {error}") from error
 
     @property
     def digest(self) -> str:
