@@ -96,13 +96,20 @@ class BurstStore(IndexedStore):
     def _size(self, places: FramePlaces) -> tuple[int, int]:
         return scaled_size(places.height, places.width, self._short_side)
 
+    def coded(self, id_: str) -> list[memoryview]:
+        places = self._index.places(id_)
+        return self._read(id_, places, range(len(places.sizes)))
+
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)
-        path = self.path / places.shard
-        offsets, sizes = places.offsets[list(numbers)].tolist(), places.sizes[list(numbers)].tolist()
-        for number, data, row in zip(
-            numbers, read_runs(self._files[places.shard], path, offsets, sizes), rows, strict=True
-        ):
-            self._check(data, places, number, id_)
+        for number, data, row in zip(numbers, self._read(id_, places, numbers), rows, strict=True):
             where = f"frame {number} of {id_} at offset {places.offsets[number]}"
-            decode_into(data, row, (places.height, places.width), where, path)
+            decode_into(data, row, (places.height, places.width), where, self.path / places.shard)
+
+    def _read(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> list[memoryview]:
+        chosen = list(numbers)
+        offsets, sizes = places.offsets[chosen].tolist(), places.sizes[chosen].tolist()
+        found = read_runs(self._files[places.shard], self.path / places.shard, offsets, sizes)
+        for number, data in zip(chosen, found, strict=True):
+            self._check(data, places, number, id_)
+        return found

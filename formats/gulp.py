@@ -108,6 +108,9 @@ class GulpStore(FrameStore):
             raise StoreError(f"{id_}: {error}", path=path) from error
         return [data[: len(data) - pad] for data, pad in zip(read_runs(file, path, offsets, sizes), pads, strict=True)]
 
+    def coded(self, id_: str) -> list[memoryview]:
+        return self._bytes(id_, range(len(self._entry(id_).frame_info)))
+
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         entry, full = self._entry(id_), self._first_size(id_)
         for number, data, row in zip(numbers, self._bytes(id_, numbers), rows, strict=True):

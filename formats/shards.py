@@ -72,10 +72,9 @@ class Shards:
         found = ((self.layout.shard_number(path.name), path) for path in self.root.iterdir())
         return [path for number, path in sorted((n, p) for n, p in found if n is not None)]
 
-    def append(self, row: ManifestRow, frames: Path) -> None:
+    def append(self, row: ManifestRow, frames: BinaryIO) -> None:
         """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
-        with frames.open("rb") as file:
-            self._append(row, self.layout.pieces(row, file))
+        self._append(row, self.layout.pieces(row, frames))
 
     def rewrite(self, name: str, rows: Iterable[ManifestRow]) -> None:
         """Copy the units of a shard behind the others; their rows say where. The old shard stays."""

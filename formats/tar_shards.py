@@ -149,6 +149,10 @@ class TarStore(FrameStore):
         data = os.pread(self._files[sample.tar], size, offset)
         return VideoReader(io.BytesIO(data), self.path / sample.tar, id_, self.facts(id_))
 
+    def coded(self, id_: str) -> list[memoryview] | None:
+        sample = self._sample(id_)
+        return None if sample.video is not None else self._bytes(sample, range(len(sample.frames)))
+
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         sample = self._sample(id_)
         if sample.video is not None:

@@ -81,9 +81,12 @@ class VideoStore(FrameStore):
         rate = Fraction(rate_num, rate_den) if rate_num else None
         return VideoFacts(count, height, width, rate, pts, Fraction(base_num, base_den), keyframes)
 
+    def file(self, id_: str) -> Path:
+        """The video itself. Raises KeyError."""
+        return self.path / str(self._value(id_, "file_name"))
+
     def _open(self, id_: str) -> VideoReader:
-        path = self.path / self._value(id_, "file_name")
-        return VideoReader(None, path, id_, self.facts(id_))
+        return VideoReader(None, self.file(id_), id_, self.facts(id_))
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         try:

@@ -6,7 +6,6 @@ Every child process imports this module (that is how `spawn` works), so what onl
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,41 +14,29 @@ import click
 
 from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.profiles import (
-    CODECS,
-    CONTAINERS,
-    DEFAULT_ENCODER,
-    ENCODERS,
     JPEG_SUBSAMPLINGS,
-    TUNES,
     EncoderOptions,
 )
 from vidprep.transcode import settings as knobs
+from vidprep.transcode.options import (
+    CHECK_OPTIONS,
+    ENCODE_OPTIONS,
+    FRAME_OPTIONS,
+    RUN_OPTIONS,
+    SOURCE_OPTIONS,
+    STORE_OPTIONS,
+)
 
 if TYPE_CHECKING:
     from vidprep.transcode.destination import Destination
     from vidprep.transcode.plan import Plan
 
 USAGE_ERROR = 2
+EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 INTERRUPTED = 130
 
 if sys.platform == "win32":
     sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
-
-
-def _crf_help() -> str:
-    rows = (ENCODERS[name] for name in DEFAULT_ENCODER.values())
-    return "; ".join(
-        f"{row.codec} {row.crf_range[0]:g}-{row.crf_range[1]:g}, default {row.crf_default:g}" for row in rows
-    )
-
-
-def _preset_help() -> str:
-    x26x, vp9, av1 = ENCODERS["libx264"], ENCODERS["libvpx-vp9"], ENCODERS["libsvtav1"]
-    return (
-        f"Speed of the encoder. h264, hevc: {x26x.presets[0]} to {x26x.presets[-1]}, default {x26x.preset_default} and "
-        f"{ENCODERS['libx265'].preset_default}; vp9: cpu-used 0 (slow) to 8, default {vp9.preset_default}; av1: 0 (slow) "
-        f"to 13, default {av1.preset_default}."
-    )
 
 
 class Command(click.Command):
@@ -76,150 +63,6 @@ def main() -> None:
     vidprep transcode clips.csv ready/ --codec av1 --size 224x224 --fit crop
     vidprep doctor
     """
-
-
-Option = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def _options(*options: Option) -> Option:
-    def apply(function: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return apply
-
-
-SOURCE_OPTIONS = _options(
-    click.option("--include", metavar="GLOB", multiple=True, help="Take only files that match; may be repeated."),
-    click.option(
-        "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match; may be repeated."
-    ),
-    click.option(
-        "--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N, in the order of their names."
-    ),
-    click.option(
-        "--label-from-folder", is_flag=True, help="Fill the column `label` with the name of the parent folder."
-    ),
-    click.option(
-        "--keep-source-suffix", is_flag=True, help="Name outputs x.avi.mp4, where x.avi and x.mov would collide."
-    ),
-)
-FRAME_OPTIONS = _options(
-    click.option(
-        "--fps",
-        metavar="RATE",
-        help="Constant frame rate: 15, 29.97, 30000/1001. Without it the source's own times stay.",
-    ),
-    click.option("--short-side", type=int, metavar="N", help="Scale the shorter side to N pixels (even)."),
-    click.option("--size", metavar="WxH", help="Scale to exactly this size; see --fit."),
-    click.option(
-        "--fit", type=click.Choice(knobs.FITS), default="pad", show_default=True, help="How a picture fills --size."
-    ),
-    click.option(
-        "--scaler", type=click.Choice(knobs.SCALERS), default="bicubic", show_default=True, help="Scaling algorithm."
-    ),
-    click.option("--upscale", is_flag=True, help="Allow pictures to be enlarged."),
-    click.option(
-        "--hdr", type=click.Choice(knobs.HDR), help="PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10)."
-    ),
-)
-ENCODE_OPTIONS = _options(
-    click.option(
-        "--codec", type=click.Choice(CODECS), default="h264", show_default=True, help="What outputs are encoded in."
-    ),
-    click.option(
-        "--encoder", metavar="NAME", help="Another encoder of that codec, such as h264_nvenc with --engine ffmpeg."
-    ),
-    click.option(
-        "--container", type=click.Choice(tuple(CONTAINERS)), help="Default: webm for vp9, mp4 for the others."
-    ),
-    click.option(
-        "--gop", type=int, default=16, show_default=True, metavar="N", help="A keyframe exactly every N output frames."
-    ),
-    click.option("--crf", type=float, metavar="Q", help=f"Quality, smaller is finer. {_crf_help()}."),
-    click.option("--preset", metavar="NAME", help=_preset_help()),
-    click.option("--tune", type=click.Choice(TUNES), default="psnr", show_default=True, help="What bits are spent on."),
-    click.option(
-        "--pixel-format",
-        metavar="NAME",
-        help="yuv420p (default), yuv420p10le to keep 10 bits, or another of the encoder's.",
-    ),
-    click.option(
-        "--audio", type=click.Choice(knobs.AUDIO), default="drop", show_default=True, help="What becomes of the sound."
-    ),
-    click.option(
-        "--encoder-threads", type=int, default=1, show_default=True, metavar="N", help="More than 1 changes the bytes."
-    ),
-    click.option(
-        "--engine",
-        type=click.Choice(knobs.ENGINES),
-        default="av",
-        show_default=True,
-        help="In process, or an ffmpeg command.",
-    ),
-    click.option(
-        "--ffmpeg", metavar="PATH", help="The ffmpeg of --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg."
-    ),
-)
-STORE_OPTIONS = _options(
-    click.option(
-        "--format",
-        "store",
-        type=click.Choice(knobs.STORES),
-        default="burst",
-        show_default=True,
-        help="How frames are stored.",
-    ),
-    click.option(
-        "--quality", type=int, default=90, show_default=True, metavar="Q", help="Of JPEGs, 1 to 100, larger is finer."
-    ),
-    click.option(
-        "--subsampling",
-        type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
-        default="420",
-        show_default=True,
-        help="Chroma of JPEGs.",
-    ),
-    click.option(
-        "--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this."
-    ),
-)
-CHECK_OPTIONS = _options(
-    click.option("--min-psnr", type=float, metavar="DB", help="Fail outputs whose mean PSNR-Y is below."),
-    click.option(
-        "--verify-every",
-        type=int,
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Score each N-th frame; all are decoded.",
-    ),
-    click.option(
-        "--on-damage",
-        type=click.Choice(("warn", "fail")),
-        default="warn",
-        show_default=True,
-        help="Sources that are not whole.",
-    ),
-)
-RUN_OPTIONS = _options(
-    click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core."),
-    click.option(
-        "--timeout", type=float, metavar="SECONDS", help="Stop a video after this time. Default: from its duration."
-    ),
-    click.option(
-        "--max-pixels", type=int, default=36_000_000, show_default=True, help="Refuse frames with more pixels."
-    ),
-    click.option(
-        "--max-frames", type=int, default=1_000_000, show_default=True, help="Refuse videos with more frames."
-    ),
-    click.option("--overwrite", is_flag=True, help="Make everything anew, also with other settings than before."),
-    click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
-    click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON line per row on stdout, then the summary."),
-    click.option("--quiet", is_flag=True, help="No progress bar."),
-)
 
 
 @main.command(cls=Command)
@@ -383,6 +226,45 @@ def validate(paths: tuple[Path, ...], sample: int | None, jobs: int | None) -> N
         err=True,
     )
     sys.exit(1 if report.faults else 0)
+
+
+@main.command(cls=Command)
+@click.argument("store", metavar="STORE", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--to", "kind", type=click.Choice((*knobs.STORES, *EXPORTS)), required=True, help="What OUT becomes.")
+@click.option(
+    "--quality", type=int, default=90, show_default=True, metavar="Q", help="Of JPEGs that STORE does not have."
+)
+@click.option(
+    "--subsampling",
+    type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
+    default="420",
+    show_default=True,
+    help="Chroma of those.",
+)
+@click.option("--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this.")
+def pack(store: Path, out: Path, kind: str, quality: int, subsampling: str, shard_size: str) -> None:
+    """Make of STORE (any destination of transcode or burst, or a GulpIO or WebDataset folder) what another tool reads.
+
+    \b
+    burst, gulp, webdataset, tensor   another store; JPEGs are copied as they are, videos go into tar shards as they are
+    frames                            a folder of img_00001.jpg … for each video
+    hf                                a folder for load_dataset("videofolder"), labels included
+    torchcodec                        custom_frame_mappings of each video
+    dali, mmaction                    their lists of files and numbered labels
+    """
+    from vidprep.formats.store import open_store
+
+    opened = open_store(store)
+    if kind in knobs.STORES:
+        from vidprep.transcode.pack import pack_store
+
+        count = pack_store(opened, out, knobs.FrameOptions(kind, quality, subsampling, knobs.parse_bytes(shard_size)))
+    else:
+        from vidprep.transcode.exports import export
+
+        count = export(opened, out, kind, knobs.FrameOptions("burst", quality, subsampling))
+    click.echo(f"vidprep: {count} videos packed into {out}", err=True)
 
 
 @main.command(cls=Command)

@@ -59,7 +59,8 @@ class PackedDestination(Destination):
 
     def place(self, row: ManifestRow, partial: Path) -> None:
         assert self._shards is not None
-        self._shards.append(row, partial)
+        with partial.open("rb") as frames:
+            self._shards.append(row, frames)
 
     def name(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()

@@ -1,0 +1,152 @@
+"""`vidprep pack`: bytes that can be copied are copied, and what others read holds the frames and labels of the store."""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import simplejpeg
+
+from tests.helpers import Ran, make_clips, transcode
+from vidprep.formats import open_store
+
+burst = partial(transcode, verb="burst")
+pack = partial(transcode, verb="pack")
+JPEG_STORES = ("burst", "gulp", "webdataset")
+MADE = {
+    "burst": (burst, []), "gulp": (burst, ["--format", "gulp"]), "webdataset": (burst, ["--format", "webdataset"]),
+    "tensor": (burst, ["--format", "tensor"]), "h264": (transcode, ["--gop", 4]), "vp9": (transcode, ["--codec", "vp9", "--gop", 4]),
+    "av1": (transcode, ["--codec", "av1", "--gop", 4, "--container", "webm"]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("made")
+    for part in ("jump", "run"):
+        make_clips(root / "src" / part, 2, 11, size=(96, 64))
+
+    def of(kind: str) -> Path:
+        folder = root / kind
+        if not folder.exists():
+            run, options = MADE[kind]
+            assert run(root / "src", folder, *options, "--label-from-folder").code == 0
+        return folder
+
+    return of
+
+
+def check(ran: Ran) -> None:
+    assert ran.code == 0, ran.err
+    assert "4 videos packed" in ran.err
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("to", ["burst", "gulp", "webdataset", "tensor"])
+def test_a_store_made_of_another_has_its_frames_labels_and_times(kind, to, made, tmp_path):
+    out = tmp_path / "out"
+    check(pack(made(kind), out, "--to", to, "--quality", 97, "--subsampling", "444"))
+    before, after = open_store(made(kind)), open_store(out)
+    assert list(after.ids) == list(before.ids)
+    copied = (
+        to == "tensor"
+        or (kind in JPEG_STORES and to in JPEG_STORES)
+        or (to == "webdataset" and kind in ("h264", "vp9", "av1"))
+    )
+    for id_ in before.ids:
+        assert after.labels(id_) == before.labels(id_)
+        assert np.allclose(after[id_].timestamps, before[id_].timestamps, atol=1e-3)
+        ours, theirs = after[id_].frames(), before[id_].frames()
+        if copied:
+            assert np.array_equal(ours, theirs)
+        else:
+            assert np.abs(ours.astype(int) - theirs).mean() < 4
+        if kind in JPEG_STORES and to in JPEG_STORES:
+            assert list(map(bytes, after.coded(id_))) == list(map(bytes, before.coded(id_)))
+    if not (to == "webdataset" and copied and kind not in JPEG_STORES):
+        ran = transcode(out, verb="validate")
+        assert ran.code == 0, ran.out
+
+
+def test_packing_twice_gives_the_same_bytes(made, tmp_path):
+    for to in ("burst", "gulp", "webdataset", "tensor"):
+        folders = [tmp_path / f"{to}{number}" for number in (1, 2)]
+        for folder in folders:
+            check(pack(made("burst"), folder, "--to", to))
+        first, second = ({p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} for folder in folders)
+        assert first.keys() == second.keys()
+        assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_a_folder_of_pictures_for_each_video(made, tmp_path):
+    check(pack(made("gulp"), tmp_path / "out", "--to", "frames"))
+    store = open_store(made("gulp"))
+    for id_ in store.ids:
+        files = sorted((tmp_path / "out" / id_).iterdir())
+        assert [f.name for f in files] == [f"img_{n:05d}.jpg" for n in range(1, len(store[id_]) + 1)]
+        assert [f.read_bytes() for f in files] == list(map(bytes, store.coded(id_)))
+        assert np.array_equal(simplejpeg.decode_jpeg(files[3].read_bytes()), store[id_].frames([3])[0])
+
+
+@pytest.mark.parametrize("kind", ["h264", "vp9", "av1"])
+def test_a_folder_for_hugging_face_has_its_videos_in_mp4_and_its_labels(kind, made, tmp_path):
+    out = tmp_path / "out"
+    check(pack(made(kind), out, "--to", "hf"))
+    with (out / "metadata.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    store = open_store(made(kind))
+    assert [row["file_name"] for row in rows] == [f"{id_}.mp4" for id_ in store.ids]
+    assert [row["label"] for row in rows] == [id_.split("/")[0] for id_ in store.ids]
+    for row, id_ in zip(rows, store.ids, strict=True):
+        with av.open(out / row["file_name"]) as container:
+            frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        assert np.array_equal(frames, store[id_].frames())
+
+
+def test_frame_mappings_name_every_frame_in_the_ticks_of_the_stream(made, tmp_path):
+    check(pack(made("h264"), tmp_path / "out", "--to", "torchcodec"))
+    store = open_store(made("h264"))
+    for id_ in store.ids:
+        frames = json.loads((tmp_path / "out" / f"{id_}.json").read_text())["frames"]
+        with av.open(made("h264") / f"{id_}.mp4") as container:
+            decoded = [(frame.pts, int(frame.key_frame)) for frame in container.decode(video=0)]
+        assert [(frame["pts"], frame["key_frame"]) for frame in frames] == decoded
+        assert all(a["pts"] + a["duration"] == b["pts"] for a, b in pairwise(frames))
+
+
+def test_lists_for_dali_and_mmaction(made, tmp_path):
+    check(pack(made("h264"), tmp_path / "dali", "--to", "dali"))
+    store = open_store(made("h264"))
+    lines = [line.rsplit(" ", 1) for line in (tmp_path / "dali" / "file_list.txt").read_text().splitlines()]
+    assert [Path(path) for path, _ in lines] == [made("h264") / f"{id_}.mp4" for id_ in store.ids]
+    assert (tmp_path / "dali" / "labels.txt").read_text() == "jump\nrun\n"
+    assert [label for _, label in lines] == ["0", "0", "1", "1"]
+    check(pack(made("h264"), tmp_path / "videos", "--to", "mmaction"))
+    assert (tmp_path / "videos" / "videos.txt").read_text() == (tmp_path / "dali" / "file_list.txt").read_text()
+    check(pack(made("burst"), tmp_path / "raw", "--to", "mmaction"))
+    for line in (tmp_path / "raw" / "rawframes.txt").read_text().splitlines():
+        folder, count, label = line.split()
+        assert len(list((tmp_path / "raw" / folder).iterdir())) == int(count)
+        assert label == {"jump": "0", "run": "1"}[folder.split("/")[0]]
+
+
+def test_what_cannot_be_packed_says_so_and_writes_nothing(made, tmp_path):
+    out = tmp_path / "out"
+    for store, to, said in (
+        (made("burst"), "hf", "encoded videos"), (made("tensor"), "torchcodec", "encoded videos"),
+        (tmp_path, "burst", "is no store"), (tmp_path / "none", "frames", "no folder"),
+    ):  # fmt: skip
+        ran = pack(store, out, "--to", to)
+        assert ran.code == 2
+        assert said in ran.err
+        assert not out.exists()
+    out.mkdir()
+    (out / "mine").touch()
+    assert "not empty" in pack(made("burst"), out, "--to", "gulp").err
+    assert [p.name for p in out.iterdir()] == ["mine"]
