@@ -243,7 +243,15 @@ def validate(paths: tuple[Path, ...], sample: int | None, jobs: int | None) -> N
     help="Chroma of those.",
 )
 @click.option("--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this.")
-def pack(store: Path, out: Path, kind: str, quality: int, subsampling: str, shard_size: str) -> None:
+@click.option(
+    "--labels",
+    type=click.Path(path_type=Path),
+    metavar="TABLE",
+    help="Labels on frames or seconds of the sources, carried over into OUT/labels.csv.",
+)
+def pack(
+    store: Path, out: Path, kind: str, quality: int, subsampling: str, shard_size: str, labels: Path | None
+) -> None:
     """Make of STORE (any destination of transcode or burst, or a GulpIO or WebDataset folder) what another tool reads.
 
     \b
@@ -265,6 +273,13 @@ def pack(store: Path, out: Path, kind: str, quality: int, subsampling: str, shar
 
         count = export(opened, out, kind, knobs.FrameOptions("burst", quality, subsampling))
     click.echo(f"vidprep: {count} videos packed into {out}", err=True)
+    if labels is not None:
+        from vidprep.transcode.relabel import relabel
+
+        written, unseen = relabel(store, labels, out)
+        click.echo(
+            f"vidprep: {written} labels in {out / 'labels.csv'}; {unseen} lie where no output has a frame", err=True
+        )
 
 
 @main.command(cls=Command)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from tests.helpers import Ran, make_clips, transcode
+from tests.helpers import Ran, make_clips, manifest, transcode
 from vidprep.formats import open_store
 
 burst = partial(transcode, verb="burst")
@@ -150,3 +150,44 @@ def test_what_cannot_be_packed_says_so_and_writes_nothing(made, tmp_path):
     (out / "mine").touch()
     assert "not empty" in pack(made("burst"), out, "--to", "gulp").err
     assert [p.name for p in out.iterdir()] == ["mine"]
+
+
+def test_labels_on_frames_and_seconds_follow_a_change_of_rate_and_cuts(tmp_path):
+    """By hand: the source has 25 frames a second; cuts and rates pick from it what ffmpeg's fps filter would."""
+    src = make_clips(tmp_path / "src", 1, 50)
+    (tmp_path / "cuts.csv").write_text("path,id,start,end\nsrc/c00.mp4,whole,,\nsrc/c00.mp4,late,1.0,2.0\n")
+    dst = tmp_path / "dst"
+    assert burst(tmp_path / "cuts.csv", dst, "--fps", 5).code == 0
+    (tmp_path / "labels.csv").write_text(
+        "path,id,start_frame,end_frame,start,end,what\n"
+        "src/c00.mp4,,0,50,,,all\n"
+        "src/c00.mp4,,,,0.5,1.5,middle\n"
+        ",late,30,35,,,few\n"
+        ",whole,1,2,,,between\n"
+        ",late,,,0,0.5,before\n"
+    )
+    ran = pack(dst, tmp_path / "out", "--to", "frames", "--labels", tmp_path / "labels.csv")
+    assert ran.code == 0, ran.err
+    assert "5 labels" in ran.err
+    with (tmp_path / "out" / "labels.csv").open() as file:
+        rows = [
+            (row["what"], row["id"], int(row["first_frame"]), int(row["end_frame"])) for row in csv.DictReader(file)
+        ]
+    shown = {row["id"]: row["source_frames"] for row in manifest(dst).values()}
+    assert shown["late"][0] == 27  # the last frame that rounds to tick 0, as ffmpeg picks it
+    few = [number for number, frame in enumerate(shown["late"]) if 30 <= frame < 35]
+    assert rows == [
+        ("all", "late", 0, 5), ("all", "whole", 0, 10), ("middle", "late", 0, 3), ("middle", "whole", 3, 8),
+        ("few", "late", few[0], few[-1] + 1),
+    ]  # fmt: skip
+    assert "2 lie where no output has a frame" in ran.err
+    for text, said in (
+        ("id,start_frame\nnobody,1\n", "nobody"),
+        ("id,start_frame\nlate,x\n", "start_frame"),
+        ("what\n1\n", "neither"),
+    ):
+        (tmp_path / "bad.csv").write_text(text)
+        bad = pack(dst, tmp_path / f"out {said}", "--to", "gulp", "--labels", tmp_path / "bad.csv")
+        assert bad.code == 2
+        assert said in bad.err
+    assert src.exists()
