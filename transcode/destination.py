@@ -54,7 +54,9 @@ class KnownUnit:
 
 
 class Destination:
-    """The folder that outputs go to. Nothing is written before `hold`."""
+    """The folder that outputs go to. Nothing is written before `hold`. torn: what a kill may leave of its own files."""
+
+    torn: tuple[str, ...] = (".manifest*.partial",)
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -155,7 +157,7 @@ class Destination:
         for leftover in self.partials.iterdir():
             with suppress(OSError):
                 leftover.unlink()
-        for torn in [*self.root.glob(".*.partial"), *self.house.glob(".*.partial")]:
+        for torn in [path for name in self.torn for path in self.root.glob(name)] + [*self.house.glob(".*.partial")]:
             torn.unlink(missing_ok=True)
 
     def holds(self, unit: KnownUnit, file_name: str, /) -> bool:

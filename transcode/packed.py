@@ -22,6 +22,8 @@ from vidprep.transcode.settings import FrameOptions, RunSettings
 class PackedDestination(Destination):
     """Shards and their index in a folder."""
 
+    torn = (*Destination.torn, ".index.parquet.partial", ".*.json.partial", ".meta_*.gmeta.partial")
+
     def __init__(self, root: Path, options: FrameOptions) -> None:
         super().__init__(root)
         self._layout, self._shard_bytes = LAYOUTS[options.store], options.shard_bytes

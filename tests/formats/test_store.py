@@ -186,6 +186,31 @@ def test_few_files_stay_open(store_of, tmp_path):
     assert len(store.ids) == 48
 
 
+@pytest.mark.media
+def test_every_real_clip_reads_the_same_in_any_order(shared_media, tmp_path):
+    """Encoded and in every store; the order is forwards, backwards, shuffled, and shuffled in another process."""
+    small = ["--short-side", 64, "--fps", 5, "--exclude", "bad", "--quiet"]
+    assert transcode(shared_media, tmp_path / "h264", *small, "--gop", 5).code == 0
+    assert burst(shared_media, tmp_path / "burst", *small).code == 0
+    for kind in ("gulp", "webdataset", "tensor"):
+        assert transcode(tmp_path / "burst", tmp_path / kind, "--to", kind, verb="pack").code == 0
+    for kind in ("h264", "burst", "gulp", "webdataset", "tensor"):
+        store = open_store(tmp_path / kind)
+        assert len(store) == 40
+        for id_ in store.ids:
+            video = store[id_]
+            every = video.frames()
+            order = random.Random(id_).sample(range(len(video)), min(12, len(video)))
+            assert np.array_equal(video.frames(slice(None, None, -1)), every[::-1]), id_
+            assert np.array_equal(video.frames(order), every[order]), id_
+            assert np.array_equal(np.concatenate([video.frames([number]) for number in order]), every[order]), id_
+        program = IN_ANOTHER.replace("sub/c02", store.ids[0]).replace("[3, 9, -1]", "[-1, 0]")
+        done = subprocess.run(
+            [sys.executable, "-c", program], input=pickle.dumps(store), capture_output=True, check=True, timeout=60
+        )
+        assert done.stdout == store[store.ids[0]].frames([-1, 0]).tobytes()
+
+
 # ------------------------------------------------------------------------------------------------ right frames, by others
 
 
