@@ -85,8 +85,10 @@ class BurstStore(IndexedStore):
 
     kind = "burst"
 
-    def __init__(self, path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None) -> None:
-        self._short_side = short_side
+    def __init__(
+        self, path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False
+    ) -> None:
+        self._short_side, self._fast = short_side, fast
         super().__init__(path, checksum=checksum)
 
     def _open_handles(self) -> None:
@@ -102,9 +104,10 @@ class BurstStore(IndexedStore):
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)
+        is_scaled, path = self._size(places) != (places.height, places.width), self.path / places.shard
         for number, data, row in zip(numbers, self._read(id_, places, numbers), rows, strict=True):
             where = f"frame {number} of {id_} at offset {places.offsets[number]}"
-            decode_into(data, row, (places.height, places.width), where, self.path / places.shard)
+            decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=path)
 
     def _read(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> list[memoryview]:
         chosen = list(numbers)

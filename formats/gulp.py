@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import simplejpeg
@@ -37,9 +36,9 @@ class _Entry:
 class GulpStore(FrameStore):
     """Reads what GulpIO2's ingestor or `vidprep burst --format gulp` wrote."""
 
-    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
         super().__init__(path)
-        self._short_side = short_side
+        self._short_side, self._fast = short_side, fast
         self._entries = self._read_meta()
         self._open_handles()
 
@@ -113,6 +112,7 @@ class GulpStore(FrameStore):
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         entry, full = self._entry(id_), self._first_size(id_)
+        is_scaled = scaled_size(*full, self._short_side) != full
         for number, data, row in zip(numbers, self._bytes(id_, numbers), rows, strict=True):
             where = f"frame {number} of {id_} at offset {entry.frame_info[number][0]}"
-            decode_into(data, row, full, where, Path(self.path / entry.data))
+            decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=self.path / entry.data)

@@ -29,18 +29,18 @@ def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int
     return found
 
 
-def decode_into(data: memoryview, row: Frames, full: tuple[int, int], where: str, path: Path) -> None:
-    """One JPEG of (height, width) `full` into an array that may be smaller by eighths. Raises StoreError."""
+def decode_into(data: memoryview, row: Frames, *, is_scaled: bool, fast: bool, where: str, path: Path) -> None:
+    """One JPEG into an array of its size, or of a size smaller by eighths. Raises StoreError."""
+    height, width = row.shape[:2] if is_scaled else (0, 0)
     try:
-        height, width, *_ = simplejpeg.decode_jpeg_header(data)
-        if (height, width) != full:
-            raise ValueError(f"it is {width}x{height}, {full[1]}x{full[0]} was expected")
-        scaled = row.shape[:2] != full
-        simplejpeg.decode_jpeg(
-            data, "RGB", min_height=row.shape[0] if scaled else 0, min_width=row.shape[1] if scaled else 0, buffer=row
-        )
+        made = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=row)
     except ValueError as error:
         raise StoreError(f"{where}: the JPEG does not decode: {error}", path=path) from error
+    if made.shape != row.shape:
+        raise StoreError(
+            f"{where}: the JPEG is {made.shape[1]}x{made.shape[0]}, {row.shape[1]}x{row.shape[0]} was expected",
+            path=path,
+        )
 
 
 @lru_cache(maxsize=256)

@@ -44,9 +44,9 @@ class _Sample:
 class TarStore(FrameStore):
     """Reads tar shards of numbered JPEGs, or of videos that vidprep encoded."""
 
-    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
         super().__init__(path)
-        self._short_side = short_side
+        self._short_side, self._fast = short_side, fast
         self._prepare()
 
     def _prepare(self) -> None:
@@ -159,9 +159,10 @@ class TarStore(FrameStore):
             self._videos[id_].fill(numbers, rows)
             return
         full = self._full_size(id_, sample)
+        is_scaled = scaled_size(*full, self._short_side) != full
         for number, data, row in zip(numbers, self._bytes(sample, numbers), rows, strict=True):
             where = f"frame {number} of {id_} at offset {sample.frames[number][0]}"
-            decode_into(data, row, full, where, self.path / sample.tar)
+            decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=self.path / sample.tar)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -110,7 +110,7 @@ def write() -> None:
 def _ffmpeg_jpegs(raw: Path, out: Path, size: str) -> Cost:
     out.mkdir()
     each = (
-        f"{find_ffmpeg(None)} {' '.join(QUIET)} -threads 1 -filter_threads 1 -i {raw}/$1 -an -fps_mode passthrough "
+        f"{find_ffmpeg(None)} {' '.join(QUIET)} -threads 1 -filter_threads 1 -i {raw}/$1 -an -fps_mode vfr "
         f"-vf scale={size}:flags=bicubic,format=yuvj420p -c:v mjpeg -threads 1 -q:v 2.5 {out}/$1_%05d.jpg"
     )
     names = "\n".join(path.name for path in sorted(raw.iterdir(), key=lambda path: -path.stat().st_size))
@@ -162,6 +162,8 @@ def read() -> None:
         store = open_store(root / "burst")
         wanted = sequences({id_: len(store[id_]) for id_ in store.ids})
         tell("burst", lambda id_, numbers: store[id_].frames(numbers), wanted)
+        fast = open_store(root / "burst", fast=True)
+        tell("burst, fast=True", lambda id_, numbers: fast[id_].frames(numbers), wanted)
         _other_jpeg_readers(root, wanted, tell)
         for gop in (5, 16):
             folder = root / f"gop{gop}"
@@ -193,7 +195,7 @@ def _other_jpeg_readers(root: Path, wanted: list[tuple[str, list[int]]], tell: T
         print("GulpIO2                             not installed")
         return
     gulp = GulpDirectory(str(root / "gulp"))
-    tell("GulpIO2", lambda id_, numbers: gulp[id_, slice(numbers[0], numbers[-1] + 1)], wanted)
+    tell("GulpIO2 (always fast)", lambda id_, numbers: gulp[id_, slice(numbers[0], numbers[-1] + 1)], wanted)
 
 
 def _other_video_readers(folder: Path, gop: int, wanted: list[tuple[str, list[int]]], tell: Tell) -> None:

@@ -269,6 +269,17 @@ class GulpAdapter:
             yield {"id": f"v{number}", "frames": list(self.pictures[number]), "meta": {"label": number}}
 
 
+def test_fast_decoding_is_that_of_gulpio2(store_of):
+    for kind in ("burst", "gulp", "webdataset"):
+        store = open_store(store_of(kind), fast=True)
+        data = store.coded("sub/c01")[4]
+        assert np.array_equal(
+            store["sub/c01"].frames([4])[0], simplejpeg.decode_jpeg(data, fastdct=True, fastupsample=True)
+        )
+    with pytest.raises(StoreError, match="JPEGs"):
+        open_store(store_of("tensor"), fast=True)
+
+
 def test_gulpio2s_own_ingestor_is_read(tmp_path):
     gulpio2 = pytest.importorskip("gulpio2")
     pictures = GulpAdapter.pictures
