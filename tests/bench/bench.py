@@ -135,6 +135,17 @@ def speed() -> None:
                 print(f"{name:20}{codec:7}{wall:10.2f}  {peer:8}{alone:10.2f}{both:10.2f}{cpu:12.2f}", flush=True)
 
 
+def put(source: Path, copy: Path, *, square: bool) -> None:
+    """A copy of a clip; square: with square pixels, as unscaled has to mean."""
+    if not square:
+        shutil.copy(source, copy)
+        return
+    with av.open(f"file:{source}") as container:
+        aspect = f"{container.streams.video[0].width}:{container.streams.video[0].height}"
+    made_square = ["-bsf:v", "h264_metadata=sample_aspect_ratio=1/1", "-aspect", aspect]
+    timed([find_ffmpeg(None), *QUIET, "-i", str(source), "-map", "0:v", "-c", "copy", *made_square, str(copy)])
+
+
 class Round:
     """One run of vidprep and of each peer over the same copies of the clips."""
 
@@ -146,7 +157,7 @@ class Round:
             self._theirs.mkdir()
             for number in range(copies):
                 for path in sources:
-                    self._put(path, self._raw / f"{path.stem}_{number}{path.suffix}", square=not lines)
+                    put(path, self._raw / f"{path.stem}_{number}{path.suffix}", square=not lines)
             # The same picture as vidprep's: pixels made square, even sizes.
             height = str(lines) if lines else "ih"
             self._scale = f"scale=trunc({height}*dar/2+0.5)*2:{height}:flags=bicubic,setsar=1,format=yuv420p"
@@ -162,15 +173,6 @@ class Round:
             if codec == "h264":
                 medium = f"-preset medium -crf {options.resolved.crf:g} -g 5 -keyint_min 5 -sc_threshold 0"
                 self.encode["medium"] = self._encode(encoder + medium)
-
-    def _put(self, source: Path, copy: Path, *, square: bool) -> None:
-        if not square:
-            shutil.copy(source, copy)
-            return
-        with av.open(f"file:{source}") as container:  # unscaled has to mean square pixels
-            aspect = f"{container.streams.video[0].width}:{container.streams.video[0].height}"
-        made_square = ["-bsf:v", "h264_metadata=sample_aspect_ratio=1/1", "-aspect", aspect]
-        timed([self._binary, *QUIET, "-i", str(source), "-map", "0:v", "-c", "copy", *made_square, str(copy)])
 
     def _encode(self, encoder: str) -> Cost:
         return self._xargs(

@@ -14,7 +14,6 @@ BENCH_SRC=folder names the clips; it needs a 1280x720 and a 340x256 one among th
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import simplejpeg
-from bench import CORES, ENVIRONMENT, QUIET, Cost, by_size, clips, timed
+from bench import CORES, ENVIRONMENT, QUIET, Cost, by_size, clips, put, timed
 
 from vidprep.formats import open_store
 from vidprep.formats.frame_index import FrameIndex
@@ -33,29 +32,28 @@ from vidprep.transcode.ffmpeg_run import find_ffmpeg
 
 SEQUENCE = 8
 SEQUENCES = 150
+# As GulpIO2's own adapters do: ffmpeg bursts a video into pictures, which are read, scaled and coded again.
 GULP_INGEST = """
 import sys
 from pathlib import Path
 import cv2
-import gulpio2.utils
 from gulpio2 import GulpIngestor
-gulpio2.utils._JPEG_WRITE_QUALITY = 90
+from gulpio2.utils import burst_video_into_frames, resize_images, temp_dir_for_bursting
 class Adapter:
-    def __init__(self, folder, width, height):
-        self.paths, self.size = sorted(Path(folder).iterdir()), (width, height)
+    def __init__(self, folder, lines):
+        self.paths, self.lines = sorted(Path(folder).iterdir()), lines
     def __len__(self):
         return len(self.paths)
     def iter_data(self, part=None):
         for path in self.paths[part or slice(None)]:
-            reader, frames = cv2.VideoCapture(str(path)), []
-            while (got := reader.read())[0]:
-                picture = cv2.cvtColor(got[1], cv2.COLOR_BGR2RGB)
-                frames.append(cv2.resize(picture, self.size, interpolation=cv2.INTER_CUBIC) if self.size[0] else picture)
+            with temp_dir_for_bursting() as folder:
+                pictures = burst_video_into_frames(str(path), folder)
+                frames = list(resize_images(pictures, self.lines))
             yield {"id": path.stem, "frames": frames, "meta": {}}
 if __name__ == "__main__":
     cv2.setNumThreads(1)
-    folder, out, width, height, jobs = sys.argv[1:]
-    adapter = Adapter(folder, int(width), int(height))
+    folder, out, lines, jobs = sys.argv[1:]
+    adapter = Adapter(folder, int(lines))
     GulpIngestor(adapter, out, max(1, len(adapter) // int(jobs)), int(jobs))()
 """
 
@@ -68,7 +66,7 @@ def copies_of(sources: list[Path], folder: Path, count: int) -> Path:
     folder.mkdir()
     for number in range(count):
         for path in sources:
-            shutil.copy(path, folder / f"{path.stem}_{number}{path.suffix}")
+            put(path, folder / f"{path.stem}_{number}{path.suffix}", square=True)
     return folder
 
 
@@ -76,8 +74,8 @@ def write() -> None:
     print(f"\nwrite: frames per second on {CORES} cores, quality 90; ratios are vidprep's over the others'")
     print(f"{'case':20}{'scored':>8}{'frames/s':>10}{'/ ffmpeg .jpg':>15}{'/ GulpIO2':>11}")
     for name, sources, lines, count in (
-        ("720p -> 240 lines", by_size(1280, 720), 240, 6),
-        ("340x256 unscaled", by_size(340, 256), 0, 30),
+        ("720p -> 240 lines", by_size(1280, 720), 240, 12),
+        ("340x256 unscaled", by_size(340, 256), 0, 60),
     ):
         if not sources:
             print(f"{name:20}no clip of that size in {clips()}")
@@ -95,7 +93,7 @@ def write() -> None:
             width, height = video.facts.width, video.facts.height
             ffmpeg = _ffmpeg_jpegs(raw, root / "jpg", f"{width}:{height}")
             written = len(list((root / "jpg").iterdir()))
-            arguments = [raw, root / "gulp", *((width, height) if lines else (0, 0)), CORES]
+            arguments = [raw, root / "gulp", lines, CORES]
             (root / "gulp").mkdir()
             (root / "ingest.py").write_text(GULP_INGEST)
             gulp = timed([sys.executable, str(root / "ingest.py"), *map(str, arguments)])
