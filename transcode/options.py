@@ -1,11 +1,13 @@
-"""The options of the commands, in groups that commands share, and their help."""
+"""What commands share: how they end, their options in groups, and their help."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
+from vidprep.formats.errors import VidprepError
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
 from vidprep.transcode import settings as knobs
 
@@ -26,6 +28,9 @@ def _preset_help() -> str:
     )
 
 
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 
@@ -36,6 +41,20 @@ def _options(*options: Option) -> Option:
         return function
 
     return apply
+
+
+class Command(click.Command):
+    """Turns our own errors into one line on stderr and exit code 2: what stops a run before it starts is usage."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VidprepError as error:
+            click.echo(f"vidprep: {error}", err=True)
+            ctx.exit(USAGE_ERROR)
+        except KeyboardInterrupt:
+            click.echo("vidprep: interrupted; run the same command again to go on", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 SOURCE_OPTIONS = _options(
