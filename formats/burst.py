@@ -18,7 +18,7 @@ from typing import Any
 from vidprep.formats.errors import StoreError
 from vidprep.formats.frame_index import FrameIndex, FramePlaces
 from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
-from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
 
 
 class IndexedStore(FrameStore):
@@ -72,6 +72,18 @@ class IndexedStore(FrameStore):
             raise StoreError(f"ends at byte {size}, and was {due} long", path=path)
         return path
 
+    def _spans(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Offsets and sizes of frames, all of them inside the shard. Raises StoreError."""
+        chosen, due = list(numbers), self._index.about["shards"].get(places.shard, 0)
+        offsets, sizes = places.offsets[chosen].tolist(), places.sizes[chosen].tolist()
+        for number, offset, size in zip(chosen, offsets, sizes, strict=True):
+            if offset < 0 or size < 0 or offset + size > due:
+                raise StoreError(
+                    f"frame {number} of {id_}: {size} bytes at offset {offset} are not in the {due} of the shard",
+                    path=self.path / places.shard,
+                )
+        return offsets, sizes
+
     def _check(self, data: memoryview, places: FramePlaces, number: int, id_: str) -> None:
         if self._checksum and zlib.crc32(data) != places.crc32[number]:
             raise StoreError(
@@ -93,7 +105,7 @@ class BurstStore(IndexedStore):
 
     def _open_handles(self) -> None:
         super()._open_handles()
-        self._files = Handles(lambda name: os.open(self._shard(name), os.O_RDONLY), os.close)
+        self._files = Handles(lambda name: ShardFile(self._shard(name)), ShardFile.close)
 
     def _size(self, places: FramePlaces) -> tuple[int, int]:
         return scaled_size(places.height, places.width, self._short_side)
@@ -110,9 +122,8 @@ class BurstStore(IndexedStore):
             decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=path)
 
     def _read(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> list[memoryview]:
-        chosen = list(numbers)
-        offsets, sizes = places.offsets[chosen].tolist(), places.sizes[chosen].tolist()
-        found = read_runs(self._files[places.shard], self.path / places.shard, offsets, sizes)
-        for number, data in zip(chosen, found, strict=True):
+        offsets, sizes = self._spans(id_, places, numbers)
+        found = read_runs(self._files[places.shard].number, self.path / places.shard, offsets, sizes)
+        for number, data in zip(numbers, found, strict=True):
             self._check(data, places, number, id_)
         return found

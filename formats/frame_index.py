@@ -2,8 +2,9 @@
 
 index.parquet   one row per video in the order of the ids, in groups of 128 rows: a video is found by the ids that each
                 group begins with, and read with its group. Page checksums are on.
-burst.json      (tensor.json) format name and version, settings, versions, totals, the size of each shard; the size and the
-                checksum of the index's footer, which page checksums do not cover; and a checksum of all that.
+burst.json      (tensor.json) format name and version, settings, versions, totals, the size of each shard; the size of the
+                index, and CRC-32 of its footer and of its row groups (eight hexadecimal digits each), since page checksums
+                cover neither the footer nor the headers of pages; and a checksum of all that.
 
 The index is written first, the json last: between the two the footer's checksum fails, and nothing is read wrongly.
 """
@@ -28,6 +29,7 @@ import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files import replacing
+from vidprep.formats.manifest import COLUMN_NAMES
 
 INDEX_NAME = "index.parquet"
 VERSION = 1
@@ -42,6 +44,7 @@ COLUMNS = pa.schema(
         ("sizes", pa.list_(pa.int32())), ("crc32", pa.list_(pa.uint32())), ("source_frames", pa.list_(pa.int32())),
     ]
 )  # fmt: skip
+TAKEN = frozenset(COLUMNS.names).difference(COLUMN_NAMES)  # labels have these names in a manifest, and cannot here
 PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
 
 
@@ -81,11 +84,11 @@ class FramePlaces:
 def write_index(
     folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any]
 ) -> None:
-    """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their columns.
+    """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their columns in the manifest.
 
     about: goes into the json as it is. Raises StoreError when the ids are out of order, OSError.
     """
-    schema = pa.schema([*COLUMNS, *labels])
+    schema = pa.schema([*COLUMNS, *(field.with_name(_label_column(field.name)) for field in labels)])
     totals = {"num_videos": 0, "num_frames": 0}
     shards: set[str] = set()
     last = ""
@@ -104,12 +107,16 @@ def write_index(
             totals["num_frames"] += sum(len(video.sizes) for video in group)
             shards.update(video.shard for video in group)
             writer.write_table(_table(group, schema, labels))
-    size, footer_crc32 = _footer(path)
-    content = {
-        "format": kind, "version": VERSION, **about, **totals,
-        "shards": {name: (folder / name).stat().st_size for name in sorted(shards)},
-        "index_size_bytes": size, "index_footer_crc32": footer_crc32,
-    }  # fmt: skip
+    with pa.OSFile(str(path)) as written:
+        begin, footer_crc32 = _footer(written, path)
+        starts = [*_group_starts(pq.read_metadata(written)), begin]
+        groups_crc32 = [zlib.crc32(written.read_at(after - at, at)) for at, after in pairwise(starts)]
+        content = {
+            "format": kind, "version": VERSION, **about, **totals,
+            "shards": {name: (folder / name).stat().st_size for name in sorted(shards)},
+            "index_size_bytes": written.size(), "index_footer_crc32": footer_crc32,
+            "index_groups_crc32": "".join(f"{crc32:08x}" for crc32 in groups_crc32),
+        }  # fmt: skip
     content["crc32"] = _content_crc32(content)
     with replacing(folder / f"{kind}.json") as file:
         file.write(json.dumps(content, indent=1).encode())
@@ -135,19 +142,28 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: pa.Schema) -> p
     for name in ("pts", "offsets", "sizes", "crc32"):
         arrays[name] = flat([getattr(video, name) for video in group], name)
     for field in labels:
-        arrays[field.name] = pa.array([video.labels.get(field.name) for video in group], field.type)
+        arrays[_label_column(field.name)] = pa.array([video.labels.get(field.name) for video in group], field.type)
     return pa.table([arrays[name] for name in schema.names], schema=schema)
 
 
-def _footer(path: Path) -> tuple[int, int]:
-    """Size of a Parquet file, and CRC-32 of its footer."""
-    with path.open("rb") as file:
-        size = file.seek(-FOOTER_END, 2) + FOOTER_END
-        length = int.from_bytes(file.read(4), "little")
-        if length + FOOTER_END > size:
-            raise StoreError("is damaged: its footer is longer than the file", path=path)
-        file.seek(-FOOTER_END - length, 2)
-        return size, zlib.crc32(file.read())
+def _label_column(name: str) -> str:
+    return f"label_{name}" if name in TAKEN else name
+
+
+def _footer(file: pa.NativeFile, path: Path) -> tuple[int, int]:
+    """Where the footer of a Parquet file begins, and its CRC-32."""
+    size = file.size()
+    length = int.from_bytes(file.read_at(4, size - FOOTER_END), "little") if size >= FOOTER_END else size
+    begin = size - FOOTER_END - length
+    if begin < 0:
+        raise StoreError(f"is damaged: {size} bytes do not hold its footer", path=path)
+    return begin, zlib.crc32(file.read_at(size - begin, begin))
+
+
+def _group_starts(metadata: pq.FileMetaData) -> list[int]:
+    """The offset of each row group; they lie back to back."""
+    first_columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
+    return [column.dictionary_page_offset or column.data_page_offset for column in first_columns]
 
 
 def _content_crc32(content: Mapping[str, Any]) -> int:
@@ -179,7 +195,9 @@ class FrameIndex:
         self.path = folder / INDEX_NAME
         self.about = read_about(folder, kind)
         try:
-            found = _footer(self.path)
+            self._source = pa.OSFile(str(self.path))
+            begin, footer_crc32 = _footer(self._source, self.path)
+            found = self._source.size(), footer_crc32
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=self.path) from error
         if found != (self.about["index_size_bytes"], self.about["index_footer_crc32"]):
@@ -188,17 +206,27 @@ class FrameIndex:
                 path=self.path,
             )
         try:
-            self._file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            self._file = pq.ParquetFile(self._source, page_checksum_verification=True)
             metadata = self._file.metadata
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             self._first_ids = [group.column(0).statistics.min for group in groups]
+            self._starts = [*_group_starts(metadata), begin]
+            self._groups_crc32 = memoryview(bytes.fromhex(self.about["index_groups_crc32"]))
+        except KeyError as error:
+            raise StoreError(
+                f"{kind}.json has no {error}: an older vidprep made it; run the same command again", path=self.path
+            ) from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise StoreError(f"is damaged: {error}", path=self.path) from error
-        self.label_names = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
+        self._is_sound = bytearray(len(groups))
+        columns = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
+        taken = {_label_column(name): name for name in TAKEN}
+        self._label_columns = {taken.get(column, column): column for column in columns}
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
 
     def close(self) -> None:
         self._file.close()
+        self._source.close()
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -211,6 +239,10 @@ class FrameIndex:
         """Where the frames of a video lie. Raises KeyError."""
         row = self._row(id_, PLACES)
         offsets, sizes, crc32 = (_values(row, name) for name in ("offsets", "sizes", "crc32"))
+        if not len(offsets) == len(sizes) == len(crc32):
+            raise StoreError(
+                f"{id_}: {len(offsets)} offsets, {len(sizes)} sizes, {len(crc32)} checksums", path=self.path
+            )
         shard, width, height = (row[name][0].as_py() for name in ("shard", "width", "height"))
         return FramePlaces(shard, width, height, offsets, sizes, crc32)
 
@@ -222,8 +254,8 @@ class FrameIndex:
         return _values(row, "pts"), Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
 
     def labels(self, id_: str) -> dict[str, Any]:
-        row = self._row(id_, self.label_names)
-        return {name: row[name][0].as_py() for name in self.label_names}
+        row = self._row(id_, list(self._label_columns.values()))
+        return {name: row[column][0].as_py() for name, column in self._label_columns.items()}
 
     def videos(self) -> Iterator[IndexedVideo]:
         """All rows in order."""
@@ -236,7 +268,7 @@ class FrameIndex:
                 yield IndexedVideo(
                     one["id"], one["shard"], one["width"], one["height"], rate, _values(row, "pts"),
                     Fraction(one["time_base_num"], one["time_base_den"]), _values(row, "offsets"), _values(row, "sizes"),
-                    _values(row, "crc32"), one["source_frames"], {name: one[name] for name in self.label_names},
+                    _values(row, "crc32"), one["source_frames"], {name: one[column] for name, column in self._label_columns.items()},
                 )  # fmt: skip
 
     def _row(self, id_: str, columns: list[str]) -> pa.Table:
@@ -253,6 +285,8 @@ class FrameIndex:
         if key in self._groups:
             self._groups.move_to_end(key)
             return self._groups[key]
+        if not self._is_sound[number]:
+            self._check_group(number)
         try:
             table = self._file.read_row_group(
                 number, columns=None if columns is None else list(columns), use_threads=False
@@ -263,6 +297,20 @@ class FrameIndex:
         if len(self._groups) > KEPT_GROUPS:
             self._groups.popitem(last=False)
         return self._groups[key]
+
+    def _check_group(self, number: int) -> None:
+        start, end = self._starts[number : number + 2]
+        try:
+            found = zlib.crc32(self._source.read_at(end - start, start))
+        except OSError as error:
+            raise StoreError(f"cannot be read at offset {start}: {error}", path=self.path) from error
+        if found != int.from_bytes(self._groups_crc32[4 * number : 4 * number + 4], "big"):
+            raise StoreError(
+                f"is damaged between offsets {start} and {end}: the checksum of row group {number} does not hold; "
+                "run the same command again, or restore the file",
+                path=self.path,
+            )
+        self._is_sound[number] = 1
 
 
 def _values(row: pa.Table, column: str) -> Any:

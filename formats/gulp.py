@@ -10,6 +10,7 @@ It has no checksums and does not say how large frames are: the first one of a vi
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import simplejpeg
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
-from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
 
@@ -43,7 +44,7 @@ class GulpStore(FrameStore):
         self._open_handles()
 
     def _open_handles(self) -> None:
-        self._files = Handles(lambda name: os.open(self.path / name, os.O_RDONLY), os.close)
+        self._files = Handles(lambda name: ShardFile(self.path / name), ShardFile.close)
         self._first_size = lru_cache(maxsize=100_000)(self._size_of_first)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class GulpStore(FrameStore):
                     if id_ in entries:
                         raise ValueError(f"{id_} stands in two files")
                     meta = entry["meta_data"][0] if entry["meta_data"] else {}
-                    entries[id_] = _Entry(data, entry["frame_info"], meta)
+                    entries[id_] = _Entry(data, list(entry["frame_info"]), dict(meta))
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise StoreError(f"is damaged: {error}", path=path) from error
         return entries
@@ -80,7 +81,11 @@ class GulpStore(FrameStore):
         entry = self._entry(id_)
         height, width = scaled_size(*self._first_size(id_), self._short_side)
         rate = entry.meta_data.get("frame_rate")
-        return VideoFacts(len(entry.frame_info), height, width, Fraction(*rate) if isinstance(rate, list) else None)
+        try:
+            exact = Fraction(*rate) if isinstance(rate, list) else None
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise StoreError(f"{id_}: {rate} is no frame rate", path=self.path / entry.data) from error
+        return VideoFacts(len(entry.frame_info), height, width, exact)
 
     def _entry(self, id_: str) -> _Entry:
         if id_ not in self._entries:
@@ -97,15 +102,22 @@ class GulpStore(FrameStore):
 
     def _bytes(self, id_: str, numbers: Sequence[int]) -> list[memoryview]:
         entry = self._entry(id_)
-        path = self.path / entry.data
+        path, file = self.path / entry.data, self._files[entry.data]
+        end, offsets, sizes, pads = file.size(), [], [], []
         try:
-            places = [entry.frame_info[number] for number in numbers]
-            offsets, sizes = [place[0] for place in places], [place[2] for place in places]
-            pads = [place[1] for place in places]
-            file = self._files[entry.data]
-        except (IndexError, TypeError, OSError) as error:
-            raise StoreError(f"{id_}: {error}", path=path) from error
-        return [data[: len(data) - pad] for data, pad in zip(read_runs(file, path, offsets, sizes), pads, strict=True)]
+            for number in numbers:
+                offset, pad, size = map(operator.index, entry.frame_info[number])
+                if not (0 <= pad < size and 0 <= offset <= end - size):
+                    raise ValueError(
+                        f"{size} bytes at offset {offset}, {pad} of them padding, are not in the {end} there"
+                    )
+                offsets.append(offset)
+                sizes.append(size)
+                pads.append(pad)
+        except (IndexError, TypeError, ValueError) as error:
+            raise StoreError(f"frame {number} of {id_}: {error}", path=path) from error
+        runs = read_runs(file.number, path, offsets, sizes)
+        return [data[: len(data) - pad] for data, pad in zip(runs, pads, strict=True)]
 
     def coded(self, id_: str) -> list[memoryview]:
         return self._bytes(id_, range(len(self._entry(id_).frame_info)))

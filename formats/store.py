@@ -114,6 +114,24 @@ class StoredVideo:
         return self.facts.num_frames
 
     @property
+    def height(self) -> int:
+        return self.facts.height
+
+    @property
+    def width(self) -> int:
+        return self.facts.width
+
+    @property
+    def frame_rate(self) -> Fraction | None:
+        """None where frames have times of their own."""
+        return self.facts.frame_rate
+
+    @property
+    def keyframes(self) -> Sequence[int] | None:
+        """Frames that are decoded alone; None means all of them."""
+        return self.facts.keyframes
+
+    @property
     def timestamps(self) -> npt.NDArray[np.float64]:
         """(N,) seconds from the first frame. Raises StoreError where the store does not say."""
         facts = self.facts
@@ -132,8 +150,9 @@ class StoredVideo:
         shape = (len(numbers), self.facts.height, self.facts.width, 3)
         if out is None:
             out = np.empty(shape, np.uint8)
-        elif out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        elif out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
             kind = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
+            kind += "" if out.flags.writeable else ", read-only"
             raise ValueError(f"out is {out.shape} {out.dtype}, {kind}; {shape} uint8, C-contiguous was expected")
         first: dict[int, int] = {}
         for row, number in enumerate(numbers):
@@ -155,6 +174,28 @@ class StoredVideo:
             if not -count <= number < count:
                 raise IndexError(f"frame {number} of {self.id}, which has {count}")
         return [number % count for number in numbers]
+
+
+class ShardFile:
+    """A file opened for reading. Closed when nothing refers to it any more: with its thread, or with its store."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self.number = -1
+        try:
+            self.number = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", path=self._path) from error
+
+    def size(self) -> int:
+        return os.fstat(self.number).st_size
+
+    def close(self) -> None:
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    __del__ = close
 
 
 class Handles(Generic[Handle]):

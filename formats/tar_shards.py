@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import simplejpeg
@@ -23,7 +24,7 @@ import simplejpeg
 from vidprep.formats.errors import StoreError
 from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
 from vidprep.formats.manifest import manifest_paths, read_rows
-from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.video_store import VideoReader
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
@@ -51,7 +52,7 @@ class TarStore(FrameStore):
 
     def _prepare(self) -> None:
         self._samples = dict(self._from_manifest() if manifest_paths(self.path) else self._from_scan())
-        self._files = Handles(lambda name: os.open(self.path / name, os.O_RDONLY), os.close)
+        self._files = Handles(lambda name: ShardFile(self.path / name), ShardFile.close)
         self._videos = Handles(self._open_video, VideoReader.close)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,14 +79,16 @@ class TarStore(FrameStore):
                     members = ((member.name, member.offset_data, member.size) for member in tar if member.isfile())
                     for key, files in groupby(members, key=lambda member: _split(member[0])[0]):
                         sample = _Sample(path.name)
+                        numbered: list[tuple[int, tuple[int, int]]] = []
                         for name, offset, size in files:
-                            suffix = _split(name)[1].rpartition(".")[2].lower()
+                            number, _, suffix = _split(name)[1].lower().rpartition(".")
                             if suffix in IMAGE_SUFFIXES:
-                                sample.frames.append((offset, size))
+                                numbered.append((int(number) if number.isdecimal() else len(numbered), (offset, size)))
                             elif suffix in VIDEO_SUFFIXES:
                                 sample.video = offset, size
                             elif suffix == "json":
                                 sample.about = json.loads(os.pread(file.fileno(), size, offset))
+                        sample.frames = [place for _, place in sorted(numbered)]
                         id_ = str(sample.about.get("id", key))
                         if id_ in seen:
                             raise ValueError(f"{id_} stands there twice")
@@ -138,16 +141,15 @@ class TarStore(FrameStore):
         offsets, sizes = zip(*(sample.frames[number] for number in numbers), strict=True)
         path = self.path / sample.tar
         try:
-            return read_runs(self._files[sample.tar], path, offsets, sizes)
+            return read_runs(self._files[sample.tar].number, path, offsets, sizes)
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=path) from error
 
     def _open_video(self, id_: str) -> VideoReader:
         sample = self._sample(id_)
         assert sample.video is not None
-        offset, size = sample.video
-        data = os.pread(self._files[sample.tar], size, offset)
-        return VideoReader(io.BytesIO(data), self.path / sample.tar, id_, self.facts(id_))
+        path = self.path / sample.tar
+        return VideoReader(io.BufferedReader(_Window(path, *sample.video)), path, id_, self.facts(id_))
 
     def coded(self, id_: str) -> list[memoryview] | None:
         sample = self._sample(id_)
@@ -156,13 +158,40 @@ class TarStore(FrameStore):
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         sample = self._sample(id_)
         if sample.video is not None:
-            self._videos[id_].fill(numbers, rows)
+            try:
+                self._videos[id_].fill(numbers, rows)
+            except StoreError:
+                self._videos.drop(id_)
+                raise
             return
         full = self._full_size(id_, sample)
         is_scaled = scaled_size(*full, self._short_side) != full
         for number, data, row in zip(numbers, self._bytes(sample, numbers), rows, strict=True):
             where = f"frame {number} of {id_} at offset {sample.frames[number][0]}"
             decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=self.path / sample.tar)
+
+
+class _Window(io.RawIOBase):
+    """A part of a file, as a file of its own."""
+
+    def __init__(self, path: Path, offset: int, size: int) -> None:
+        self._file, self._offset, self._size, self._at = ShardFile(path), offset, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), max(0, self._size - self._at))
+        read = os.preadv(self._file.number, [memoryview(buffer)[:size]], self._offset + self._at)
+        self._at += read
+        return read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -28,10 +28,10 @@ class TensorStore(IndexedStore):
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)
         shard, shape = self._maps[places.shard], (places.height, places.width, 3)
-        for number, row in zip(numbers, rows, strict=True):
-            offset, size = int(places.offsets[number]), int(places.sizes[number])
+        offsets, sizes = self._spans(id_, places, numbers)
+        for number, offset, size, row in zip(numbers, offsets, sizes, rows, strict=True):
             data = shard[offset : offset + size]
-            if len(data) != size or size != row.size:
+            if size != row.size:
                 raise StoreError(
                     f"frame {number} of {id_} at offset {offset} is {size} bytes, {row.size} make {shape[1]}x{shape[0]}",
                     path=self.path / places.shard,

@@ -22,7 +22,7 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import COLUMN_NAMES, read_table
+from vidprep.formats.manifest import label_fields, read_table
 from vidprep.formats.model import rescale
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.video import READ_OPTIONS, file_url
@@ -41,11 +41,12 @@ class VideoStore(FrameStore):
         self._prepare()
 
     def _prepare(self) -> None:
-        table = read_table(self.path)
+        labels = label_fields(self.path).names
+        table = read_table(self.path, [*NEEDED, *labels])
         if table is None:
             raise StoreError("has no manifest.parquet", path=self.path)
-        labels = [name for name in table.column_names if name not in COLUMN_NAMES]
-        table = table.select([*NEEDED, *labels])
+        if missing := [name for name in NEEDED if name not in table.column_names]:
+            raise StoreError(f"its manifest has no {', '.join(missing)}; make it again", path=self.path)
         good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
         self._table = table.filter(good).combine_chunks()
         self._label_names = labels
@@ -106,11 +107,12 @@ class VideoReader:
             self._container = av.open(data or file_url(path), "r", options=READ_OPTIONS)
         except (AvError, OSError, ValueError) as error:
             raise StoreError(f"cannot be read: {error}", path=path) from error
-        self._stream = self._container.streams.video[0]
+        streams = self._container.streams.video
+        if not streams or not streams[0].time_base or streams[0].codec_context is None:
+            self.close()
+            raise StoreError("has no video that can be decoded; it is damaged, restore it", path=path)
+        self._stream, self._base = streams[0], streams[0].time_base
         self._stream.thread_count = 1
-        base = self._stream.time_base
-        assert base is not None
-        self._base = base
         self._reformatter = VideoReformatter()
 
     def close(self) -> None:
