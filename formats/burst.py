@@ -17,7 +17,7 @@ from typing import Any
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.frame_index import FrameIndex, FramePlaces
-from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
+from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
 from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
 
 
@@ -116,10 +116,12 @@ class BurstStore(IndexedStore):
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)
-        is_scaled, path = self._size(places) != (places.height, places.width), self.path / places.shard
-        for number, data, row in zip(numbers, self._read(id_, places, numbers), rows, strict=True):
-            where = f"frame {number} of {id_} at offset {places.offsets[number]}"
-            decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=path)
+        decode_rows(
+            self._read(id_, places, numbers), rows,
+            is_scaled=self._size(places) != (places.height, places.width), fast=self._fast,
+            place=lambda n: f"frame {numbers[n]} of {id_} at offset {places.offsets[numbers[n]]}",
+            path=self.path / places.shard,
+        )  # fmt: skip
 
     def _read(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> list[memoryview]:
         offsets, sizes = self._spans(id_, places, numbers)

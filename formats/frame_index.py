@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ INDEX_NAME = "index.parquet"
 VERSION = 1
 GROUP_ROWS = 128
 KEPT_GROUPS = 64
+KEPT_VIDEOS = 128
 FOOTER_END = 8  # its length in four bytes, then PAR1
 COLUMNS = pa.schema(
     [
@@ -223,6 +225,8 @@ class FrameIndex:
         taken = {_label_column(name): name for name in TAKEN}
         self._label_columns = {taken.get(column, column): column for column in columns}
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
+        self.places = lru_cache(maxsize=KEPT_VIDEOS)(self._places)
+        self.times = lru_cache(maxsize=KEPT_VIDEOS)(self._times)
 
     def close(self) -> None:
         self._file.close()
@@ -235,7 +239,7 @@ class FrameIndex:
         """All of them, in order."""
         return [id_ for number in range(len(self._first_ids)) for id_ in self._read(number, ("id",))["id"].to_pylist()]
 
-    def places(self, id_: str) -> FramePlaces:
+    def _places(self, id_: str) -> FramePlaces:
         """Where the frames of a video lie. Raises KeyError."""
         row = self._row(id_, PLACES)
         offsets, sizes, crc32 = (_values(row, name) for name in ("offsets", "sizes", "crc32"))
@@ -246,7 +250,7 @@ class FrameIndex:
         shard, width, height = (row[name][0].as_py() for name in ("shard", "width", "height"))
         return FramePlaces(shard, width, height, offsets, sizes, crc32)
 
-    def times(self, id_: str) -> tuple[npt.NDArray[np.int64], Fraction, Fraction | None]:
+    def _times(self, id_: str) -> tuple[npt.NDArray[np.int64], Fraction, Fraction | None]:
         """PTS, time base and constant frame rate of a video. Raises KeyError."""
         names = ["pts", "time_base_num", "time_base_den", "frame_rate_num", "frame_rate_den"]
         row = self._row(id_, names)

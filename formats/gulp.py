@@ -21,7 +21,7 @@ from typing import Any
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
+from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
 from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
@@ -124,7 +124,9 @@ class GulpStore(FrameStore):
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         entry, full = self._entry(id_), self._first_size(id_)
-        is_scaled = scaled_size(*full, self._short_side) != full
-        for number, data, row in zip(numbers, self._bytes(id_, numbers), rows, strict=True):
-            where = f"frame {number} of {id_} at offset {entry.frame_info[number][0]}"
-            decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=self.path / entry.data)
+        decode_rows(
+            self._bytes(id_, numbers), rows,
+            is_scaled=scaled_size(*full, self._short_side) != full, fast=self._fast,
+            place=lambda n: f"frame {numbers[n]} of {id_} at offset {entry.frame_info[numbers[n]][0]}",
+            path=self.path / entry.data,
+        )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -29,18 +29,27 @@ def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int
     return found
 
 
-def decode_into(data: memoryview, row: Frames, *, is_scaled: bool, fast: bool, where: str, path: Path) -> None:
-    """One JPEG into an array of its size, or of a size smaller by eighths. Raises StoreError."""
-    height, width = row.shape[:2] if is_scaled else (0, 0)
-    try:
-        made = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=row)
-    except ValueError as error:
-        raise StoreError(f"{where}: the JPEG does not decode: {error}", path=path) from error
-    if made.shape != row.shape:
-        raise StoreError(
-            f"{where}: the JPEG is {made.shape[1]}x{made.shape[0]}, {row.shape[1]}x{row.shape[0]} was expected",
-            path=path,
-        )
+def decode_rows(
+    coded: Iterable[memoryview],
+    rows: Iterable[Frames],
+    *,
+    is_scaled: bool,
+    fast: bool,
+    place: Callable[[int], str],
+    path: Path,
+) -> None:
+    """JPEGs into arrays of their size, or of a size smaller by eighths. place: says where the n-th lies. Raises StoreError."""
+    for number, (data, row) in enumerate(zip(coded, rows, strict=True)):
+        height, width = row.shape[:2] if is_scaled else (0, 0)
+        try:
+            made = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=row)
+        except ValueError as error:
+            raise StoreError(f"{place(number)}: the JPEG does not decode: {error}", path=path) from error
+        if made.shape != row.shape:
+            raise StoreError(
+                f"{place(number)}: the JPEG is {made.shape[1]}x{made.shape[0]}, {row.shape[1]}x{row.shape[0]} was expected",
+                path=path,
+            )
 
 
 @lru_cache(maxsize=256)

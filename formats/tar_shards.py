@@ -22,7 +22,7 @@ from typing import Any
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.jpeg_frames import decode_into, read_runs, scaled_size
+from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
 from vidprep.formats.manifest import manifest_paths, read_rows
 from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.video_store import VideoReader
@@ -165,10 +165,12 @@ class TarStore(FrameStore):
                 raise
             return
         full = self._full_size(id_, sample)
-        is_scaled = scaled_size(*full, self._short_side) != full
-        for number, data, row in zip(numbers, self._bytes(sample, numbers), rows, strict=True):
-            where = f"frame {number} of {id_} at offset {sample.frames[number][0]}"
-            decode_into(data, row, is_scaled=is_scaled, fast=self._fast, where=where, path=self.path / sample.tar)
+        decode_rows(
+            self._bytes(sample, numbers), rows,
+            is_scaled=scaled_size(*full, self._short_side) != full, fast=self._fast,
+            place=lambda n: f"frame {numbers[n]} of {id_} at offset {sample.frames[numbers[n]][0]}",
+            path=self.path / sample.tar,
+        )  # fmt: skip
 
 
 class _Window(io.RawIOBase):

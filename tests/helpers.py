@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import av
 import numpy as np
 import psutil
 import pyarrow.parquet as pq
+import pytest
 
 TIME_LIMIT = 60
 MANIFEST_NAMES = ("manifest.parquet", ".manifest.parquet.partial")
@@ -197,3 +199,18 @@ def table(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     lines = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
     path.write_text("".join(",".join(line) + "\n" for line in lines))
     return path
+
+
+def with_peers(script: str, *arguments: object, needs: Sequence[str]) -> str:
+    """What a script prints in a Python of its own: other people's readers bring libraries that clash with PyAV's, and warnings.
+
+    Skips where a package of `needs` is not installed (extra `bench`), unless VIDPREP_REQUIRE demands it.
+    """
+    missing = [name for name in needs if importlib.util.find_spec(name) is None]
+    if missing:
+        say = pytest.fail if os.environ.get("VIDPREP_REQUIRE") else pytest.skip
+        say(f"{', '.join(missing)} not installed: pip install '.[bench]'")
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

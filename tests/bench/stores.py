@@ -109,7 +109,7 @@ def _ffmpeg_jpegs(raw: Path, out: Path, size: str) -> Cost:
     out.mkdir()
     each = (
         f"{find_ffmpeg(None)} {' '.join(QUIET)} -threads 1 -filter_threads 1 -i {raw}/$1 -an -fps_mode vfr "
-        f"-vf scale={size}:flags=bicubic,format=yuvj420p -c:v mjpeg -threads 1 -q:v 2.5 {out}/$1_%05d.jpg"
+        f"-vf scale={size}:flags=bicubic,format=yuvj420p -c:v mjpeg -threads 1 -q:v 2 {out}/$1_%05d.jpg"
     )
     names = "\n".join(path.name for path in sorted(raw.iterdir(), key=lambda path: -path.stat().st_size))
     return timed(["xargs", "-P", str(CORES), "-I{}", "sh", "-c", each, "sh", "{}"], input=names.encode())

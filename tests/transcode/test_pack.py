@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from tests.helpers import Ran, make_clips, manifest, transcode
+from tests.helpers import Ran, make_clips, manifest, transcode, with_peers
 from vidprep.formats import open_store
 
 burst = partial(transcode, verb="burst")
@@ -118,6 +118,53 @@ def test_frame_mappings_name_every_frame_in_the_ticks_of_the_stream(made, tmp_pa
             decoded = [(frame.pts, int(frame.key_frame)) for frame in container.decode(video=0)]
         assert [(frame["pts"], frame["key_frame"]) for frame in frames] == decoded
         assert all(a["pts"] + a["duration"] == b["pts"] for a, b in pairwise(frames))
+
+
+MAPPED = """
+import sys
+from pathlib import Path
+from torchcodec.decoders import VideoDecoder
+videos, mappings = map(Path, sys.argv[1:])
+for path in sorted(mappings.rglob("*.json")):
+    video = str(videos / path.relative_to(mappings).with_suffix(".mp4"))
+    mapped = VideoDecoder(video, custom_frame_mappings=path.read_text())
+    exact = VideoDecoder(video, seek_mode="exact")
+    wanted = [*range(len(exact))[::-3], 0, -1]
+    same = len(mapped) == len(exact) and mapped.get_frames_at(wanted).data.equal(exact.get_frames_at(wanted).data)
+    print(path.stem, "same" if same else "other")
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--fps", "7", "--codec", "hevc", "--size", "96x64"]])
+def test_torchcodec_reads_the_frames_of_its_own_exact_mode_by_our_mappings(options, made, tmp_path):
+    store = tmp_path / "store" if options else made("h264")
+    if options:
+        assert transcode(made("h264"), store, *options).code == 0
+    check(pack(store, tmp_path / "out", "--to", "torchcodec"))
+    told = with_peers(MAPPED, store, tmp_path / "out", needs=["torch", "torchcodec"]).splitlines()
+    assert [line.split()[1] for line in told] == ["same"] * 4
+
+
+LOADED = """
+import sys
+from datasets import Video, load_dataset
+rows = load_dataset("videofolder", data_dir=sys.argv[1], cache_dir=sys.argv[2], split="train").cast_column("video", Video(decode=False))
+for row in rows:
+    print(row["video"]["path"].rpartition("/")[2], row["label"])
+decoded = load_dataset("videofolder", data_dir=sys.argv[1], cache_dir=sys.argv[2], split="train")
+print(sum(len(row["video"]) for row in decoded))
+"""
+
+
+@pytest.mark.parametrize("kind", ["h264", "vp9"])
+def test_hugging_face_loads_the_folder_with_its_labels(kind, made, tmp_path):
+    check(pack(made(kind), tmp_path / "out", "--to", "hf"))
+    store = open_store(made(kind))
+    *rows, frames = with_peers(
+        LOADED, tmp_path / "out", tmp_path / "cache", needs=["datasets", "torch", "torchcodec"]
+    ).splitlines()
+    assert sorted(rows) == sorted(f"{id_.split('/')[1]}.mp4 {id_.split('/')[0]}" for id_ in store.ids)
+    assert int(frames) == sum(len(store[id_]) for id_ in store.ids)
 
 
 def test_lists_for_dali_and_mmaction(made, tmp_path):
