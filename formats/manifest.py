@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -311,52 +312,59 @@ def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -
     an id wins. Raises ManifestError when a label has values of unlike types.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    newest = {row.id: row for row in rows}
-    labels: dict[str, None] = {}
-    for row in newest.values():
-        labels.update(dict.fromkeys(label_column(name) for name in row.labels))
-    dicts = [row.as_dict() for row in newest.values()]
+    tables: list[pa.Table] = [_table_of([]) if kept is None else kept]
+    place: dict[str, int] = {id_: number for number, id_ in enumerate(tables[0]["id"].to_pylist())}
+    given, count = iter(rows), len(tables[0])
+    while batch := list(islice(given, ROWS_AT_A_TIME)):
+        tables.append(_table_of(batch))
+        place |= {row.id: count + number for number, row in enumerate(batch)}
+        count += len(batch)
+    order = pa.array([place[id_] for id_ in sorted(place)], pa.int64())
+    table = _joined(tables, path).take(order)
+    table = table.replace_schema_metadata({COLUMNS_KEY: _columns_checksum(table.schema)})
+    with replacing(path) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _table_of(rows: list[ManifestRow]) -> pa.Table:
+    """The columns of rows, labels behind; text where the values of a label have no common type."""
+    import pyarrow as pa
+
+    labels = dict.fromkeys(label_column(name) for row in rows for name in row.labels)
+    dicts = [row.as_dict() for row in rows]
     schema = arrow_schema()
     arrays = [pa.array([d[name] for d in dicts], type=schema.field(name).type) for name in COLUMN_NAMES]
-    names = list(COLUMN_NAMES)
     for label in labels:
         values = [d.get(label) for d in dicts]
         try:
             arrays.append(pa.array(values))
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             arrays.append(pa.array([None if v is None else str(v) for v in values], type=pa.string()))
-        names.append(label)
-    table = pa.table(arrays, names=names)
-    if kept is not None:
-        kept, table = _labels_alike(kept, table)
-        replaced = pc.is_in(kept["id"], value_set=pa.array(list(newest), type=pa.string()))
-        try:
-            table = pa.concat_tables([kept.filter(pc.invert(replaced)), table], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise ManifestError(f"the new rows do not fit the old manifest: {error}", path=path) from error
-    table = table.sort_by("id")
-    table = table.replace_schema_metadata({COLUMNS_KEY: _columns_checksum(table.schema)})
-    with replacing(path) as file:
-        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+    return pa.table(arrays, names=[*COLUMN_NAMES, *labels])
 
 
-def _labels_alike(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Both, with text where a label has types that no common type holds: 3 in one run, "walk" in the next."""
+def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
+    """All rows, with text where a label has types that no common type holds: 3 in one run, "walk" in the next."""
     import pyarrow as pa
 
-    for name in set(old.column_names) & set(new.column_names) - set(COLUMN_NAMES):
-        kinds = [pa.schema([table.schema.field(name)]) for table in (old, new)]
+    for name in {name for table in tables for name in table.column_names}.difference(COLUMN_NAMES):
+        kinds = [pa.schema([table.schema.field(name)]) for table in tables if name in table.column_names]
         try:
             pa.unify_schemas(kinds, promote_options="permissive")
         except pa.ArrowException:
-            old, new = (
-                table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
-                for table in (old, new)
-            )
-    return old, new
+            tables = [_as_text(table, name) if name in table.column_names else table for table in tables]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ManifestError(f"the new rows do not fit the old manifest: {error}", path=path) from error
+
+
+def _as_text(table: pa.Table, name: str) -> pa.Table:
+    import pyarrow as pa
+
+    return table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
 
 
 def _columns_checksum(schema: pa.Schema) -> bytes:
