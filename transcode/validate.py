@@ -46,7 +46,7 @@ SEED = 0
 
 @dataclass(slots=True)
 class Report:
-    """checked: units that were read again. faults: a line each. worst_psnr_y_db: of the outputs against their sources."""
+    """checked: units that were read again. faults: a line each."""
 
     checked: int = 0
     failed_before: int = 0
