@@ -42,7 +42,8 @@ class ManifestRow:
     source_frames: index of the source frame of every output frame, counted from the first frame shown; None means all
     of them in order. keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
     Of a unit inside a shard, offset and stored_bytes say which bytes of `file_name` are its own, padding and headers
-    included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each.
+    included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each. Of a target for the
+    1st percentile of PSNR-Y: what was asked, each CRF or JPEG quality that was tried, and what each reached.
     """
 
     id: str
@@ -105,6 +106,9 @@ class ManifestRow:
     psnr_y_min_db: float | None = None
     worst_frame: int | None = None
     ssim: float | None = None
+    target_psnr_y_p1_db: float | None = None
+    target_tried: list[float] | None = None
+    target_reached_db: list[float] | None = None
     encode_seconds: float | None = None
     cpu_seconds: float | None = None
     labels: dict[str, Any] = field(default_factory=dict)
@@ -139,6 +143,7 @@ _STRINGS = (
     "subsampling",
 )  # fmt: skip
 _BOOLS = ("source_is_vfr", "source_is_interlaced")
+_DOUBLE_LISTS = ("target_tried", "target_reached_db")
 COLUMN_NAMES = tuple(f.name for f in fields(ManifestRow) if f.name != "labels")
 COLUMNS: dict[str, str] = {
     name: _INTS.get(name)
@@ -149,6 +154,8 @@ COLUMNS: dict[str, str] = {
         if name in _BOOLS
         else "list<string>"
         if name == "warnings"
+        else "list<double>"
+        if name in _DOUBLE_LISTS
         else "double"
     )
     for name in COLUMN_NAMES
@@ -164,6 +171,8 @@ def label_column(name: str) -> str:
 def _to_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, list) and value and isinstance(value[0], float):
+        return [_to_json(item) for item in value]
     return value
 
 
@@ -173,6 +182,9 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
     for name in _DOUBLES & known.keys():
         if known[name] is not None:
             known[name] = float(known[name])
+    for name in _DOUBLE_LISTS:
+        if known.get(name) is not None:
+            known[name] = [float(item) for item in known[name]]
     known["warnings"] = list(known.get("warnings") or ())
     labels = {}
     for name, value in values.items():

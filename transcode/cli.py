@@ -29,6 +29,9 @@ from vidprep.transcode.options import (
 if TYPE_CHECKING:
     from vidprep.transcode.destination import Destination
     from vidprep.transcode.plan import Plan
+    from vidprep.transcode.sources import Unit
+
+DEFAULT_QUALITY = 90
 
 if sys.platform == "win32":
     sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
@@ -69,7 +72,9 @@ def transcode(source: Path, destination: Path, **given: Any) -> None:
     """
     from vidprep.transcode.destination import Destination
 
-    settings = _settings(given, encoder=_encoder(given), audio=given["audio"], engine=given["engine"])
+    settings = _settings(
+        given, given["crf"], "--crf", encoder=_encoder(given), audio=given["audio"], engine=given["engine"]
+    )
     _run(source, Destination(destination), settings, given, ffmpeg=_ffmpeg_for(settings, given["ffmpeg"]))
 
 
@@ -97,9 +102,13 @@ def burst(source: Path, destination: Path, **given: Any) -> None:
     from vidprep.transcode.packed import PackedDestination
 
     frames = knobs.FrameOptions(
-        given["store"], given["quality"], given["subsampling"], knobs.parse_bytes(given["shard_size"])
+        given["store"],
+        DEFAULT_QUALITY if given["quality"] is None else given["quality"],
+        given["subsampling"],
+        knobs.parse_bytes(given["shard_size"]),
     )
-    _run(source, PackedDestination(destination, frames), _settings(given, frames=frames), given)
+    settings = _settings(given, given["quality"], "--quality", frames=frames)
+    _run(source, PackedDestination(destination, frames), settings, given)
 
 
 def _run(
@@ -117,8 +126,12 @@ def _run(
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
         extension=settings.extension, progress=progress.found,
     )  # fmt: skip
-    place.check_settings(settings, overwrite=given["overwrite"])
     made_by = encoder_version(settings, ffmpeg)
+    jobs = given["jobs"] or default_jobs()
+    has_to_search = settings.target is not None and not settings.target.per_video
+    if has_to_search and not given["overwrite"] and (value := place.value_found_for(settings.target)) is not None:
+        settings, has_to_search = settings.at(value), False
+    place.check_settings(settings, overwrite=given["overwrite"])
 
     def planned() -> Plan:
         return plan(
@@ -131,6 +144,17 @@ def _run(
         return
     with place.hold():
         recovered = place.recover()
+        if has_to_search:
+            value = _shared_value(
+                settings,
+                sources.units,
+                place.house,
+                jobs=jobs,
+                ffmpeg=ffmpeg,
+                encoder_version=made_by,
+                say=progress.say,
+            )
+            settings = settings.at(value)
         todo = planned()
         place.write_settings(settings, used_versions(settings, ffmpeg))
         if recovered:
@@ -140,9 +164,24 @@ def _run(
                 f"{todo.other_versions} outputs were made by another version than {made_by}; they stay (--overwrite makes them anew)"
             )
         progress.start(len(todo.jobs) + len(todo.rejected))
-        summary = run(todo, place, jobs=given["jobs"] or default_jobs(), on_row=progress.row)
+        summary = run(todo, place, jobs=jobs, on_row=progress.row)
     progress.finish(summary)
     sys.exit(summary.exit_code)
+
+
+def _shared_value(settings: knobs.RunSettings, units: tuple[Unit, ...], house: Path, **how: Any) -> int:
+    from vidprep.transcode.target import Stopped, shared_value
+
+    try:
+        found = shared_value(settings, units, house / "probes", **how)
+    except Stopped as stopped:
+        how["say"](str(stopped))
+        sys.exit(stopped.exit_code)
+    how["say"](
+        f"{settings.knob.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
+        f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
+    )
+    return found.value
 
 
 def _encoder(given: dict[str, Any]) -> EncoderOptions:
@@ -152,7 +191,12 @@ def _encoder(given: dict[str, Any]) -> EncoderOptions:
     )  # fmt: skip
 
 
-def _settings(given: dict[str, Any], **more: Any) -> knobs.RunSettings:
+def _settings(given: dict[str, Any], value: float | None, option: str, **more: Any) -> knobs.RunSettings:
+    target = None
+    if given["target_psnr"] is not None:
+        if value is not None:
+            raise SettingsError(f"{option} and --target-psnr exclude each other; give one")
+        target = knobs.Target(given["target_psnr"], per_video=given["target_mode"] == "per-video")
     return knobs.RunSettings(
         retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None),
         scale=knobs.Scale(
@@ -160,7 +204,7 @@ def _settings(given: dict[str, Any], **more: Any) -> knobs.RunSettings:
         ),
         gate=knobs.QualityGate(given["min_psnr"], given["verify_every"]),
         limits=knobs.Limits(given["timeout"], given["max_pixels"], given["max_frames"]),
-        hdr=given["hdr"], on_damage=given["on_damage"], **more,
+        hdr=given["hdr"], on_damage=given["on_damage"], target=target, **more,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files import replacing, sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings import RunSettings, Target
 
 HOUSE = ".vidprep"
 STATE_COLUMNS = [
@@ -130,6 +130,14 @@ class Destination:
                 "was made with other settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
                 path=self.root,
             )
+
+    def value_found_for(self, target: Target | None) -> int | None:
+        """The CRF or quality that an earlier run found for this target, or None."""
+        try:
+            before = RunSettings.from_dict(json.loads((self.house / "run.json").read_text())["settings"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return int(before.knob_value) if before.target == target else None
 
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": versions}

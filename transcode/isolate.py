@@ -25,13 +25,14 @@ import pebble
 
 from vidprep.formats.errors import CrashedError, DeadlineError
 from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.job import Job, fail, new_row, run_job
+from vidprep.transcode.job import Job, discard, fail, new_row, run_job
 
 OPEN_SECONDS = 120
 LEAST_SECONDS = 300
 SECONDS_PER_SECOND = 60
 UNKNOWN_BYTES_PER_SECOND = 10_000
 VIDEOS_PER_CHILD = 1000
+TRIES = 8
 PR_SET_PDEATHSIG = 1
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
 NOT_OPENED, NOT_SAID = -1.0, -2.0
@@ -122,7 +123,7 @@ class Child:
         if claimed == NOT_OPENED:
             return OPEN_SECONDS
         length = job.unit.size_bytes / UNKNOWN_BYTES_PER_SECOND if claimed == NOT_SAID else claimed
-        return LEAST_SECONDS + SECONDS_PER_SECOND * length
+        return (LEAST_SECONDS + SECONDS_PER_SECOND * length) * (TRIES if job.settings.target else 1)
 
     def _discard(self) -> None:
         """Kill the child, and drop the pool with it: whoever dies may hold the lock of its channel."""
@@ -134,7 +135,7 @@ class Child:
     def _failed(self, job: Job, error: Exception) -> ManifestRow:
         row = new_row(job)
         fail(row, error)
-        Path(job.partial).unlink(missing_ok=True)
+        discard(job)
         return row
 
     def stop(self) -> None:

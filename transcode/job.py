@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -37,7 +37,8 @@ from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.quality import Measured
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.search import Search
+from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.versions import encoder_version
 
@@ -49,7 +50,10 @@ MAX_NOMINAL_RATE = Fraction(240)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path."""
+    """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
+
+    best: where an output waits that reaches a target, while a coarser one is tried.
+    """
 
     unit: Unit
     settings: RunSettings
@@ -57,6 +61,10 @@ class Job:
     partial: str
     attempt: int = 1
     ffmpeg: str = "ffmpeg"
+
+    @property
+    def best(self) -> str:
+        return f"{self.partial}.best"
 
 
 def new_row(job: Job) -> ManifestRow:
@@ -97,13 +105,22 @@ def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> 
     started, cpu_started = time.perf_counter(), _cpu_seconds()
     try:
         _transcode(job, row, on_open)
+        if job.settings.target is not None:
+            row = _until_target(job, row, job.settings.target)
+        _check_floor(row, job.settings)
         row.status = "ok"
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
-        Path(job.partial).unlink(missing_ok=True)
+        discard(job)
         fail(row, error)
     row.encode_seconds = time.perf_counter() - started
     row.cpu_seconds = _cpu_seconds() - cpu_started
     return row
+
+
+def discard(job: Job) -> None:
+    """Remove what a job has written so far."""
+    for path in (job.partial, job.best):
+        Path(path).unlink(missing_ok=True)
 
 
 def fail(row: ManifestRow, error: Exception) -> None:
@@ -197,10 +214,54 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
     is_whole_video = settings.frames is None and unit.start_seconds is None and unit.end_seconds is None
     if is_whole_video and (row.size_bytes or 0) > before.st_size:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {before.st_size}")
-    floor = settings.gate.min_psnr_db
-    if floor is not None and measured.quality.psnr_y_db < floor:
+
+
+def _until_target(job: Job, row: ManifestRow, target: Target) -> ManifestRow:
+    """Make the output again, finer, until its 1st percentile reaches the target; coarser too where each video has its own.
+
+    Returns the row of the one that stays, which stands under the partial name. Raises GateError when none reaches it.
+    """
+    search = Search(job.settings.knob, target.psnr_db)
+    best_row = row
+    tried: list[float] = []
+    reached: list[float] = []
+    value = job.settings.knob_value
+    while True:
+        assert row.psnr_y_p1_db is not None
+        tried.append(value)
+        reached.append(row.psnr_y_p1_db)
+        search.tell(search.knob.step_of(value), row.psnr_y_p1_db)
+        step = search.next(any_that_reaches=not target.per_video)
+        if step is None:
+            break
+        if search.knob.step_of(value) == search.best:
+            best_row = row
+            os.replace(job.partial, job.best)  # noqa: PTH105
+        value = search.knob.values[step]
+        again = replace(job, settings=job.settings.at(value))
+        row = new_row(again)
+        row.settings_digest = job.settings.digest
+        _transcode(again, row, None)
+    if search.best is None:
         raise GateError(
-            f"PSNR-Y {measured.quality.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; lower --crf", path=unit.path
+            f"the 1st percentile of PSNR-Y is {max(reached):.2f} dB at best, at {search.knob.option} "
+            f"{tried[reached.index(max(reached))]:g}; --target-psnr asks for {target.psnr_db:g}",
+            path=job.unit.path,
+        )
+    if search.knob.step_of(value) != search.best:
+        row = best_row
+        os.replace(job.best, job.partial)  # noqa: PTH105
+    Path(job.best).unlink(missing_ok=True)
+    row.target_psnr_y_p1_db, row.target_tried, row.target_reached_db = target.psnr_db, tried, reached
+    return row
+
+
+def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
+    floor = settings.gate.min_psnr_db
+    if floor is not None and row.psnr_y_db is not None and row.psnr_y_db < floor:
+        raise GateError(
+            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; lower {settings.knob.option}",
+            path=row.source,
         )
 
 

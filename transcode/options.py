@@ -138,9 +138,7 @@ STORE_OPTIONS = _options(
         show_default=True,
         help="How frames are stored.",
     ),
-    click.option(
-        "--quality", type=int, default=90, show_default=True, metavar="Q", help="Of JPEGs, 1 to 100, larger is finer."
-    ),
+    click.option("--quality", type=int, metavar="Q", help="Of JPEGs, 1 to 100, larger is finer. Default: 90."),
     click.option(
         "--subsampling",
         type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
@@ -153,6 +151,20 @@ STORE_OPTIONS = _options(
     ),
 )
 CHECK_OPTIONS = _options(
+    click.option(
+        "--target-psnr",
+        type=float,
+        metavar="DB",
+        help="Find the coarsest CRF or quality at which 99 % of the videos have a 1st percentile of PSNR-Y of DB or "
+        "more, on a sample; what is still below is made again, finer.",
+    ),
+    click.option(
+        "--target-mode",
+        type=click.Choice(("dataset", "per-video")),
+        default="dataset",
+        show_default=True,
+        help="One value for all, or one for each video.",
+    ),
     click.option("--min-psnr", type=float, metavar="DB", help="Fail outputs whose mean PSNR-Y is below."),
     click.option(
         "--verify-every",

@@ -20,7 +20,7 @@ from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.destination import Destination
 from vidprep.transcode.isolate import Child, Interrupted
-from vidprep.transcode.job import Job, fail
+from vidprep.transcode.job import Job, discard, fail
 from vidprep.transcode.plan import Plan
 
 GRACE_SECONDS = 10.0
@@ -175,7 +175,7 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
     finally:
         workers.close()
     for job in abandoned:
-        Path(job.partial).unlink(missing_ok=True)
+        discard(job)
     summary.not_started = len(plan.jobs) - finished
     try:
         destination.finish()

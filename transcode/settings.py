@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CONTAINERS, JPEG_SUBSAMPLINGS, EncoderOptions
+from vidprep.transcode.search import Knob
 
 FITS = ("pad", "crop", "stretch")
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
@@ -21,6 +22,11 @@ AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
 STORES = ("burst", "gulp", "webdataset", "tensor")
 LEAST_SHARD_BYTES = 1 << 20
+# Where a search for a CRF begins: medians over the real clips that defaults were chosen on, to within a few dB.
+DB_AT_DEFAULT = 41.0
+DB_OF_CRF_RANGE = 42.0
+USUAL_JPEG = (90, 44.0)
+DB_PER_OCTAVE = 3.5
 
 # What people write for the rates of NTSC, and what they mean.
 NTSC_RATES = {
@@ -65,6 +71,12 @@ def parse_bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
+def _jpeg_octaves(quality: int) -> float:
+    """Doublings of JPEG's quantisers from quality 100 on, as libjpeg scales them: 200 - 2q percent, below 50 5000 / q."""
+    percent = 200 - 2 * quality if quality >= 50 else 5000 / quality
+    return math.log2(max(1.0, percent))
+
+
 @dataclass(frozen=True, slots=True)
 class Retime:
     """frame_rate: constant rate of the output, frames per second; None keeps the source's own timestamps."""
@@ -106,6 +118,18 @@ class QualityGate:
             raise SettingsError(f"--min-psnr {self.min_psnr_db:g}: give a number of dB above 0, at most 100")
         if self.verify_every < 1:
             raise SettingsError(f"--verify-every {self.verify_every}: give 1 (each frame) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the 1st percentile of the PSNR-Y of every output must reach; per_video: each with a CRF of its own."""
+
+    psnr_db: float
+    per_video: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.psnr_db) and 10 <= self.psnr_db <= 80):
+            raise SettingsError(f"--target-psnr {self.psnr_db:g}: give dB from 10 to 80, such as 38")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +203,7 @@ class RunSettings:
     audio: str = "drop"
     on_damage: str = "warn"
     engine: str = "av"
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         if self.hdr is not None and self.hdr not in HDR:
@@ -187,6 +212,8 @@ class RunSettings:
             raise SettingsError(f"--on-damage {self.on_damage}: fail or warn")
         if self.engine not in ENGINES:
             raise SettingsError(f"--engine {self.engine}: not one of {', '.join(ENGINES)}")
+        if self.target is not None and self.frames is not None and not self.frames.is_coded:
+            raise SettingsError("--target-psnr: a tensor store has no loss; leave it out")
         if self.audio != "drop" and self.engine != "av":
             raise SettingsError("--audio goes with --engine av")
         box = CONTAINERS[self.encoder.container_name]
@@ -212,6 +239,32 @@ class RunSettings:
         return "frames" if self.frames else self.encoder.container_name
 
     @property
+    def knob(self) -> Knob:
+        """What the quality is set with."""
+        if self.frames is not None:
+            qualities = tuple(range(100, 0, -1))
+            return Knob("--quality", qualities, tuple(map(_jpeg_octaves, qualities)), USUAL_JPEG, DB_PER_OCTAVE)
+        finest, coarsest = (int(end) for end in self.encoder.profile.crf_range)
+        values = tuple(range(finest, coarsest + 1) if coarsest > finest else range(finest, coarsest - 1, -1))
+        usual = int(self.encoder.profile.crf_default), DB_AT_DEFAULT
+        return Knob(
+            "--crf", values, tuple(float(n) for n in range(len(values))), usual, DB_OF_CRF_RANGE / (len(values) - 1)
+        )
+
+    @property
+    def knob_value(self) -> float:
+        if self.frames is not None:
+            return self.frames.quality
+        assert self.encoder.resolved.crf is not None
+        return self.encoder.resolved.crf
+
+    def at(self, value: float) -> RunSettings:
+        """The same with another CRF or JPEG quality."""
+        if self.frames is not None:
+            return replace(self, frames=replace(self.frames, quality=int(value)))
+        return replace(self, encoder=replace(self.encoder, crf=float(value)))
+
+    @property
     def keeps_hdr(self) -> bool:
         """PQ and HLG go through untouched into 10 bits, and are tone-mapped into 8, unless --hdr says otherwise."""
         if self.hdr is not None:
@@ -235,6 +288,7 @@ class RunSettings:
             "audio": self.audio,
             "on_damage": self.on_damage,
             "engine": self.engine,
+            "target": asdict(self.target) if self.target else None,
         }
 
     @staticmethod
@@ -252,7 +306,8 @@ class RunSettings:
             return RunSettings(
                 retime=Retime(Fraction(rate) if rate else None), gate=QualityGate(**values["gate"]), hdr=values["hdr"],
                 scale=Scale(size=parse_size(size) if size else None, **scale), audio=values["audio"],
-                on_damage=values["on_damage"], engine=values["engine"], **coded,
+                on_damage=values["on_damage"], engine=values["engine"],
+                target=Target(**values["target"]) if values.get("target") else None, **coded,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError(f"the settings of the run cannot be read: {error}") from error

@@ -1,0 +1,90 @@
+"""The coarsest setting at which one video still reaches a PSNR, in few encodes: interpolated, as ab-av1 does."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+CLOSE_DB = 0.25
+LOSSLESS_DB = 100.0
+TRUSTED_LINES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What quality is set with, from the finest value (step 0) to the coarsest.
+
+    positions: of each value, on a scale along which dB falls about evenly. usual: a value, and the 1st percentile of PSNR-Y
+    that a video has there as a rule. slope: dB lost from one position to the next, as a rule.
+    """
+
+    option: str
+    values: tuple[int, ...]
+    positions: tuple[float, ...]
+    usual: tuple[int, float]
+    slope: float
+
+    def step_at(self, position: float) -> int:
+        """The coarsest step that is not coarser than a position; the finest when all are."""
+        return max(0, bisect_right(self.positions, position) - 1)
+
+    def step_of(self, value: float) -> int:
+        return min(range(len(self.values)), key=lambda step: abs(self.values[step] - value))
+
+    def guess(self, floor_db: float) -> int:
+        """The step to begin with."""
+        value, db = self.usual
+        return self.step_at(self.positions[self.step_of(value)] + (db - floor_db) / self.slope)
+
+
+@dataclass(slots=True)
+class Search:
+    """What was tried for one video, and what to try next. known: dB by step."""
+
+    knob: Knob
+    floor_db: float
+    known: dict[int, float] = field(default_factory=dict)
+
+    def tell(self, step: int, db: float) -> None:
+        self.known[step] = min(db, LOSSLESS_DB)
+
+    @property
+    def best(self) -> int | None:
+        """The coarsest step that was seen to reach the floor."""
+        return max((step for step, db in self.known.items() if db >= self.floor_db), default=None)
+
+    @property
+    def first_miss(self) -> int | None:
+        """The finest step that was seen to miss the floor, of those coarser than `best`."""
+        best = -1 if self.best is None else self.best
+        return min((step for step in self.known if step > best), default=None)
+
+    def crossing(self) -> float:
+        """The position where the line through the two tries that matter most falls below the floor; the middle of two
+        that have one on each side, when lines have led astray too often."""
+        at = self.knob.positions
+        best, miss = self.best, self.first_miss
+        if best is not None and miss is not None:
+            one, other = best, miss
+        else:
+            one, *others = sorted(self.known, key=lambda step: abs(self.known[step] - self.floor_db))
+            other = others[0] if others else one
+        if best is not None and miss is not None and len(self.known) > TRUSTED_LINES:
+            return (at[best] + at[miss]) / 2
+        slope = self.knob.slope
+        if one != other:
+            slope = max(slope / 4, (self.known[one] - self.known[other]) / (at[other] - at[one]))
+        return at[one] + (self.known[one] - self.floor_db) / slope
+
+    def next(self, *, any_that_reaches: bool = False) -> int | None:
+        """The step to try, or None: when `best` is good enough, or the finest step misses.
+
+        any_that_reaches: stop at the first that reaches the floor, else go on until no coarser one does, or until it
+        is closer than 0.25 dB.
+        """
+        best, miss = self.best, self.first_miss
+        low = 0 if best is None else best + 1
+        high = len(self.knob.values) - 1 if miss is None else miss - 1
+        if low > high or (best is not None and (any_that_reaches or self.known[best] - self.floor_db < CLOSE_DB)):
+            return None
+        return min(high, max(low, self.knob.step_at(self.crossing())))
