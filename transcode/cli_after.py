@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import click
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import Command
+from vidprep.transcode.progress import printable
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
@@ -19,29 +21,66 @@ EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 @click.option(
     "--sample", type=click.IntRange(min=1), metavar="N", help="Read only N units again, the same ones each time."
 )
+@click.option(
+    "--cross-check",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="K",
+    help="With SRC: score so many videos by the ffmpeg command as well; both must agree.",
+)
+@click.option("--vmaf", is_flag=True, help="With SRC: score every video by libvmaf too, in the ffmpeg command.")
+@click.option(
+    "--seek-check",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="K random seeks in each video, in PyAV and each of torchcodec, decord and OpenCV that is installed.",
+)
+@click.option("--ffmpeg", metavar="PATH", help="Of --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Units at a time. Default: one per core.")
-def validate(paths: tuple[Path, ...], sample: int | None, jobs: int | None) -> None:
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def validate(
+    paths: tuple[Path, ...], sample: int | None, cross_check: int, vmaf: bool, seek_check: int | None,
+    ffmpeg: str | None, jobs: int | None, quiet: bool,
+) -> None:  # fmt: skip
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
 
     With SRC (what the run was given), frames are made anew from the sources, compared and scored. A line for each fault on
-    stdout, with file and offset.
+    stdout, with file and offset; what was measured goes to DST/validation.parquet. Interrupted, the same command goes on.
 
     \b
-    Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage.
+    Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage, 130 interrupted.
     """
+    from tqdm import tqdm
+
     from vidprep.transcode.run import default_jobs
     from vidprep.transcode.sources import find_sources
+    from vidprep.transcode.validate import Wanted
     from vidprep.transcode.validate import validate as check
 
     if len(paths) > 2:
         raise click.UsageError("give a destination, or its sources and the destination")
     *given, destination = paths
     sources = {unit.id: unit for unit in find_sources(given[0], destination).units} if given else None
-    report = check(destination, sources, sample=sample, jobs=jobs or default_jobs(), on_fault=click.echo)
-    click.echo(
-        f"vidprep: {report.checked} units read again, {len(report.faults)} faults; {report.failed_before} had failed in the run",
-        err=True,
-    )
+    wanted = Wanted(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
+    with tqdm(unit="video", disable=True if quiet else None, file=sys.stderr, smoothing=0.1) as bar:
+        report = check(
+            destination, sources, wanted, jobs=jobs or default_jobs(), on_fault=lambda text: click.echo(printable(text)),
+            on_start=bar.reset, on_unit=bar.update,
+        )  # fmt: skip
+    say = partial(click.echo, err=True)
+    for name, seeks in report.seeks.items():
+        unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
+        say(f"vidprep: {name}: {seeks.tried} seeks, {seeks.wrong} to another picture than in order{unread}")
+    parts = [f"{report.checked} units read again", f"{len(report.faults)} faults"]
+    parts += [f"{report.resumed} of the units by the check that was interrupted"] if report.resumed else []
+    parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
+    parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []
+    say(f"vidprep: {', '.join(parts)}")
+    if report.ffmpeg_failed:
+        say(f"vidprep: the ffmpeg command could not score every video; the first: {printable(report.ffmpeg_failed)}")
+    if report.unwritten:
+        say(f"vidprep: nothing was recorded: {report.unwritten}")
     sys.exit(1 if report.faults else 0)
 
 

@@ -7,13 +7,16 @@ has, and as an independent witness. What it wrote is then measured in a second p
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -72,6 +75,14 @@ def has_encoder(binary: str, encoder: str) -> bool:
     return any(line.split()[1:2] == [encoder] for line in told.splitlines())
 
 
+def has_filter(binary: str, name: str) -> bool:
+    """Whether this ffmpeg was built with the filter."""
+    told = subprocess.run(
+        [binary, "-hide_banner", "-filters"], capture_output=True, text=True, timeout=30, check=False
+    ).stdout
+    return any(line.split()[1:2] == [name] for line in told.splitlines())
+
+
 def filter_chain(
     picture: Picture, info: VideoInfo, settings: RunSettings, start: Fraction | None, end: Fraction | None
 ) -> str:
@@ -110,9 +121,7 @@ def build_command(
 
     options = settings.encoder
     box = CONTAINERS[options.container_name]
-    reading = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels} | READ_OPTIONS
-    if info.has_alpha_layer:
-        reading["c:v"] = info.decoder
+    reading = _reading(info, settings)
     writing: dict[str, object] = {
         "map": f"0:{info.stream_index}",
         "vf": filter_chain(picture, info, settings, start, end),
@@ -142,6 +151,12 @@ def build_command(
     return [str(part) for part in command]
 
 
+def _reading(info: VideoInfo, settings: RunSettings) -> dict[str, object]:
+    """The options that the source is opened with."""
+    reading: dict[str, object] = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels}
+    return reading | READ_OPTIONS | ({"c:v": info.decoder} if info.has_alpha_layer else {})
+
+
 def _timescale(time_base: Fraction) -> int:
     """Ticks per second that hold the time base exactly, at least 10000 as the mp4 muxer would choose."""
     scale = time_base.denominator
@@ -150,8 +165,8 @@ def _timescale(time_base: Fraction) -> int:
     return scale
 
 
-def run_ffmpeg(command: list[str], path: str) -> None:
-    """Run it to the end. Its stderr goes to a file, so it never blocks; the end of it is kept.
+def run_ffmpeg(command: list[str], path: str) -> str:
+    """Run it to the end. Its stderr goes to a file, so it never blocks; the end of it is returned.
 
     Raises FfmpegError with command and stderr tail, DiskFullError when that says there is no room.
     """
@@ -173,6 +188,7 @@ def run_ffmpeg(command: list[str], path: str) -> None:
             raise DiskFullError("ffmpeg found no room left", path=path)
         last = " | ".join(tail.splitlines()[-3:]) or "it said nothing"
         raise FfmpegError(f"ffmpeg ended with {done.returncode}: {last}", command=command, stderr_tail=tail, path=path)
+    return tail
 
 
 def _die_with_parent() -> None:
@@ -212,3 +228,39 @@ def measure_file(
             return verifier.finish()
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CliScores:
+    """By ffmpeg's own filters, over all frames. vmaf, vmaf_min: mean and minimum, None when it was not asked."""
+
+    psnr_y_db: float
+    vmaf: float | None = None
+    vmaf_min: float | None = None
+
+
+def score_with_ffmpeg(
+    binary: str, source: str, made: Path, picture: Picture, info: VideoInfo, settings: RunSettings,
+    start: Fraction | None, end: Fraction | None, *, vmaf: bool,
+) -> CliScores:  # fmt: skip
+    """An output against its source, n-th frame with n-th, by one ffmpeg command. Raises FfmpegError."""
+    counted = f"format={settings.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "vmaf.json"
+        graph = (
+            f"[0:{info.stream_index}]{filter_chain(picture, info, settings, start, end)},{counted},split[due][again];"
+        )
+        graph += f"[1:v:0]{counted}[made];[made][due]psnr[scored];[scored][again]"
+        graph += f"libvmaf=log_fmt=json:log_path={report}" if vmaf else "ssim"
+        command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]
+        for name, value in _reading(info, settings).items():
+            command += [f"-{name}"] if value is None else [f"-{name}", str(value)]
+        command += ["-i", file_url(source), "-threads", "1", "-i", file_url(made)]
+        command += ["-filter_complex", graph, "-an", "-sn", "-dn", "-f", "null", "-"]
+        told = re.findall(r"PSNR y:(\S+)", run_ffmpeg(command, source))
+        if not told:
+            raise FfmpegError("ffmpeg told no PSNR", command=command, stderr_tail="", path=source)
+        if not vmaf:
+            return CliScores(float(told[-1]))
+        pooled = json.loads(report.read_bytes())["pooled_metrics"]["vmaf"]
+        return CliScores(float(told[-1]), pooled["mean"], pooled["min"])

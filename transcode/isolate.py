@@ -174,10 +174,15 @@ def _tell_length(seconds: float | None) -> None:
 
 
 def _start_child(parent: int, claimed: Any) -> None:
-    """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
     global _claimed_here
     _claimed_here = claimed
+    die_with_parent(parent)
+
+
+def die_with_parent(parent: int) -> None:
+    """In a child: die at once when told to, and with the parent, and be the first to go when memory runs out."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

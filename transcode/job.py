@@ -156,7 +156,7 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
         if on_open is not None:
             on_open(info.duration_seconds)
         _describe_header(row, info)
-        start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
+        start, end = exact_seconds(unit.start_seconds), exact_seconds(unit.end_seconds)
         painter, output, timed = output_frames(source, unit, settings, facts)
         _describe_picture(row, painter, output)
         row.warnings.extend(painter.picture.said)
@@ -270,7 +270,7 @@ def output_frames(
 ) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:
     """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come."""
     info = source.info
-    start, end = _exact(unit.start_seconds), _exact(unit.end_seconds)
+    start, end = exact_seconds(unit.start_seconds), exact_seconds(unit.end_seconds)
     decoded = source_frames(source, facts, start=start, end=end, max_frames=settings.limits.max_frames)
     first = next(decoded)
     facts.first_pts = first.pts
@@ -286,7 +286,7 @@ def _stat(path: str) -> os.stat_result:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from error
 
 
-def _exact(seconds: float | None) -> Fraction | None:
+def exact_seconds(seconds: float | None) -> Fraction | None:
     """The decimal that was written: 0.04 means 1/25, not the float below it."""
     return None if seconds is None else Fraction(repr(float(seconds)))
 

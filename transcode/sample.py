@@ -1,17 +1,28 @@
-"""A few sources that stand for all."""
+"""A few that stand for all."""
 
 from __future__ import annotations
 
-from vidprep.transcode.sources import Unit
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 
-def choose(units: tuple[Unit, ...], count: int) -> tuple[Unit, ...]:
-    """`count` of the units, all when there are fewer; the same ones each time.
+class Sized(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def size_bytes(self) -> int | None: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+def choose(items: Sequence[T], count: int) -> tuple[T, ...]:
+    """`count` of the sources or rows, all when there are fewer; the same ones each time.
 
     Systematic: ordered by folder and then by size, every n-th is taken, so that folders and sizes are there in
     proportion.
     """
-    ordered = sorted(units, key=lambda unit: (unit.id.rpartition("/")[0], unit.size_bytes, unit.id))
+    ordered = sorted(items, key=lambda item: (item.id.rpartition("/")[0], item.size_bytes or 0, item.id))
     if count >= len(ordered):
         return tuple(ordered)
     return tuple(ordered[(2 * n + 1) * len(ordered) // (2 * count)] for n in range(count))

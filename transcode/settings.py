@@ -280,16 +280,20 @@ class RunSettings:
             "encoder": self.encoder.as_dict(),
             "library_options": self.encoder.library_options(),
         }  # fmt: skip
-        return coded | {
-            "frame_rate": str(rate) if rate else None,
-            "scale": scale,
-            "gate": asdict(self.gate),
-            "hdr": "keep" if self.keeps_hdr else "sdr",
-            "audio": self.audio,
-            "on_damage": self.on_damage,
-            "engine": self.engine,
-            "target": asdict(self.target) if self.target else None,
-        }
+        target = {"target": asdict(self.target)} if self.target else {}
+        return (
+            coded
+            | target
+            | {
+                "frame_rate": str(rate) if rate else None,
+                "scale": scale,
+                "gate": asdict(self.gate),
+                "hdr": "keep" if self.keeps_hdr else "sdr",
+                "audio": self.audio,
+                "on_damage": self.on_damage,
+                "engine": self.engine,
+            }
+        )
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> RunSettings:

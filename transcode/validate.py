@@ -1,71 +1,118 @@
 """A finished destination against what its manifest says of it, and against its sources when they are given.
 
-Nothing of the run that made it is trusted: bytes, checksums, layouts, keyframes and times are read again, every frame is
-decoded, and with the sources the frames are made anew and scored. One line for each fault: file, offset or frame, why.
+One child process for each core reads units again (check_unit.py), after the structure (check_store.py). What was checked is
+journalled, so that a check that was interrupted goes on; in the end it stands in DST/validation.parquet.
+
+DST/.vidprep/validation.jsonl   first what is being checked, then a line for each unit that passed
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import random
-import zlib
-from collections import defaultdict
+import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from fractions import Fraction
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-import av
-import numpy as np
 import pebble
-import simplejpeg
-from av.error import FFmpegError as AvError
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from vidprep.formats.errors import CrashedError, StoreError, VidprepError
-from vidprep.formats.files import sha256_of
-from vidprep.formats.frame_index import FrameIndex, IndexedVideo
-from vidprep.formats.jpeg import jpeg_coder
-from vidprep.formats.layouts import LAYOUTS, indexed_video
+from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.files import replacing
+from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
-from vidprep.formats.model import rescale
-from vidprep.formats.shards import Layout
-from vidprep.formats.video import READ_OPTIONS, Source, file_url
-from vidprep.transcode.ffmpeg_run import measure_file
-from vidprep.transcode.frames import SourceFacts
-from vidprep.transcode.job import output_frames
-from vidprep.transcode.metrics import FrameScorer, QualitySums
+from vidprep.transcode.check_store import faults_of_store, files_without_row
+from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
+from vidprep.transcode.destination import HOUSE
+from vidprep.transcode.ffmpeg_run import find_ffmpeg, has_filter
+from vidprep.transcode.isolate import LEAST_SECONDS, SECONDS_PER_SECOND, die_with_parent
+from vidprep.transcode.loaders import installed
+from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
 
-SAME_DB = 0.01
-SEED = 0
+VALIDATION_NAME = "validation.parquet"
+QUEUED_PER_JOB = 4
+SEEKS = [
+    ("loader", pa.string()),
+    ("tried", pa.int32()),
+    ("wrong", pa.int32()),
+    ("unread", pa.int32()),
+    ("reason", pa.string()),
+]
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()), ("file_name", pa.string()), ("faults", pa.list_(pa.string())), ("psnr_y_db", pa.float64()),
+        ("psnr_yuv_db", pa.float64()), ("psnr_y_p1_db", pa.float64()), ("ssim", pa.float64()),
+        ("ffmpeg_psnr_y_db", pa.float64()), ("ffmpeg_failed", pa.string()), ("vmaf", pa.float64()), ("vmaf_min", pa.float64()),
+        ("seeks", pa.list_(pa.struct(SEEKS))), ("seconds", pa.float64()),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to check. sample: so many units, None for all. cross_check: so many are scored by the ffmpeg command too.
+
+    vmaf: all are, with libvmaf. seeks: so many random seeks in each video, in every loader that is installed.
+    """
+
+    sample: int | None = None
+    cross_check: int = 0
+    vmaf: bool = False
+    seeks: int = 0
+    ffmpeg: str | None = None
 
 
 @dataclass(slots=True)
 class Report:
-    """checked: units that were read again. faults: a line each."""
+    """checked: units that were read again, of them `resumed` by a check before. faults: a line each.
+
+    ffmpeg_failed: why the ffmpeg command could not score one. unwritten: why nothing could be recorded in the destination.
+    """
 
     checked: int = 0
+    resumed: int = 0
     failed_before: int = 0
+    cross_checked: int = 0
+    ffmpeg_failed: str | None = None
     faults: list[str] = field(default_factory=list)
+    seeks: dict[str, Seeks] = field(default_factory=dict)
+    unwritten: str | None = None
+
+    def add(self, done: Checked) -> None:
+        self.checked += 1
+        self.cross_checked += done.ffmpeg_psnr_y_db is not None
+        self.ffmpeg_failed = self.ffmpeg_failed or done.ffmpeg_failed
+        for name, seeks in done.seeks.items():
+            total = self.seeks.setdefault(name, Seeks())
+            total.tried += seeks.tried
+            total.wrong += seeks.wrong
+            total.unread += seeks.unread
+            total.reason = total.reason or seeks.reason
 
 
 def validate(
     destination: Path,
     sources: dict[str, Unit] | None,
+    wanted: Wanted,
     *,
-    sample: int | None,
     jobs: int,
     on_fault: Callable[[str], None],
+    on_start: Callable[[int], None] = lambda _count: None,
+    on_unit: Callable[[], object] = lambda: None,
 ) -> Report:
-    """Check the structure, and every unit or `sample` of them. sources: units by id, to make the frames anew.
+    """Check the structure, then units. sources: units by id, to make the frames anew.
 
-    on_fault: called with every fault as it is found. Raises ManifestError, SettingsError, StoreError.
+    on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
+    Raises ManifestError, MissingError, SettingsError, StoreError.
     """
     settings = _settings_of(destination)
+    if (destination / HOUSE / "journal.jsonl").exists():
+        raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
     rows = {row.id: row for row in read_rows(destination)}
     if not rows:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
@@ -78,214 +125,158 @@ def validate(
             on_fault(fault)
 
     layout = LAYOUTS[settings.frames.store] if settings.frames else None
-    tell(_faults_of_store(destination, layout, good) if layout else _files_without_row(destination, good))
-    chosen = good if sample is None or sample >= len(good) else random.Random(SEED).sample(good, sample)
-    with pebble.ProcessPool(max_workers=jobs) as pool:
-        waiting = []
-        for row in chosen:
-            unit = sources.get(row.id) if sources is not None else None
-            if sources is not None and unit is None:
-                tell([f"{row.id}: its source is not among those given"])
-            waiting.append((row, pool.schedule(faults_of_unit, args=(destination, row, settings, unit))))
-        for row, future in waiting:
-            try:
-                tell(future.result())
-            except pebble.ProcessExpired as error:
-                tell(
-                    [
-                        f"{row.file_name}: {row.id}: {CrashedError.__name__}: reading it killed its process ({error.exitcode})"
-                    ]
-                )
-            report.checked += 1
+    tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
+    checks = _checks(destination, good, settings, sources, wanted)
+    if sources is not None:
+        tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
+    journal = _Journal(destination, json.dumps([asdict(wanted), settings.digest, sources is not None]))
+    results = [done for check in checks if (done := journal.passed(check)) is not None]
+    for done in results:
+        report.add(done)
+    report.resumed = len(results)
+    known = {done.id for done in results}
+    todo = [check for check in checks if check.row.id not in known]
+    on_start(len(todo))
+    try:
+        journal.begin(results)
+    except OSError as error:
+        report.unwritten = f"{destination} cannot be written ({error.strerror})"
+    for done in _in_children(todo, jobs):
+        tell(done.faults)
+        report.add(done)
+        results.append(done)
+        if report.unwritten is None:
+            journal.append(done)
+        on_unit()
+    if report.unwritten is None:
+        _write(destination, results)
+        journal.path.unlink()
     return report
 
 
 def _settings_of(destination: Path) -> RunSettings:
-    path = destination / ".vidprep" / "run.json"
+    path = destination / HOUSE / "run.json"
     try:
         return RunSettings.from_dict(json.loads(path.read_bytes())["settings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
 
 
-# ------------------------------------------------------------------------------------------------ one unit
-
-
-def faults_of_unit(destination: Path, row: ManifestRow, settings: RunSettings, unit: Unit | None) -> list[str]:
-    """Everything that is wrong with one unit. unit: its source, when it is to be compared with it."""
-    path = destination / row.file_name
-    try:
-        faults = list(_faults_of_frames(path, row, settings) if settings.frames else _faults_of_video(path, row))
-        if unit is not None and not faults:
-            faults += _faults_against_source(path, row, settings, unit)
-    except (VidprepError, AvError, OSError, ValueError) as error:
-        faults = [f"does not read: {error}"]
-    return [f"{path}: {row.id}: {fault}" for fault in faults]
-
-
-def _faults_of_video(path: Path, row: ManifestRow) -> Iterator[str]:
-    size = path.stat().st_size
-    if size != row.size_bytes:
-        yield f"is {size} bytes long, {row.size_bytes} were written"
-    elif sha256_of(path) != row.sha256:
-        yield "its SHA-256 is another than was written"
-    with av.open(file_url(path), "r", options=READ_OPTIONS) as container:
-        stream = container.streams.video[0]
-        stream.thread_count = 1
-        shown = sorted((p.pts or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
-        keyframes = [number for number, (_, is_keyframe) in enumerate(shown) if is_keyframe]
-        if keyframes != row.keyframes:
-            wrong = min(set(keyframes) ^ set(row.keyframes or ()))
-            yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, the manifest says otherwise"
-        if row.pts is not None and row.time_base_num and row.time_base_den and stream.time_base:
-            base = Fraction(row.time_base_num, row.time_base_den)
-            if [pts for pts, _ in shown] != [rescale(pts, base, stream.time_base) for pts in row.pts]:
-                yield "its frames have other times than the manifest says"
-        container.seek(0)
-        sizes = [(frame.width, frame.height) for frame in container.decode(stream)]
-        if len(sizes) != row.num_frames:
-            yield f"{len(sizes)} frames decode, {row.num_frames} were written"
-        for number, (width, height) in enumerate(sizes):
-            if (width, height) != (row.width, row.height):
-                yield f"frame {number} is {width}x{height}, {row.width}x{row.height} was written"
-                break
-
-
-def _faults_of_frames(path: Path, row: ManifestRow, settings: RunSettings) -> Iterator[str]:
-    assert settings.frames is not None
-    layout = LAYOUTS[settings.frames.store]
-    frames, complete = _stored(path, row, layout)
-    for number, (data, crc32, offset) in enumerate(
-        zip(frames, row.frame_crc32 or (), layout.offsets(row), strict=True)
-    ):
-        if zlib.crc32(data) != crc32:
-            yield f"frame {number} at offset {offset} is damaged: its checksum does not hold"
-        elif settings.frames.is_coded:
-            try:
-                height, width, *_ = simplejpeg.decode_jpeg_header(data)
-                simplejpeg.decode_jpeg(data)
-                if (width, height) != (row.width, row.height):
-                    yield f"frame {number} at offset {offset} is {width}x{height}, {row.width}x{row.height} was written"
-            except ValueError as error:
-                yield f"frame {number} at offset {offset} does not decode: {error}"
-    if hashlib.sha256(b"".join(frames)).hexdigest() != row.sha256:
-        yield f"the SHA-256 of its frames from offset {row.offset} is another than was written"
-    elif complete != b"".join(layout.pieces(row, io.BytesIO(b"".join(frames)))):
-        yield f"between its frames, from offset {row.offset}, stands something else than was written"
-
-
-def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], bytes]:
-    """The frames of a unit, and all its bytes in the shard."""
-    assert row.offset is not None and row.stored_bytes is not None
-    with path.open("rb") as shard:
-        shard.seek(row.offset)
-        complete = shard.read(row.stored_bytes)
-    if len(complete) != row.stored_bytes:
-        raise StoreError(
-            f"the shard ends at byte {row.offset + len(complete)}; it goes on to {row.offset + row.stored_bytes}"
+def _checks(
+    destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, wanted: Wanted
+) -> list[Check]:
+    chosen = rows if wanted.sample is None else choose(rows, wanted.sample)
+    if (wanted.vmaf or wanted.seeks) and settings.frames is not None:
+        raise SettingsError("--vmaf and --seek-check are for encoded videos; this destination holds frames one by one")
+    if wanted.vmaf and sources is None:
+        raise SettingsError("--vmaf compares with the sources; give SRC too")
+    loaders = tuple(installed()) if wanted.seeks else ()
+    ffmpeg, crossed = "", set[str]()
+    if sources is not None and settings.frames is None and (wanted.vmaf or wanted.cross_check):
+        ffmpeg = _witness(wanted.ffmpeg, vmaf=wanted.vmaf)
+        crossed = {row.id for row in (chosen if wanted.vmaf else choose(chosen, wanted.cross_check))}
+    return [
+        Check(
+            destination, row, settings, sources.get(row.id) if sources is not None else None,
+            ffmpeg=ffmpeg if row.id in crossed else "", vmaf=wanted.vmaf, seeks=wanted.seeks, loaders=loaders,
         )
-    begins = [offset - row.offset for offset in layout.offsets(row)]
-    return [complete[at : at + size] for at, size in zip(begins, row.frame_sizes or (), strict=True)], complete
+        for row in chosen
+    ]  # fmt: skip
 
 
-def _faults_against_source(path: Path, row: ManifestRow, settings: RunSettings, unit: Unit) -> list[str]:
-    """The frames made anew from the source, against those that are stored."""
-    facts = SourceFacts()
-    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        painter, output, timed = output_frames(source, unit, settings, facts)
-        if settings.frames is None:
-            quality = measure_file(settings, path, output, painter, timed, []).quality
-        else:
-            frames, _ = _stored(path, row, LAYOUTS[settings.frames.store])
-            sums = QualitySums()
-            scorer = FrameScorer(output.size, output.pixel_format, output.colour)
-            coder = jpeg_coder(settings.frames.quality)
-            count = 0
-            for number, item in enumerate(timed):
-                painted = painter.paint(item.frame)
-                if number >= len(frames):
-                    return [f"holds {len(frames)} frames, its source makes more"]
-                if settings.frames.is_coded and number % settings.gate.verify_every == 0:
-                    sums.add(number, scorer.score(painted, coder.decode(frames[number], painted)))
-                elif not settings.frames.is_coded and painted.to_ndarray().tobytes() != frames[number]:
-                    return [f"frame {number} is another than its source makes"]
-                count = number + 1
-            if count != len(frames):
-                return [f"holds {len(frames)} frames, its source makes {count}"]
-            if not settings.frames.is_coded:
-                return []
-            quality = sums.report(255)
-    found, due = quality.psnr_y_db, row.psnr_y_db
-    if due is None or not (found == due or abs(found - due) <= SAME_DB):
-        return [f"PSNR-Y against its source is {found:.3f} dB, the manifest says {due}"]
-    return []
+def _witness(asked: str | None, *, vmaf: bool) -> str:
+    """The ffmpeg asked for, else the one in imageio-ffmpeg: it is of an age with the libraries in PyAV, and older ones paint
+    some sources otherwise. Raises MissingError."""
+    import imageio_ffmpeg
+
+    binary = find_ffmpeg(asked or os.environ.get("VIDPREP_FFMPEG") or imageio_ffmpeg.get_ffmpeg_exe())
+    if vmaf and not has_filter(binary, "libvmaf"):
+        raise MissingError(f"--vmaf: {binary} was built without libvmaf; give --ffmpeg the path of one that has it")
+    return binary
 
 
-# ------------------------------------------------------------------------------------------------ the structure
+def _in_children(checks: list[Check], jobs: int) -> Iterator[Checked]:
+    """What came out of each, as they end. A unit that kills the process that reads it, or never ends, is a fault."""
+    if not checks:
+        return
+    pool = pebble.ProcessPool(
+        max_workers=min(jobs, len(checks)), initializer=die_with_parent, initargs=(os.getpid(),),
+        context=multiprocessing.get_context("spawn"),
+    )  # fmt: skip
+    rest = iter(checks)
+    running: dict[Future[Checked], Check] = {}
+    try:
+        while True:
+            while len(running) < jobs * QUEUED_PER_JOB and (check := next(rest, None)) is not None:
+                running[pool.schedule(check_unit, args=(check,), timeout=_seconds_allowed(check))] = check
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield _result(future, running.pop(future))
+    finally:
+        pool.stop()
+        pool.join()
 
 
-def _files_without_row(destination: Path, rows: list[ManifestRow]) -> Iterator[str]:
-    known = {row.file_name for row in rows}
-    suffixes = {Path(name).suffix for name in known}
-    for path in sorted(destination.rglob("*")):
-        name = path.relative_to(destination).as_posix()
-        if path.is_file() and path.suffix in suffixes and not name.startswith(".vidprep/") and name not in known:
-            yield f"{path}: no row of the manifest speaks of it"
+def _seconds_allowed(check: Check) -> float:
+    row = check.row
+    seconds = max(row.source_duration_seconds or 0.0, (row.num_frames or 0) / 25)
+    return LEAST_SECONDS + SECONDS_PER_SECOND * seconds
 
 
-def _faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) -> Iterator[str]:
-    spans: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-    for row in rows:
-        spans[row.file_name].append((row.offset or 0, row.stored_bytes or 0, row.id))
-    for path in sorted(destination.iterdir()):
-        if layout.shard_number(path.name) is not None and path.name not in spans:
-            yield f"{path}: no row of the manifest speaks of it"
-    for name, units in sorted(spans.items()):
-        end = 0
-        for offset, size, id_ in sorted(units):
-            if offset != end:
-                yield f"{destination / name}: {id_}: begins at offset {offset}, the unit before it ends at {end}"
-            end = offset + size
-        data = (destination / name).open("rb") if (destination / name).is_file() else None
-        if data is None:
-            yield f"{destination / name}: is not there"
-            continue
-        with data:
-            data.seek(end)
-            if data.read() != layout.tail:
-                yield f"{destination / name}: from offset {end} stands something else than the end of a shard"
-    yield from _faults_of_index(destination, layout, rows)
+def _result(future: Future[Checked], check: Check) -> Checked:
+    row = check.row
+    try:
+        return future.result()
+    except pebble.ProcessExpired as error:
+        why = f"reading it killed the process ({error})"
+    except TimeoutError:
+        why = f"reading it took over {_seconds_allowed(check):.0f} s and was stopped"
+    return Checked(row.id, row.file_name, faults=[f"{check.destination / row.file_name}: {row.id}: {why}"])
 
 
-def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow]) -> Iterator[str]:
-    """The files that say where frames lie, against the manifest."""
-    if layout.name == "gulp":
-        found: dict[str, Any] = {}
-        for path in sorted(destination.glob("*.gmeta")):
-            try:
-                found |= {id_: entry["frame_info"] for id_, entry in json.loads(path.read_bytes()).items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                yield f"{path}: is damaged: {error}"
-        for row in rows:
-            sizes = row.frame_sizes or ()
-            due = [[at, -size % 4, size + -size % 4] for at, size in zip(layout.offsets(row), sizes, strict=True)]
-            if found.pop(row.id, None) != due:
-                yield f"{destination}/*.gmeta: {row.id}: its frames are said to lie elsewhere than the manifest says"
-        yield from (f"{destination}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
-    elif layout.name in ("burst", "tensor"):
+class _Journal:
+    """Units that passed. It is taken up only by a check of the same things, and only for files that are as they were."""
+
+    def __init__(self, destination: Path, wanted: str) -> None:
+        self.path = destination / HOUSE / "validation.jsonl"
+        self._destination = destination
+        self._wanted = wanted
+        self._passed: dict[str, Checked] = {}
         try:
-            index = FrameIndex(destination, layout.name)
-            indexed = {video.id: video for video in index.videos()}
-        except StoreError as error:
-            yield str(error)
+            first, *lines = self.path.read_text().splitlines()
+        except (OSError, ValueError):
             return
-        for row in rows:
-            video, due_video = indexed.pop(row.id, None), indexed_video(row, layout.offsets(row))
-            if video is None or not _same(video, due_video):
-                yield f"{index.path}: {row.id}: its row says something else than the manifest"
-        yield from (f"{index.path}: {id_}: is not in the manifest" for id_ in indexed)
+        if first != wanted:
+            return
+        for line in lines:
+            try:
+                values = json.loads(line)
+                values["seeks"] = {name: Seeks(**seeks) for name, seeks in values["seeks"].items()}
+                done = Checked(**values)
+            except (ValueError, TypeError, KeyError):
+                continue  # torn by a kill
+            self._passed[done.id] = done
+
+    def passed(self, check: Check) -> Checked | None:
+        done = self._passed.get(check.row.id)
+        return done if done is not None and done.read_as == check.read_as() else None
+
+    def begin(self, passed: list[Checked]) -> None:
+        lines = [self._wanted, *(json.dumps(asdict(done)) for done in passed)]
+        with replacing(self.path) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def append(self, done: Checked) -> None:
+        if not done.faults:
+            with self.path.open("a") as file:
+                file.write(json.dumps(asdict(done)) + "\n")
 
 
-def _same(one: IndexedVideo, other: IndexedVideo) -> bool:
-    pairs = ((getattr(one, part.name), getattr(other, part.name)) for part in fields(IndexedVideo))
-    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+def _write(destination: Path, results: list[Checked]) -> None:
+    def values(done: Checked) -> dict[str, object]:
+        return asdict(done) | {"seeks": [{"loader": name} | asdict(seeks) for name, seeks in done.seeks.items()]}
+
+    table = pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
+    with replacing(destination / VALIDATION_NAME) as file:
+        pq.write_table(table, file)

@@ -19,6 +19,7 @@ from vidprep.transcode.settings import (
     Retime,
     RunSettings,
     Scale,
+    Target,
     parse_rate,
     parse_size,
 )
@@ -108,6 +109,9 @@ CHANGES: dict[str, RunSettings] = {
     "store": replace(PLAIN, frames=FrameOptions(store="gulp")),
     "quality": replace(PLAIN, frames=FrameOptions(quality=91)),
     "subsampling": replace(PLAIN, frames=FrameOptions(subsampling="444")),
+    "target": replace(PLAIN, target=Target(38.0)),
+    "psnr_db": replace(PLAIN, target=Target(40.0)),
+    "per_video": replace(PLAIN, target=Target(38.0, per_video=True)),
 }
 
 
@@ -118,7 +122,9 @@ def test_every_setting_that_decides_an_output_changes_the_digest():
 
 def test_no_setting_is_forgotten_by_the_test_above():
     every = {
-        field.name for kind in (EncoderOptions, Retime, Scale, QualityGate, FrameOptions) for field in fields(kind)
+        field.name
+        for kind in (EncoderOptions, Retime, Scale, QualityGate, FrameOptions, Target)
+        for field in fields(kind)
     }
     every |= {field.name for field in fields(RunSettings)}
     every -= {"retime", "scale", "gate", "limits", "shard_bytes"}

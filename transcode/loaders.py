@@ -1,0 +1,157 @@
+"""Other people's ways to read a video, one interface: the frames in order, and a frame by its number.
+
+They bring libraries of their own and are imported when they are asked for. What is not installed is not there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.errors import ReadError
+from vidprep.formats.video import READ_OPTIONS, file_url
+
+Picture = npt.NDArray[np.uint8]
+
+
+class Loader(ABC):
+    """One opened video. Pictures are (H, W, 3) uint8 RGB. Raises ReadError, and what the library raises."""
+
+    package: str
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def in_order(self) -> Iterator[Picture]:
+        """All frames, from the first, by a reader of its own."""
+
+    @abstractmethod
+    def at(self, number: int) -> Picture:
+        """A frame by its number, 0-based, reached by a seek."""
+
+
+class PyAvLoader(Loader):
+    """Seeks to the PTS that a scan of the packets gives."""
+
+    package = "av"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._container = self._open()
+        stream = self._container.streams.video[0]
+        self._pts = sorted(packet.pts for packet in self._container.demux(stream) if packet.size)
+
+    def _open(self) -> Any:
+        import av
+
+        container = av.open(file_url(self.path), "r", options=READ_OPTIONS)
+        container.streams.video[0].thread_count = 1
+        return container
+
+    def in_order(self) -> Iterator[Picture]:
+        with self._open() as container:
+            for frame in container.decode(video=0):
+                yield frame.to_ndarray(format="rgb24")
+
+    def at(self, number: int) -> Picture:
+        stream = self._container.streams.video[0]
+        self._container.seek(self._pts[number], stream=stream)
+        for frame in self._container.decode(stream):
+            if frame.pts == self._pts[number]:
+                picture: Picture = frame.to_ndarray(format="rgb24")
+                return picture
+        raise ReadError(f"a seek to frame {number} ends past it", path=self.path)
+
+
+class TorchcodecLoader(Loader):
+    package = "torchcodec"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._decoder = self._open()
+
+    def _open(self) -> Any:
+        from torchcodec.decoders import VideoDecoder
+
+        return VideoDecoder(str(self.path), num_ffmpeg_threads=1, dimension_order="NHWC")
+
+    def in_order(self) -> Iterator[Picture]:
+        yield from (frame.numpy() for frame in self._open())
+
+    def at(self, number: int) -> Picture:
+        picture: Picture = self._decoder[number].numpy()
+        return picture
+
+
+class DecordLoader(Loader):
+    package = "decord"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._reader = self._open()
+
+    def _open(self) -> Any:
+        from decord import VideoReader
+
+        return VideoReader(str(self.path), num_threads=1)
+
+    def in_order(self) -> Iterator[Picture]:
+        reader = self._open()
+        for _ in range(len(reader)):
+            yield reader.next().asnumpy()
+
+    def at(self, number: int) -> Picture:
+        picture: Picture = self._reader[number].asnumpy()
+        return picture
+
+
+class OpenCvLoader(Loader):
+    package = "cv2"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._capture = self._open()
+
+    def _open(self) -> Any:
+        import cv2
+
+        capture = cv2.VideoCapture(str(self.path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+        if not capture.isOpened():
+            raise ReadError("OpenCV does not open it", path=self.path)
+        return capture
+
+    def in_order(self) -> Iterator[Picture]:
+        capture = self._open()
+        while True:
+            there, picture = capture.read()
+            if not there:
+                return
+            yield picture[..., ::-1]
+
+    def at(self, number: int) -> Picture:
+        import cv2
+
+        if self._capture.get(cv2.CAP_PROP_POS_FRAMES) != number:
+            self._capture.set(cv2.CAP_PROP_POS_FRAMES, number)
+        there, picture = self._capture.read()
+        if not there:
+            raise ReadError(f"OpenCV gives no frame {number}", path=self.path)
+        found: Picture = picture[..., ::-1]
+        return found
+
+
+LOADERS: dict[str, type[Loader]] = {
+    "PyAV": PyAvLoader, "torchcodec": TorchcodecLoader, "decord": DecordLoader, "OpenCV": OpenCvLoader,
+}  # fmt: skip
+
+
+def installed() -> list[str]:
+    """Names of the loaders that can be imported here."""
+    return [name for name, loader in LOADERS.items() if importlib.util.find_spec(loader.package) is not None]
