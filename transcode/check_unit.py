@@ -20,7 +20,7 @@ import av
 import simplejpeg
 from av.error import FFmpegError as AvError
 
-from vidprep.formats.errors import FfmpegError, StoreError, VidprepError
+from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, VidprepError
 from vidprep.formats.files import sha256_of
 from vidprep.formats.jpeg import jpeg_coder
 from vidprep.formats.layouts import LAYOUTS
@@ -103,6 +103,8 @@ def check_unit(check: Check) -> Checked:
         done.faults += _faults_of_frames(path, check) if check.settings.frames else _faults_of_video(path, check)
         if check.source is not None and not done.faults:
             done.faults += _faults_against_source(path, check, check.source, done)
+    except VerifyError as error:
+        done.faults.append(f"against its source: {error.message}")
     except (VidprepError, AvError, OSError, ValueError) as error:
         done.faults.append(f"does not read: {error}")
     if check.seeks and not done.faults:
@@ -124,6 +126,8 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
         stream.thread_count = 1
         shown = sorted((p.pts or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
         keyframes = [number for number, (_, is_keyframe) in enumerate(shown) if is_keyframe]
+        if len(shown) != row.num_frames:
+            yield f"holds {len(shown)} frames, {row.num_frames} were written"
         if keyframes != row.keyframes:
             wrong = min(set(keyframes) ^ set(row.keyframes or ()))
             yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, the manifest says otherwise"

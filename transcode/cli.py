@@ -116,9 +116,10 @@ def _run(
 ) -> None:
     from vidprep.transcode.plan import plan
     from vidprep.transcode.progress import Progress, print_dry_run
-    from vidprep.transcode.run import default_jobs, run
+    from vidprep.transcode.run import run
     from vidprep.transcode.sources import find_sources
     from vidprep.transcode.versions import encoder_version, used_versions
+    from vidprep.transcode.workers import default_jobs
 
     progress = Progress(quiet=given["quiet"], as_json=given["as_json"])
     sources = find_sources(

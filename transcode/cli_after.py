@@ -53,10 +53,10 @@ def validate(
     """
     from tqdm import tqdm
 
-    from vidprep.transcode.run import default_jobs
     from vidprep.transcode.sources import find_sources
     from vidprep.transcode.validate import Wanted
     from vidprep.transcode.validate import validate as check
+    from vidprep.transcode.workers import default_jobs
 
     if len(paths) > 2:
         raise click.UsageError("give a destination, or its sources and the destination")

@@ -14,12 +14,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pebble
 
@@ -37,13 +38,16 @@ PR_SET_PDEATHSIG = 1
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
 NOT_OPENED, NOT_SAID = -1.0, -2.0
 
+A = TypeVar("A")
+R = TypeVar("R")
+
 
 class Interrupted(Exception):
     """The child was stopped on purpose; its video has no row and is taken up again by the next run."""
 
 
 class Child:
-    """One child process that works on one video at a time, replaced when it dies. Used by one thread at a time."""
+    """One child process that works on one thing at a time, replaced when it dies. Used by one thread at a time."""
 
     def __init__(self, giving_up: threading.Event) -> None:
         """giving_up: set when the run takes no more; a child that dies after that was stopped, and did not crash."""
@@ -54,13 +58,18 @@ class Child:
         self._context = multiprocessing.get_context("spawn")
         self._claimed = self._context.Value("d", NOT_OPENED, lock=False)
 
-    def run(self, job: Job) -> ManifestRow:
-        """The row of a job, also when the child crashes or runs out of time. Raises Interrupted after `stop`."""
+    def call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[float], float]) -> R:
+        """What `function` makes of `argument` there.
+
+        seconds_allowed: of the seconds that the source's header claims, NOT_OPENED before it told and NOT_SAID where it says
+        nothing. Raises CrashedError when the child dies, DeadlineError, MemoryError, Interrupted after `stop`.
+        """
         for may_start_again in (True, False):
             if self._stopped.is_set():
                 raise Interrupted
             try:
-                return self._result(self._schedule(job), job)
+                result: R = self._result(self._schedule(function, argument), seconds_allowed)
+                return result
             except CancelledError:
                 raise Interrupted from None
             except (pebble.ProcessExpired, BrokenProcessPool) as error:
@@ -68,62 +77,53 @@ class Child:
                 if self._giving_up.wait(0.5):
                     raise Interrupted from error
                 self._discard()
-                # A pool that is broken lost its child before that took the job: the job is not to blame.
+                # A pool that is broken lost its child before that took the task: the task is not to blame.
                 if isinstance(error, BrokenProcessPool) and may_start_again:
                     continue
-                return self._failed(job, CrashedError(_how_it_died(getattr(error, "exitcode", None))))
-            except MemoryError as error:
+                raise CrashedError(_how_it_died(getattr(error, "exitcode", None))) from error
+            except MemoryError:
                 self._discard()
-                return self._failed(job, error)
+                raise
         raise AssertionError
 
-    def _schedule(self, job: Job) -> pebble.ProcessFuture:
-        if self._pool is None:
-            # Blocked here, so blocked from its first instruction in the child, and in the ffmpeg that it may run:
-            # Ctrl-C goes to the whole group, and the videos in flight have the grace time to finish. Twice, since the
-            # tracker (a process too) unblocks some when it starts.
-            signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
-            resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
-            self._pool = pebble.ProcessPool(
-                max_workers=1,
-                max_tasks=VIDEOS_PER_CHILD,
-                initializer=_start_child,
-                initargs=(os.getpid(), self._claimed),
-                context=self._context,
-            )
-        self._claimed.value = NOT_OPENED
+    def _schedule(self, function: Callable[[A], R], argument: A) -> pebble.ProcessFuture:
+        # Blocked while a pool starts, so blocked in its threads, in the child from its first instruction, and in the ffmpeg
+        # that it may run: Ctrl-C goes to the whole group, and the videos in flight have the grace time to finish.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
         try:
-            self._future = self._pool.schedule(_run_in_child, args=(job,))
+            if self._pool is None:
+                resource_tracker.ensure_running()
+                signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)  # the tracker, a process too, unblocks some
+                self._pool = pebble.ProcessPool(
+                    max_workers=1,
+                    max_tasks=VIDEOS_PER_CHILD,
+                    initializer=_start_child,
+                    initargs=(os.getpid(), self._claimed),
+                    context=self._context,
+                )
+            self._claimed.value = NOT_OPENED
+            self._future = self._pool.schedule(function, args=(argument,))
         except RuntimeError as error:
             raise BrokenProcessPool(str(error)) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self._stopped.is_set():
             self._future.cancel()
         return self._future
 
-    def _result(self, future: pebble.ProcessFuture, job: Job) -> ManifestRow:
-        """Wait for the row until the deadline, which grows once the child has told how long the source is."""
-        started, deadline = time.monotonic(), job.settings.limits.timeout_seconds or OPEN_SECONDS
+    def _result(self, future: pebble.ProcessFuture, seconds_allowed: Callable[[float], float]) -> Any:
+        """Wait until the deadline, which may grow once the child has told how long the source is."""
+        started, deadline = time.monotonic(), seconds_allowed(NOT_OPENED)
         while True:
             try:
-                row: ManifestRow = future.result(timeout=max(0.0, started + deadline - time.monotonic()))
-                return row
+                return future.result(timeout=max(0.0, started + deadline - time.monotonic()))
             except DeadlinePassed:
-                longer = job.settings.limits.timeout_seconds or self._deadline(job)
+                longer = seconds_allowed(self._claimed.value)
                 if longer <= deadline:
                     future.cancel()
                     self._discard()
-                    return self._failed(
-                        job, DeadlineError(f"stopped after {deadline:g} s; raise --timeout if it needs longer")
-                    )
+                    raise DeadlineError(f"stopped after {deadline:g} s; raise --timeout if it needs longer") from None
                 deadline = longer
-
-    def _deadline(self, job: Job) -> float:
-        claimed = self._claimed.value
-        if claimed == NOT_OPENED:
-            return OPEN_SECONDS
-        length = job.unit.size_bytes / UNKNOWN_BYTES_PER_SECOND if claimed == NOT_SAID else claimed
-        return (LEAST_SECONDS + SECONDS_PER_SECOND * length) * (TRIES if job.settings.target else 1)
 
     def _discard(self) -> None:
         """Kill the child, and drop the pool with it: whoever dies may hold the lock of its channel."""
@@ -131,12 +131,6 @@ class Child:
         if pool is not None:
             pool.stop()
             pool.join()
-
-    def _failed(self, job: Job, error: Exception) -> ManifestRow:
-        row = new_row(job)
-        fail(row, error)
-        discard(job)
-        return row
 
     def stop(self) -> None:
         """Abandon what the child is doing; `close` kills it."""
@@ -147,6 +141,27 @@ class Child:
     def close(self) -> None:
         self.stop()
         self._discard()
+
+
+def row_of(child: Child, job: Job) -> ManifestRow:
+    """The row of a job, also when the child crashes or runs out of time. Raises Interrupted."""
+    limits = job.settings.limits
+
+    def seconds_allowed(claimed: float) -> float:
+        if limits.timeout_seconds is not None:
+            return limits.timeout_seconds
+        if claimed == NOT_OPENED:
+            return OPEN_SECONDS
+        length = job.unit.size_bytes / UNKNOWN_BYTES_PER_SECOND if claimed == NOT_SAID else claimed
+        return (LEAST_SECONDS + SECONDS_PER_SECOND * length) * (TRIES if job.settings.target else 1)
+
+    try:
+        return child.call(_run_in_child, job, seconds_allowed)
+    except (CrashedError, DeadlineError, MemoryError) as error:
+        row = new_row(job)
+        fail(row, error)
+        discard(job)
+        return row
 
 
 def _how_it_died(exit_code: int | None) -> str:
@@ -174,15 +189,10 @@ def _tell_length(seconds: float | None) -> None:
 
 
 def _start_child(parent: int, claimed: Any) -> None:
+    """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
     global _claimed_here
     _claimed_here = claimed
-    die_with_parent(parent)
-
-
-def die_with_parent(parent: int) -> None:
-    """In a child: die at once when told to, and with the parent, and be the first to go when memory runs out."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
-
-from joblib import Parallel, delayed
 
 from vidprep.formats.errors import DiskFullError
 from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.destination import Destination
-from vidprep.transcode.isolate import Child, Interrupted
+from vidprep.transcode.isolate import row_of
 from vidprep.transcode.job import Job, discard, fail
 from vidprep.transcode.plan import Plan
+from vidprep.transcode.workers import Workers, stopped_by_signals
 
 GRACE_SECONDS = 10.0
 KEPT_FAILURES = 20
@@ -55,85 +49,6 @@ class Summary:
         return json.dumps({"summary": asdict(self) | {"exit_code": self.exit_code}})
 
 
-class Workers:
-    """Threads that each own a child process, through joblib; and the way to stop them."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._mine = threading.local()
-        self._children: list[Child] = []
-        self._guard = threading.Lock()
-        self._stop = threading.Event()
-
-    @property
-    def stopping(self) -> bool:
-        return self._stop.is_set()
-
-    def take_no_more(self) -> None:
-        """Let what is in flight finish, and start nothing new."""
-        self._stop.set()
-
-    def kill(self) -> None:
-        self._stop.set()
-        with self._guard:
-            for child in self._children:
-                child.stop()
-
-    def rows(self, jobs: tuple[Job, ...]) -> Iterator[tuple[Job, ManifestRow | None]]:
-        """Each job with its row, as they finish; None for a job that was abandoned."""
-        parallel = Parallel(
-            n_jobs=self._count, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs"
-        )
-        yield from parallel(delayed(self._run)(job) for job in self._wanted(jobs))
-
-    def _wanted(self, jobs: tuple[Job, ...]) -> Iterator[Job]:
-        for job in jobs:
-            if self.stopping:
-                return
-            yield job
-
-    def _run(self, job: Job) -> tuple[Job, ManifestRow | None]:
-        if self.stopping:
-            return job, None
-        child: Child | None = getattr(self._mine, "child", None)
-        if child is None:
-            child = self._mine.child = Child(self._stop)
-            with self._guard:
-                self._children.append(child)
-        try:
-            return job, child.run(job)
-        except Interrupted:
-            return job, None
-
-    def close(self) -> None:
-        for child in self._children:
-            child.close()
-
-
-@contextmanager
-def _stopped_by_signals(workers: Workers, summary: Summary) -> Iterator[None]:
-    """The first SIGINT, SIGTERM or SIGUSR1 lets the videos in flight finish within the grace time; the second does not."""
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if summary.interrupted_by is not None:
-            threading.Thread(target=workers.kill, daemon=True).start()
-            return
-        summary.interrupted_by = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-        workers.take_no_more()
-        timer.start()
-
-    timer = threading.Timer(GRACE_SECONDS, workers.kill)
-    timer.daemon = True
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = {number: signal.signal(number, handle) for number in caught}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        timer.cancel()
-
-
 def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[ManifestRow], None]) -> Summary:
     """Do what the plan says. on_row: called with every row when it is safe on disk.
 
@@ -144,13 +59,13 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
     summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
     finished = 0
     abandoned: list[Job] = []
-    workers = Workers(max(1, min(jobs, len(plan.jobs))))
+    workers = Workers(max(1, min(jobs, len(plan.jobs))), row_of)
     try:
         for rejected in plan.rejected:
             _settle(rejected, None, destination, plan, summary)
             on_row(rejected)
-        with _stopped_by_signals(workers, summary):
-            for job, row in workers.rows(plan.jobs):
+        with stopped_by_signals(workers, GRACE_SECONDS) as stop:
+            for job, row in workers.results(plan.jobs):
                 if row is None:
                     abandoned.append(job)
                     continue
@@ -168,6 +83,7 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
                 if row.error == DiskFullError.__name__:
                     summary.disk_full = _no_room(destination, plan, summary)
                     workers.take_no_more()
+        summary.interrupted_by = stop.signal
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -220,8 +136,3 @@ def _settle(row: ManifestRow, partial: Path | None, destination: Destination, pl
         summary.failed += 1
         if len(summary.failures) < KEPT_FAILURES:
             summary.failures.append((row.source, f"{row.stage}: {row.message}"))
-
-
-def default_jobs() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

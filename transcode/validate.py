@@ -9,18 +9,15 @@ DST/.vidprep/validation.jsonl   first what is being checked, then a line for eac
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import pebble
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, SettingsError, StoreError
 from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
@@ -28,14 +25,15 @@ from vidprep.transcode.check_store import faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination import HOUSE
 from vidprep.transcode.ffmpeg_run import find_ffmpeg, has_filter
-from vidprep.transcode.isolate import LEAST_SECONDS, SECONDS_PER_SECOND, die_with_parent
+from vidprep.transcode.isolate import LEAST_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.loaders import installed
 from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.workers import Workers, stopped_by_signals
 
 VALIDATION_NAME = "validation.parquet"
-QUEUED_PER_JOB = 4
+SLOWEST_RATE = 25
 SEEKS = [
     ("loader", pa.string()),
     ("tried", pa.int32()),
@@ -108,9 +106,9 @@ def validate(
     """Check the structure, then units. sources: units by id, to make the frames anew.
 
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
-    Raises ManifestError, MissingError, SettingsError, StoreError.
+    Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
-    settings = _settings_of(destination)
+    settings = settings_of(destination)
     if (destination / HOUSE / "journal.jsonl").exists():
         raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
     rows = {row.id: row for row in read_rows(destination)}
@@ -141,20 +139,29 @@ def validate(
         journal.begin(results)
     except OSError as error:
         report.unwritten = f"{destination} cannot be written ({error.strerror})"
-    for done in _in_children(todo, jobs):
-        tell(done.faults)
-        report.add(done)
-        results.append(done)
-        if report.unwritten is None:
-            journal.append(done)
-        on_unit()
+    workers = Workers(max(1, min(jobs, len(todo))), checked_in)
+    try:
+        with stopped_by_signals(workers, grace_seconds=0) as stop:
+            for _, checked in workers.results(todo):
+                if checked is None:
+                    continue
+                tell(checked.faults)
+                report.add(checked)
+                results.append(checked)
+                if report.unwritten is None:
+                    journal.append(checked)
+                on_unit()
+    finally:
+        workers.close()
+    if stop.signal is not None:
+        raise KeyboardInterrupt
     if report.unwritten is None:
         _write(destination, results)
         journal.path.unlink()
     return report
 
 
-def _settings_of(destination: Path) -> RunSettings:
+def settings_of(destination: Path) -> RunSettings:
     path = destination / HOUSE / "run.json"
     try:
         return RunSettings.from_dict(json.loads(path.read_bytes())["settings"])
@@ -195,43 +202,17 @@ def _witness(asked: str | None, *, vmaf: bool) -> str:
     return binary
 
 
-def _in_children(checks: list[Check], jobs: int) -> Iterator[Checked]:
-    """What came out of each, as they end. A unit that kills the process that reads it, or never ends, is a fault."""
-    if not checks:
-        return
-    pool = pebble.ProcessPool(
-        max_workers=min(jobs, len(checks)), initializer=die_with_parent, initargs=(os.getpid(),),
-        context=multiprocessing.get_context("spawn"),
-    )  # fmt: skip
-    rest = iter(checks)
-    running: dict[Future[Checked], Check] = {}
-    try:
-        while True:
-            while len(running) < jobs * QUEUED_PER_JOB and (check := next(rest, None)) is not None:
-                running[pool.schedule(check_unit, args=(check,), timeout=_seconds_allowed(check))] = check
-            if not running:
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield _result(future, running.pop(future))
-    finally:
-        pool.stop()
-        pool.join()
-
-
-def _seconds_allowed(check: Check) -> float:
+def checked_in(child: Child, check: Check) -> Checked:
+    """What is found in a unit. One that kills the process that reads it, or never ends, has that for a fault."""
     row = check.row
-    seconds = max(row.source_duration_seconds or 0.0, (row.num_frames or 0) / 25)
-    return LEAST_SECONDS + SECONDS_PER_SECOND * seconds
-
-
-def _result(future: Future[Checked], check: Check) -> Checked:
-    row = check.row
+    seconds = max(row.source_duration_seconds or 0.0, (row.num_frames or 0) / SLOWEST_RATE)
+    allowed = LEAST_SECONDS + SECONDS_PER_SECOND * seconds
     try:
-        return future.result()
-    except pebble.ProcessExpired as error:
-        why = f"reading it killed the process ({error})"
-    except TimeoutError:
-        why = f"reading it took over {_seconds_allowed(check):.0f} s and was stopped"
+        return child.call(check_unit, check, lambda _claimed: allowed)
+    except (CrashedError, MemoryError) as error:
+        why = f"does not read: {error}"
+    except DeadlineError:
+        why = f"does not read: it took over {allowed:.0f} s and was stopped"
     return Checked(row.id, row.file_name, faults=[f"{check.destination / row.file_name}: {row.id}: {why}"])
 
 

@@ -39,7 +39,7 @@ from vidprep.formats.video import VideoWriter
 from vidprep.transcode.ffmpeg_run import find_ffmpeg
 from vidprep.transcode.metrics import FrameScorer, psnr_db
 from vidprep.transcode.quality import check_decoder
-from vidprep.transcode.run import default_jobs
+from vidprep.transcode.workers import default_jobs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))

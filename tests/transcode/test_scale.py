@@ -92,7 +92,7 @@ GROWTH = """
 import gc, json, sys
 from pathlib import Path
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.isolate import run_job
+from vidprep.transcode.job import run_job
 from vidprep.transcode.job import Job
 from vidprep.transcode.settings import RunSettings, Scale
 from vidprep.transcode.sources import Unit

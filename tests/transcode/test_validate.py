@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import Ran, command, environment, make_clip, make_clips, transcode
+from tests.helpers import Ran, command, environment, fault, make_clip, make_clips, processes_of_group, transcode
+from vidprep.formats.files import sha256_of
+from vidprep.formats.manifest import MANIFEST_NAME, read_rows, write_rows
+from vidprep.transcode.check_unit import Check, check_unit
+from vidprep.transcode.loaders import LOADERS, PyAvLoader
+from vidprep.transcode.validate import settings_of
 
 burst = partial(transcode, verb="burst")
 KINDS = {
@@ -19,9 +29,14 @@ KINDS = {
 }  # fmt: skip
 
 
-def validate(*args: object) -> Ran:
+def validate(*args: object, env: dict[str, str] | None = None) -> Ran:
     done = subprocess.run(
-        command(*args, verb="validate"), env=environment(), capture_output=True, text=True, check=False, timeout=120
+        command(*args, verb="validate"),
+        env=env or environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -142,3 +157,195 @@ def test_what_is_no_destination_is_usage(tmp_path):
     assert ran.code == 2
     assert "run.json" in ran.err
     assert validate(tmp_path, tmp_path, tmp_path).code == 2
+
+
+# ------------------------------------------------------------------------------------------------ planted, checksums and all
+
+
+def plant(folder: Path, id_: str, changed: Path) -> None:
+    """Put another file in the place of an output, with a manifest that says its size and checksum are right."""
+    rows = {row.id: row for row in read_rows(folder)}
+    row = rows[id_]
+    shutil.copy(changed, folder / row.file_name)
+    row.size_bytes, row.sha256 = changed.stat().st_size, sha256_of(changed)
+    write_rows(folder / MANIFEST_NAME, None, rows.values())
+
+
+def remade(cli: Any, source: Path, tmp_path: Path, filters: list[str], args: list[object]) -> Path:
+    """What a run makes of a source that was filtered."""
+    other = tmp_path / "other"
+    other.mkdir()
+    cli.run("-i", source, "-vf", ",".join(filters), "-c:v", "libx264", "-qp", "0", other / "c01.mp4")
+    assert transcode(other, tmp_path / "remade", "--fps", 25, *args).code == 0
+    return tmp_path / "remade" / "c01.mp4"
+
+
+@pytest.mark.parametrize(
+    ("what", "filters", "args", "said"),
+    [
+        ("one frame shifted", ["tpad=start=1:start_mode=clone", "trim=end_frame=12"], ["--gop", 4], "PSNR-Y against its source"),
+        ("colours by one matrix", ["scale=out_color_matrix=bt709:in_color_matrix=bt601"], ["--gop", 4], "PSNR"),
+        ("a missing keyframe", ["null"], ["--gop", 8], "frame 4 is not a keyframe"),
+        ("another tag", ["setparams=colorspace=bt709"], ["--gop", 4], "colour tags"),
+        ("one frame fewer", ["trim=end_frame=10"], ["--gop", 4], "holds 10 frames, 12 were written"),
+    ],
+)  # fmt: skip
+def test_what_checksums_do_not_show_is_found_against_the_source(cli, made, tmp_path, what, filters, args, said):
+    src, whole = made("h264")
+    folder = Path(shutil.copytree(whole, tmp_path / "dst"))
+    plant(folder, "c01", remade(cli, src / "c01.mp4", tmp_path, filters, args))
+    ran = validate(src, folder)
+    assert ran.code == 1, what
+    assert said in ran.out, ran.out
+    assert all(line.startswith(f"{folder / 'c01.mp4'}: c01: ") for line in ran.out.splitlines())
+
+
+def test_frames_of_another_clip_are_found(cli, made, tmp_path):
+    src, whole = made("h264")
+    folder = Path(shutil.copytree(whole, tmp_path / "dst"))
+    plant(folder, "c01", remade(cli, src / "c02.mp4", tmp_path, ["trim=end_frame=12"], ["--gop", 4]))
+    assert validate(folder).code == 0
+    ran = validate(src, folder)
+    assert ran.code == 1
+    assert f"{folder / 'c01.mp4'}: c01: PSNR-Y against its source" in ran.out
+
+
+def test_a_map_of_source_frames_that_is_not_true_is_found(made, tmp_path):
+    src, _ = made("h264")
+    folder = tmp_path / "dst"
+    assert transcode(src, folder, "--fps", 10).code == 0
+    rows = {row.id: row for row in read_rows(folder)}
+    due = list(rows["c00"].source_frames or ())
+    due[2] += 1
+    rows["c00"].source_frames = due
+    write_rows(folder / MANIFEST_NAME, None, rows.values())
+    ran = validate(src, folder)
+    assert "c00: from frame 2 on it is made of other source frames" in ran.out
+
+
+# ------------------------------------------------------------------------------------------------ what it leaves, and going on
+
+
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["id"]: row for row in pq.read_table(folder / "validation.parquet").to_pylist()}
+
+
+def test_scores_agree_with_the_manifest_the_ffmpeg_command_and_libvmaf_speaks(made, tmp_path):
+    src, whole = made("h264")
+    folder = Path(shutil.copytree(whole, tmp_path / "dst"))
+    ran = validate(src, folder, "--vmaf")
+    assert ran.code == 0, ran.out
+    assert "3 scored by ffmpeg too" in ran.err
+    found = results(folder)
+    for row in read_rows(folder):
+        assert found[row.id]["psnr_y_db"] == pytest.approx(row.psnr_y_db, abs=0.01)
+        assert found[row.id]["ffmpeg_psnr_y_db"] == pytest.approx(row.psnr_y_db, abs=0.01)
+        assert found[row.id]["ssim"] == pytest.approx(row.ssim, abs=0.0001)
+        assert 60 < found[row.id]["vmaf_min"] <= found[row.id]["vmaf"] <= 100
+
+
+def test_seeks_are_told_for_each_loader(made, tmp_path):
+    folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
+    ran = validate(folder, "--seek-check", 5)
+    assert ran.code == 0, ran.out
+    for loader in ("PyAV", "OpenCV"):
+        assert f"{loader}: 15 seeks, 0 to another picture" in ran.err
+    told = {seeks["loader"]: seeks for seeks in results(folder)["c02"]["seeks"]}
+    assert told["PyAV"] == {"loader": "PyAV", "tried": 5, "wrong": 0, "unread": 0, "reason": None}
+
+
+def test_a_seek_that_lands_elsewhere_is_a_fault_of_that_loader(made, tmp_path, monkeypatch):
+    class Astray(PyAvLoader):
+        def at(self, number: int) -> Any:
+            return super().at(max(0, number - 1))
+
+    monkeypatch.setitem(LOADERS, "PyAV", Astray)
+    folder = made("h264")[1]
+    row = next(read_rows(folder))
+    done = check_unit(Check(folder, row, settings_of(folder), seeks=11, loaders=("PyAV",)))
+    assert done.seeks["PyAV"].wrong == 10
+    assert all("PyAV: a seek to frame" in fault for fault in done.faults)
+
+
+def test_a_check_that_was_stopped_goes_on_and_reads_again_what_changed(made, tmp_path):
+    src, whole = made("h264")
+    folder = Path(shutil.copytree(whole, tmp_path / "dst"))
+    stop = tmp_path / "stop.py"
+    stop.write_text(
+        "import os, sys, pathlib\n"
+        "from vidprep.transcode.validate import Wanted, validate\n"
+        "if __name__ == '__main__':\n"
+        "    count = iter(range(9))\n"
+        "    validate(pathlib.Path(sys.argv[1]), None, Wanted(), jobs=1, on_fault=print,\n"
+        "             on_unit=lambda: os._exit(9) if next(count) else None)\n"
+    )
+    assert subprocess.run([sys.executable, stop, folder], env=environment(), check=False, timeout=60).returncode == 9
+    assert not (folder / "validation.parquet").exists()
+    with (folder / ".vidprep" / "validation.jsonl").open("a") as journal:
+        journal.write('{"torn": ')
+    ran = validate(folder, "--cross-check", 0)
+    assert ran.code == 0
+    assert "3 units read again, 0 faults, 2 of the units by the check that was interrupted" in ran.err
+    assert len(results(folder)) == 3
+    assert not (folder / ".vidprep" / "validation.jsonl").exists()
+
+    assert subprocess.run([sys.executable, stop, folder], env=environment(), check=False, timeout=60).returncode == 9
+    shutil.copy(src / "c00.mp4", folder / "c00.mp4")
+    ran = validate(folder, "--cross-check", 0)
+    assert ran.code == 1
+    assert "c00.mp4: c00: is" in ran.out
+
+
+def test_a_video_that_kills_or_holds_its_reader_is_one_fault(made, tmp_path):
+    folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
+    hurry = "v = sys.modules['vidprep.transcode.validate']; v.LEAST_SECONDS = 3; v.SECONDS_PER_SECOND = 0"
+    env = environment(
+        tmp_path / "hook",
+        fault("vidprep.transcode.validate", "settings_of", code=hurry, only="parent"),
+        fault("vidprep.transcode.check_unit", "check_unit", at=-1, only="child",
+              code="(args[0].row.id == 'c00' and os._exit(7)); (args[0].row.id == 'c01' and time.sleep(60))"),
+    )  # fmt: skip
+    ran = validate(folder, "--jobs", 2, env=env)
+    assert ran.code == 1
+    assert "c00.mp4: c00: does not read: the process that held it ended with code 7" in ran.out
+    assert "c01.mp4: c01: does not read: it took over 3 s and was stopped" in ran.out
+    assert len(ran.out.splitlines()) == 2
+
+
+def test_ctrl_c_ends_it_soon_and_leaves_no_process(made, tmp_path):
+    folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
+    env = environment(
+        tmp_path / "hook",
+        fault("vidprep.transcode.check_unit", "check_unit", at=2, only="child", code="print('at work', flush=True); time.sleep(60)"),
+    )  # fmt: skip
+    group = subprocess.Popen(
+        command(folder, "--jobs", 1, "--quiet", verb="validate"), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert group.stdout is not None
+    assert group.stdout.readline() == "at work\n"
+    os.killpg(group.pid, signal.SIGINT)
+    _, err = group.communicate(timeout=20)
+    assert group.returncode == 130
+    assert "run the same command again" in err
+    assert not processes_of_group(group.pid)
+    assert "1 of the units by the check that was interrupted" in validate(folder).err
+
+
+def test_a_run_that_was_stopped_is_to_be_finished_first(made, tmp_path):
+    folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
+    (folder / ".vidprep" / "journal.jsonl").write_text("")
+    ran = validate(folder)
+    assert ran.code == 2
+    assert "let it finish" in ran.err
+
+
+def test_what_cannot_be_asked_of_frames_is_usage(made):
+    src, folder = made("burst")
+    for asked in (["--vmaf"], ["--seek-check", 2]):
+        ran = validate(src, folder, *asked)
+        assert ran.code == 2
+        assert asked[0] in ran.err
+    ran = validate(made("h264")[1], "--vmaf")
+    assert ran.code == 2
+    assert "give SRC too" in ran.err

@@ -1,0 +1,112 @@
+"""Threads that each own a child process, through joblib; and the way to stop them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from joblib import Parallel, delayed
+
+from vidprep.transcode.isolate import Child, Interrupted
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Workers(Generic[T, R]):
+    """do: what is to be done with each task, by means of a child."""
+
+    def __init__(self, count: int, do: Callable[[Child, T], R]) -> None:
+        self._count = count
+        self._do = do
+        self._mine = threading.local()
+        self._children: list[Child] = []
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def take_no_more(self) -> None:
+        """Let what is in flight finish, and start nothing new."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        self._stop.set()
+        with self._guard:
+            for child in self._children:
+                child.stop()
+
+    def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
+        """Each task with what came of it, as they finish; None for one that was abandoned."""
+        parallel = Parallel(
+            n_jobs=self._count, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs"
+        )
+        yield from parallel(delayed(self._run)(task) for task in self._wanted(tasks))
+
+    def _wanted(self, tasks: Iterable[T]) -> Iterator[T]:
+        for task in tasks:
+            if self.stopping:
+                return
+            yield task
+
+    def _run(self, task: T) -> tuple[T, R | None]:
+        if self.stopping:
+            return task, None
+        child: Child | None = getattr(self._mine, "child", None)
+        if child is None:
+            child = self._mine.child = Child(self._stop)
+            with self._guard:
+                self._children.append(child)
+        try:
+            return task, self._do(child, task)
+        except Interrupted:
+            return task, None
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
+
+
+@dataclass(slots=True)
+class Stop:
+    """signal: the one that asked for it, SIGINT or SIGTERM; None while none did."""
+
+    signal: int | None = None
+
+
+@contextmanager
+def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iterator[Stop]:
+    """The first SIGINT, SIGTERM or SIGUSR1 lets the videos in flight finish within the grace time; the second does not."""
+    stop = Stop()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if stop.signal is not None:
+            threading.Thread(target=workers.kill, daemon=True).start()
+            return
+        stop.signal = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        workers.take_no_more()
+        timer.start()
+
+    timer = threading.Timer(grace_seconds, workers.kill)
+    timer.daemon = True
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in caught}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        timer.cancel()
+
+
+def default_jobs() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
