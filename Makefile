@@ -27,6 +27,7 @@ demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode and burst fou
 	$(BIN)/vidprep burst $(or $(DEMO_SRC),$(VENV)/demo-clips) $(DEMO_OUT)/frames --short-side 240
 	@$(BIN)/python examples/show_manifest.py $(DEMO_OUT)/frames
 	@$(BIN)/python examples/read_frames.py $(DEMO_OUT)/ready $(DEMO_OUT)/frames
+	$(BIN)/vidprep report $(DEMO_OUT)/ready $(DEMO_OUT)/frames --out $(DEMO_OUT)
 
 check: $(READY) types  ## format, lint, strict types, fast tests: what a change passes
 	$(BIN)/ruff format --check .

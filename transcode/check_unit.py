@@ -299,6 +299,9 @@ def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
     count = check.row.num_frames or 0
     chance = random.Random(check.row.id)
     wanted = chance.sample(range(count), min(check.seeks, count))
+    hint = (
+        "" if check.row.frame_rate_num else " (its frame rate varies; with --fps a loader that seeks by time is right)"
+    )
     for name in check.loaders:
         seeks = done.seeks[name] = Seeks()
         try:
@@ -324,4 +327,4 @@ def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
                 continue
             if not same:
                 seeks.wrong += 1
-                yield f"{name}: a seek to frame {number} gives another picture than reading in order"
+                yield f"{name}: a seek to frame {number} gives another picture than reading in order{hint}"

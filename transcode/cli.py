@@ -224,5 +224,6 @@ def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
 
 
 main.add_command(cli_after.validate)
+main.add_command(cli_after.report)
 main.add_command(cli_after.pack)
 main.add_command(cli_after.doctor)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from vidprep.formats.errors import MissingError
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import Command
@@ -82,6 +83,45 @@ def validate(
     if report.unwritten:
         say(f"vidprep: nothing was recorded: {report.unwritten}")
     sys.exit(1 if report.faults else 0)
+
+
+@click.command(cls=Command)
+@click.argument("paths", metavar="DST…", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Default: the first DST."
+)
+@click.option("--title", default="vidprep report", show_default=True, metavar="TEXT", help="The heading of the page.")
+@click.option(
+    "--worst",
+    type=click.IntRange(min=0),
+    default=6,
+    show_default=True,
+    metavar="N",
+    help="Worst frames shown of each DST.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jobs: int | None, quiet: bool) -> None:
+    """Show what was made, side by side when there are several: sizes, PSNR and SSIM, worst frames, failures, settings.
+
+    Writes report.html (one file, no network), report.md and report.json; prints the path of the page on stdout.
+    """
+    from datetime import datetime
+
+    from tqdm import tqdm
+
+    from vidprep.transcode.workers import default_jobs
+
+    try:
+        from vidprep.transcode.report import report as write
+    except ModuleNotFoundError as error:
+        raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
+    with tqdm(unit="video", disable=True if quiet else None, file=sys.stderr) as bar:
+        written = write(
+            paths, out or paths[0], title=title, created=f"{datetime.now():%Y-%m-%d %H:%M}", jobs=jobs or default_jobs(),
+            strips=worst, on_start=bar.reset, on_still=bar.update,
+        )  # fmt: skip
+    click.echo(written.html)
 
 
 @click.command(cls=Command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -44,12 +45,17 @@ def _options(*options: Option) -> Option:
 
 
 class Command(click.Command):
-    """Turns our own errors into one line on stderr and exit code 2: what stops a run before it starts is usage."""
+    """Turns our own errors and the file system's into one line on stderr and exit code 2: what stops a run before it starts is usage."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except VidprepError as error:
+            click.echo(f"vidprep: {error}", err=True)
+            ctx.exit(USAGE_ERROR)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
             click.echo(f"vidprep: {error}", err=True)
             ctx.exit(USAGE_ERROR)
         except KeyboardInterrupt:
