@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
+from tests.chromium import Browser, chromium
 from vidprep.formats.model import VideoInfo
 from vidprep.formats.video import Source
 from vidprep.transcode.frames import SourceFacts, retimed, source_frames
@@ -437,6 +438,12 @@ DAMAGED = ("cut_short.mp4", "cut_short.mkv", "cut_short.ts", "flipped.mp4")
 @pytest.fixture(scope="session")
 def media(tmp_path_factory: pytest.TempPathFactory, cli: Ffmpeg) -> Media:
     return Media(tmp_path_factory.mktemp("media"), cli)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Every child process imports this module (that is how `spawn` works), so what onl
 
 from __future__ import annotations
 
+import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode import cli_after
+from vidprep.transcode import cli_after, cli_choose
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import (
     CHECK_OPTIONS,
@@ -114,12 +115,13 @@ def burst(source: Path, destination: Path, **given: Any) -> None:
 def _run(
     source: Path, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
 ) -> None:
+    from vidprep.transcode.isolate import row_of
     from vidprep.transcode.plan import plan
     from vidprep.transcode.progress import Progress, print_dry_run
     from vidprep.transcode.run import run
     from vidprep.transcode.sources import find_sources
     from vidprep.transcode.versions import encoder_version, used_versions
-    from vidprep.transcode.workers import default_jobs
+    from vidprep.transcode.workers import Workers, default_jobs
 
     progress = Progress(quiet=given["quiet"], as_json=given["as_json"])
     sources = find_sources(
@@ -143,16 +145,15 @@ def _run(
     if given["dry_run"]:
         print_dry_run(planned(), sources, place.free_bytes())
         return
-    with place.hold():
+    with place.hold(), Workers(max(1, min(jobs, len(sources.units))), row_of) as workers:
         recovered = place.recover()
         if has_to_search:
             value = _shared_value(
                 settings,
                 sources.units,
                 place.house,
-                jobs=jobs,
+                workers=workers,
                 ffmpeg=ffmpeg,
-                encoder_version=made_by,
                 say=progress.say,
             )
             settings = settings.at(value)
@@ -165,19 +166,22 @@ def _run(
                 f"{todo.other_versions} outputs were made by another version than {made_by}; they stay (--overwrite makes them anew)"
             )
         progress.start(len(todo.jobs) + len(todo.rejected))
-        summary = run(todo, place, jobs=jobs, on_row=progress.row)
+        summary = run(todo, place, workers, on_row=progress.row)
     progress.finish(summary)
     sys.exit(summary.exit_code)
 
 
 def _shared_value(settings: knobs.RunSettings, units: tuple[Unit, ...], house: Path, **how: Any) -> int:
-    from vidprep.transcode.target import Stopped, shared_value
+    from vidprep.transcode.target import shared_value
+    from vidprep.transcode.trial import Stopped
 
+    probes = house / "probes"
     try:
-        found = shared_value(settings, units, house / "probes", **how)
+        found = shared_value(settings, units, probes, **how)
     except Stopped as stopped:
         how["say"](str(stopped))
         sys.exit(stopped.exit_code)
+    shutil.rmtree(probes, ignore_errors=True)
     how["say"](
         f"{settings.knob.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
         f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
@@ -223,6 +227,8 @@ def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
     return binary
 
 
+main.add_command(cli_choose.sweep)
+main.add_command(cli_choose.tune)
 main.add_command(cli_after.validate)
 main.add_command(cli_after.report)
 main.add_command(cli_after.pack)

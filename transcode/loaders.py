@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ class Loader(ABC):
     @abstractmethod
     def at(self, number: int) -> Picture:
         """A frame by its number, 0-based, reached by a seek."""
+
+    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
+        """Frames by their numbers, as the library does it best."""
+        return [self.at(number) for number in numbers]
 
 
 class PyAvLoader(Loader):
@@ -89,6 +93,10 @@ class TorchcodecLoader(Loader):
         picture: Picture = self._decoder[number].numpy()
         return picture
 
+    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
+        pictures: Picture = self._decoder.get_frames_at(numbers).data.numpy()
+        return pictures
+
 
 class DecordLoader(Loader):
     package = "decord"
@@ -110,6 +118,10 @@ class DecordLoader(Loader):
     def at(self, number: int) -> Picture:
         picture: Picture = self._reader[number].asnumpy()
         return picture
+
+    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
+        pictures: Picture = self._reader.get_batch(numbers).asnumpy()
+        return pictures
 
 
 class OpenCvLoader(Loader):

@@ -23,7 +23,20 @@ from vidprep.formats.errors import MissingError
 from vidprep.transcode.progress import megabytes, printable
 
 MARKDOWN_ROWS = 50
-COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#06b6d4", "#ef4444", "#84cc16")
+COLOURS = (
+    "#3b82f6",
+    "#f59e0b",
+    "#10b981",
+    "#ec4899",
+    "#8b5cf6",
+    "#06b6d4",
+    "#ef4444",
+    "#84cc16",
+    "#64748b",
+    "#d97706",
+    "#0d9488",
+    "#be185d",
+)
 
 
 @dataclass(frozen=True, slots=True)

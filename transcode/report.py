@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files import replacing
 from vidprep.transcode.figures import Destination, figures, for_json, open_destination, pixels
 from vidprep.transcode.page import Page, as_html, as_markdown
@@ -23,6 +23,8 @@ from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
+from vidprep.transcode.sweep_page import sweep_sections
+from vidprep.transcode.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.workers import Workers, stopped_by_signals
 
 SAMPLED_VIDEOS = 12
@@ -39,37 +41,57 @@ def report(
     paths: Sequence[Path], out: Path, *, title: str, created: str, jobs: int, strips: int,
     on_start: Callable[[int], None] = lambda _count: None, on_still: Callable[[], object] = lambda: None,
 ) -> Written:  # fmt: skip
-    """Write out/report.html, .md and .json. created: the date as it is shown. strips: worst frames for each destination.
+    """Write out/report.html, .md and .json about destinations of runs, and results of `vidprep sweep`. created: the date as it
+    is shown. strips: worst frames for each destination.
 
     on_start: called with the number of videos that are decoded, on_still after each. Raises KeyboardInterrupt when a signal
     stopped it, ManifestError, MissingError, StoreError.
     """
-    destinations = [open_destination(path) for path in paths]
-    if len({destination.path.resolve() for destination in destinations}) < len(destinations):
+    if len({path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a destination was given twice")
-    told = [figures(destination) for destination in destinations]
-    worst = [_worst(destination, strips) for destination in destinations]
-    samples = [_sample(destination) for destination in destinations]
-    shown = _decode(worst, samples, jobs, on_start, on_still)
-    for destination, figure, sample in zip(destinations, told, samples, strict=True):
-        sizes = [shown[task] for task in sample]
-        figure["stills"] = _stills(destination, [each for each in sizes if isinstance(each, StillSizes)])
-    for figure, tasks in zip(told, worst, strict=True):
-        figure["worst_frames"] = [{"id": task.unit.id, "frame": task.number} for task in tasks]
-    page = Page(title, f"{' · '.join(map(str, paths))} — {created}", run_sections(destinations, told, worst, shown))
+    sweeps = {str(path): _summary(path) for path in paths if (path / SUMMARY_NAME).is_file()}
+    runs = [open_destination(path) for path in paths if str(path) not in sweeps]
+    sections, told = [], []
+    for path, summary in sweeps.items():
+        sections += sweep_sections(summary, f": {path}" if len(paths) > 1 else "")
+    if runs:
+        told = [figures(destination) for destination in runs]
+        worst = [_worst(destination, strips) for destination in runs]
+        samples = [_sample(destination) for destination in runs]
+        shown = _decode(worst, samples, jobs, on_start, on_still)
+        for destination, figure, sample, tasks in zip(runs, told, samples, worst, strict=True):
+            sizes = [shown[task] for task in sample]
+            figure["stills"] = _stills(destination, [each for each in sizes if isinstance(each, StillSizes)])
+            figure["worst_frames"] = [{"id": task.unit.id, "frame": task.number} for task in tasks]
+        sections += run_sections(runs, told, worst, shown)
+    page = Page(title, f"{' · '.join(map(str, paths))} — {created}", sections)
+    known = {"format": "vidprep report 1", "created": created, "destinations": for_json(told), "sweeps": sweeps}
+    return write_page(page, out, known)
+
+
+def write_page(page: Page, out: Path, known: dict[str, Any]) -> Written:
+    """known: the figures, as they go into report.json."""
     written = Written(out / "report.html", out / "report.md", out / "report.json")
     texts = {
         written.html: as_html(page),
         written.markdown: as_markdown(page),
-        written.json: json.dumps(
-            {"format": "vidprep report 1", "created": created, "destinations": for_json(told)}, indent=1
-        ),
+        written.json: json.dumps(known, indent=1),
     }
     out.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         with replacing(path) as file:
             file.write(text.encode())
     return written
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((path / SUMMARY_NAME).read_bytes())
+        if found["format"] == SWEEP_FORMAT:
+            return found
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"cannot be read: {error}; sweep again", path=path / SUMMARY_NAME) from error
+    raise StoreError(f"is {found['format']}, not {SWEEP_FORMAT}", path=path / SUMMARY_NAME)
 
 
 def _worst(destination: Destination, count: int) -> list[CompareTask]:
@@ -106,16 +128,15 @@ def _decode(
 ) -> dict[Task, Taken]:  # fmt: skip
     tasks: list[Task] = [*(task for group in worst for task in group), *(task for group in samples for task in group)]
     on_start(len(tasks))
-    workers = Workers(max(1, min(jobs, len(tasks))), take_in)
     shown: dict[Task, Taken] = {}
-    try:
-        with stopped_by_signals(workers, grace_seconds=0) as stop:
-            for task, taken in workers.results(tasks):
-                if taken is not None:
-                    shown[task] = taken
-                    on_still()
-    finally:
-        workers.close()
+    with (
+        Workers(max(1, min(jobs, len(tasks))), take_in) as workers,
+        stopped_by_signals(workers, grace_seconds=0) as stop,
+    ):
+        for task, taken in workers.results(tasks):
+            if taken is not None:
+                shown[task] = taken
+                on_still()
     if stop.signal is not None:
         raise KeyboardInterrupt
     return shown

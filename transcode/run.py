@@ -12,7 +12,6 @@ from vidprep.formats.errors import DiskFullError
 from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.destination import Destination
-from vidprep.transcode.isolate import row_of
 from vidprep.transcode.job import Job, discard, fail
 from vidprep.transcode.plan import Plan
 from vidprep.transcode.workers import Workers, stopped_by_signals
@@ -49,7 +48,9 @@ class Summary:
         return json.dumps({"summary": asdict(self) | {"exit_code": self.exit_code}})
 
 
-def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[ManifestRow], None]) -> Summary:
+def run(
+    plan: Plan, destination: Destination, workers: Workers[Job, ManifestRow], *, on_row: Callable[[ManifestRow], object]
+) -> Summary:
     """Do what the plan says. on_row: called with every row when it is safe on disk.
 
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
@@ -59,7 +60,6 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
     summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
     finished = 0
     abandoned: list[Job] = []
-    workers = Workers(max(1, min(jobs, len(plan.jobs))), row_of)
     try:
         for rejected in plan.rejected:
             _settle(rejected, None, destination, plan, summary)
@@ -88,8 +88,6 @@ def run(plan: Plan, destination: Destination, *, jobs: int, on_row: Callable[[Ma
         if not is_disk_full(error):
             raise
         summary.disk_full = _no_room(destination, plan, summary)
-    finally:
-        workers.close()
     for job in abandoned:
         discard(job)
     summary.not_started = len(plan.jobs) - finished

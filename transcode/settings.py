@@ -24,9 +24,9 @@ STORES = ("burst", "gulp", "webdataset", "tensor")
 LEAST_SHARD_BYTES = 1 << 20
 # Where a search for a CRF begins: medians over the real clips that defaults were chosen on, to within a few dB.
 DB_AT_DEFAULT = 41.0
-DB_OF_CRF_RANGE = 42.0
-USUAL_JPEG = (90, 44.0)
-DB_PER_OCTAVE = 3.5
+DB_OF_CRF_RANGE = {"h264": 31.6, "hevc": 31.6, "vp9": 19.5, "av1": 18.0}
+USUAL_JPEG = (90, 43.0)
+DB_PER_OCTAVE = 2.9
 
 # What people write for the rates of NTSC, and what they mean.
 NTSC_RATES = {
@@ -248,7 +248,11 @@ class RunSettings:
         values = tuple(range(finest, coarsest + 1) if coarsest > finest else range(finest, coarsest - 1, -1))
         usual = int(self.encoder.profile.crf_default), DB_AT_DEFAULT
         return Knob(
-            "--crf", values, tuple(float(n) for n in range(len(values))), usual, DB_OF_CRF_RANGE / (len(values) - 1)
+            "--crf",
+            values,
+            tuple(float(n) for n in range(len(values))),
+            usual,
+            DB_OF_CRF_RANGE[self.encoder.codec] / (len(values) - 1),
         )
 
     @property

@@ -139,20 +139,19 @@ def validate(
         journal.begin(results)
     except OSError as error:
         report.unwritten = f"{destination} cannot be written ({error.strerror})"
-    workers = Workers(max(1, min(jobs, len(todo))), checked_in)
-    try:
-        with stopped_by_signals(workers, grace_seconds=0) as stop:
-            for _, checked in workers.results(todo):
-                if checked is None:
-                    continue
-                tell(checked.faults)
-                report.add(checked)
-                results.append(checked)
-                if report.unwritten is None:
-                    journal.append(checked)
-                on_unit()
-    finally:
-        workers.close()
+    with (
+        Workers(max(1, min(jobs, len(todo))), checked_in) as workers,
+        stopped_by_signals(workers, grace_seconds=0) as stop,
+    ):
+        for _, checked in workers.results(todo):
+            if checked is None:
+                continue
+            tell(checked.faults)
+            report.add(checked)
+            results.append(checked)
+            if report.unwritten is None:
+                journal.append(checked)
+            on_unit()
     if stop.signal is not None:
         raise KeyboardInterrupt
     if report.unwritten is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from joblib import Parallel, delayed
 
@@ -20,13 +20,13 @@ R = TypeVar("R")
 
 
 class Workers(Generic[T, R]):
-    """do: what is to be done with each task, by means of a child."""
+    """do: what is to be done with each task, by means of a child. Children live to the end of the block."""
 
     def __init__(self, count: int, do: Callable[[Child, T], R]) -> None:
         self._count = count
         self._do = do
-        self._mine = threading.local()
         self._children: list[Child] = []
+        self._idle: list[Child] = []
         self._guard = threading.Lock()
         self._stop = threading.Event()
 
@@ -60,17 +60,23 @@ class Workers(Generic[T, R]):
     def _run(self, task: T) -> tuple[T, R | None]:
         if self.stopping:
             return task, None
-        child: Child | None = getattr(self._mine, "child", None)
-        if child is None:
-            child = self._mine.child = Child(self._stop)
-            with self._guard:
+        with self._guard:
+            child = self._idle.pop() if self._idle else None
+            if child is None:
+                child = Child(self._stop)
                 self._children.append(child)
         try:
             return task, self._do(child, task)
         except Interrupted:
             return task, None
+        finally:
+            with self._guard:
+                self._idle.append(child)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for child in self._children:
             child.close()
 

@@ -123,7 +123,7 @@ def test_probing_a_large_set_costs_less_than_a_third(tmp_path):
 
 def test_a_stop_while_probing_is_taken_up_again(src, tmp_path):
     hook = tmp_path / "hook"
-    kill = fault("vidprep.transcode.target", "_run_probe", at=2)
+    kill = fault("vidprep.transcode.target", "run_trial", at=2)
     broken = start(src, tmp_path / "out", "--target-psnr", FLOOR, *SMALL, env=environment(hook, kill))
     broken.communicate(timeout=60)
     assert broken.returncode == -9
