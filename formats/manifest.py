@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from itertools import islice
+from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MANIFEST_NAME = "manifest.parquet"
+RANK_COLUMNS = ["id", "status", "attempts"]
 COLUMNS_KEY = b"vidprep.columns_crc32"
 ROWS_AT_A_TIME = 1000
 
@@ -266,23 +267,47 @@ def manifest_paths(destination: Path) -> list[Path]:
     return sorted(p for p in destination.glob("manifest*.parquet") if not p.name.startswith("."))
 
 
-def read_table(destination: Path, columns: list[str] | None = None) -> pa.Table | None:
+def read_table(destination: Path, columns: list[str] | None = None, only: Path | None = None) -> pa.Table | None:
     """All rows of a destination as one table, or None when there is no manifest. Page checksums are checked.
 
-    columns: only these. Raises ManifestError with the file's name when one cannot be read.
+    columns: only these. only: of this one of its manifests. Raises ManifestError with the file's name when one cannot be read.
     """
     import pyarrow as pa
 
+    paths = manifest_paths(destination) if only is None else [only] if only.exists() else []
+    asked = columns if columns is None or len(paths) < 2 else list(dict.fromkeys([*columns, *RANK_COLUMNS]))
     tables = []
-    for path in manifest_paths(destination):
+    for path in paths:
         with _opened(path) as file:
-            tables.append(file.read(columns=columns))
-    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+            tables.append(file.read(columns=asked))
+    if not tables:
+        return None
+    table = pa.concat_tables(tables, promote_options="permissive")
+    if len(tables) == 1:
+        return table
+    ids, statuses, attempts = (table[name].to_pylist() for name in RANK_COLUMNS)
+    best: dict[str, int] = {}
+    for number, id_ in enumerate(ids):
+        other = best.setdefault(id_, number)
+        if _rank(statuses[number], attempts[number]) > _rank(statuses[other], attempts[other]):
+            best[id_] = number
+    table = table.take(pa.array(sorted(best.values()), pa.int64())) if len(best) < len(ids) else table
+    return table if columns is None else table.select(columns)
 
 
 def read_rows(destination: Path) -> Iterator[ManifestRow]:
-    """The rows of a destination in the order of their ids, a batch at a time. Raises ManifestError as `read_table`."""
-    return heapq.merge(*map(_rows_of, manifest_paths(destination)), key=attrgetter("id"))
+    """The rows of a destination in the order of their ids, a batch at a time. Raises ManifestError as `read_table`.
+
+    A unit that two parts have a row of, since its sources changed between two tasks, is the one that is ok, else the one of more attempts;
+    of equal ones that of a part, which is newer than the whole.
+    """
+    merged = heapq.merge(*map(_rows_of, manifest_paths(destination)), key=attrgetter("id"))
+    for _, rows in groupby(merged, key=attrgetter("id")):
+        yield max(rows, key=lambda row: _rank(row.status, row.attempts))
+
+
+def _rank(status: str | None, attempts: int | None) -> tuple[bool, int]:
+    return status == "ok", attempts or 0
 
 
 def _rows_of(path: Path) -> Iterator[ManifestRow]:

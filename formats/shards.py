@@ -44,20 +44,28 @@ class Layout(Protocol):
 
 @dataclass(slots=True)
 class Shards:
-    """The shards of a folder, and the one that takes the next unit."""
+    """The shards of a folder, and the one that takes the next unit. mine: (first, step) of the numbers that are touched."""
 
     root: Path
     layout: Layout
     shard_bytes: int
+    mine: tuple[int, int]
     _ends: dict[str, int]
 
     @staticmethod
-    def of(root: Path, layout: Layout, shard_bytes: int, rows: Iterable[tuple[str, int]]) -> Shards:
+    def of(
+        root: Path, layout: Layout, shard_bytes: int, rows: Iterable[tuple[str, int]], mine: tuple[int, int] = (0, 1)
+    ) -> Shards:
         """rows: (shard, end of the unit in it) of every unit that counts."""
-        shards = Shards(root, layout, shard_bytes, {})
+        shards = Shards(root, layout, shard_bytes, mine, {})
         for name, end in rows:
-            shards._ends[name] = max(end, shards._ends.get(name, 0))
+            if shards._is_mine(layout.shard_number(name)):
+                shards._ends[name] = max(end, shards._ends.get(name, 0))
         return shards
+
+    def _is_mine(self, number: int | None) -> bool:
+        first, step = self.mine
+        return number is not None and number % step == first
 
     def cut_back(self) -> None:
         """Take away what a stopped run left behind the last unit that counts, and shards in which nothing counts."""
@@ -70,7 +78,7 @@ class Shards:
 
     def paths(self) -> list[Path]:
         found = ((self.layout.shard_number(path.name), path) for path in self.root.iterdir())
-        return [path for number, path in sorted((n, p) for n, p in found if n is not None)]
+        return [path for number, path in sorted((n, p) for n, p in found if n is not None and self._is_mine(n))]
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> None:
         """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
@@ -103,12 +111,12 @@ class Shards:
 
     def _room_for(self, size: int, besides: str) -> tuple[str, int]:
         numbers = {self.layout.shard_number(name) or 0: name for name in self._ends}
-        newest = max(numbers, default=None)
+        newest, (first, step) = max(numbers, default=None), self.mine
         if newest is not None and numbers[newest] != besides:
             end = self._ends[numbers[newest]]
             if end + size <= self.shard_bytes:
                 return numbers[newest], end
-        return self.layout.shard_name(0 if newest is None else newest + 1), 0
+        return self.layout.shard_name(first if newest is None else newest + step), 0
 
     def _close_at(self, path: Path, end: int) -> None:
         if end == 0:

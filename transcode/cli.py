@@ -5,8 +5,10 @@ Every child process imports this module (that is how `spawn` works), so what onl
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from vidprep.transcode.options import (
 
 if TYPE_CHECKING:
     from vidprep.transcode.destination import Destination
+    from vidprep.transcode.parts import Part
     from vidprep.transcode.plan import Plan
     from vidprep.transcode.sources import Unit
 
@@ -76,7 +79,8 @@ def transcode(source: Path, destination: Path, **given: Any) -> None:
     settings = _settings(
         given, given["crf"], "--crf", encoder=_encoder(given), audio=given["audio"], engine=given["engine"]
     )
-    _run(source, Destination(destination), settings, given, ffmpeg=_ffmpeg_for(settings, given["ffmpeg"]))
+    place = Destination(destination, _part(given))
+    _run(source, place, settings, given, ffmpeg=_ffmpeg_for(settings, given["ffmpeg"]))
 
 
 @main.command(cls=Command)
@@ -109,7 +113,7 @@ def burst(source: Path, destination: Path, **given: Any) -> None:
         knobs.parse_bytes(given["shard_size"]),
     )
     settings = _settings(given, given["quality"], "--quality", frames=frames)
-    _run(source, PackedDestination(destination, frames), settings, given)
+    _run(source, PackedDestination(destination, frames, _part(given)), settings, given)
 
 
 def _run(
@@ -129,6 +133,11 @@ def _run(
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
         extension=settings.extension, progress=progress.found,
     )  # fmt: skip
+    if place.part:
+        sources = replace(
+            sources, units=place.part.of(sources.units), problems=sources.problems if place.part.index == 0 else ()
+        )
+        progress.say(f"part {place.part.index} of {place.part.count}: {len(sources.units)} videos")
     made_by = encoder_version(settings, ffmpeg)
     jobs = given["jobs"] or default_jobs()
     has_to_search = settings.target is not None and not settings.target.per_video
@@ -189,6 +198,18 @@ def _shared_value(settings: knobs.RunSettings, units: tuple[Unit, ...], house: P
     return found.value
 
 
+def _part(given: dict[str, Any]) -> Part | None:
+    from vidprep.transcode.parts import parse_part
+
+    if given["shard"] is None:
+        return None
+    if given["target_psnr"] is not None and given["target_mode"] == "dataset":
+        raise SettingsError(
+            "--shard: tasks cannot search one value together; take --target-mode per-video, or what `vidprep tune` finds"
+        )
+    return parse_part(given["shard"], os.environ)
+
+
 def _encoder(given: dict[str, Any]) -> EncoderOptions:
     return EncoderOptions(
         codec=given["codec"], encoder=given["encoder"], container=given["container"], gop=given["gop"], crf=given["crf"],
@@ -231,5 +252,6 @@ main.add_command(cli_choose.sweep)
 main.add_command(cli_choose.tune)
 main.add_command(cli_after.validate)
 main.add_command(cli_after.report)
+main.add_command(cli_after.merge)
 main.add_command(cli_after.pack)
 main.add_command(cli_after.doctor)

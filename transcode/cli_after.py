@@ -125,6 +125,26 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
 
 
 @click.command(cls=Command)
+@click.argument("destination", metavar="DST", type=click.Path(path_type=Path))
+def merge(destination: Path) -> None:
+    """Join the parts of a run by --shard into one destination, when its tasks have ended.
+
+    One manifest, the index of shards, nothing left of killed tasks. The same again is harmless.
+
+    \b
+    Exit codes: 0 all good, 1 some video failed or a part is missing, 2 wrong usage or a task is still at work.
+    """
+    from vidprep.transcode.merge import merge as join
+
+    merged = join(destination)
+    click.echo(f"vidprep: {merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed", err=True)
+    if merged.missing:
+        missing = ", ".join(map(str, merged.missing[:10])) + " …" * (len(merged.missing) > 10)
+        click.echo(f"vidprep: nothing is there of the parts {missing}; run those tasks", err=True)
+    sys.exit(1 if merged.failed or merged.missing else 0)
+
+
+@click.command(cls=Command)
 @click.argument("store", metavar="STORE", type=click.Path(path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--to", "kind", type=click.Choice((*knobs.STORES, *EXPORTS)), required=True, help="What OUT becomes.")

@@ -64,7 +64,7 @@ def _scale(given: dict[str, Any]) -> knobs.Scale:
     "--crf",
     multiple=True,
     metavar="CODEC=LIST",
-    help="CRFs of a codec, four or more. Default: four that span 34 to 45 dB.",
+    help="CRFs of a codec, four or more. Default: four that span some 32 to 44 dB.",
 )
 @click.option("--quality", metavar="LIST", help="Of JPEGs. Default: four.")
 @click.option("--gop", default="16", show_default=True, metavar="LIST", help="Keyframe intervals, frames.")

@@ -4,6 +4,8 @@ DST/.vidprep/lock           held by a running process; the kernel frees it when 
 DST/.vidprep/run.json       the settings that its outputs were made with
 DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
 DST/.vidprep/partial/       outputs on their way; empty between runs
+
+A part of an array run has a lock, a journal and partial files of its own (parts.py) and shares the rest.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from vidprep.formats.errors import DestinationError
+from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files import replacing, sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
+from vidprep.transcode.parts import Part, parts_in
 from vidprep.transcode.settings import RunSettings, Target
 
 HOUSE = ".vidprep"
@@ -54,37 +57,65 @@ class KnownUnit:
 
 
 class Destination:
-    """The folder that outputs go to. Nothing is written before `hold`. torn: what a kill may leave of its own files."""
+    """The folder that outputs go to. Nothing is written before `hold`. part: of an array run, None for a whole one.
+
+    torn: what a kill may leave of its own files.
+    """
 
     torn: tuple[str, ...] = (".manifest*.partial",)
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, part: Part | None = None) -> None:
         self.root = root
-        self.house = root / HOUSE
+        self.part = part
+        self.shared = root / HOUSE
+        self.house = self.shared / part.house_name if part else self.shared
+        self.manifest = root / (part.manifest_name if part else MANIFEST_NAME)
         self.partials = self.house / "partial"
         self.journal = Journal(self.house / "journal.jsonl")
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Be the only run in this folder. Raises DestinationError naming the holder, or why it cannot be written."""
-        try:
-            self.partials.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.house / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise DestinationError(f"cannot be written: {error.strerror}", path=self.root) from error
-        try:
+    def hold(self, *, merging: bool = False) -> Iterator[None]:
+        """Be the only run in this folder, or the only one that works on this part. merging: parts are welcome.
+
+        Raises DestinationError naming the holder, or why it cannot be written.
+        """
+        with ExitStack() as locks:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(lock, 1000).decode("utf-8", "replace").strip() or "another process"
-                raise DestinationError(f"in use by {holder}; wait for it, or stop it", path=self.root) from None
-            os.ftruncate(lock, 0)
+                self.partials.mkdir(parents=True, exist_ok=True)
+                whole = self._open_lock(self.shared, locks)
+                own = self._open_lock(self.house, locks) if self.part else whole
+            except OSError as error:
+                raise DestinationError(f"cannot be written: {error.strerror}", path=self.root) from error
+            locks.callback(self.journal.close)
+            if self.part:
+                self._lock(whole, fcntl.LOCK_SH)
+            self._lock(own, fcntl.LOCK_EX)
+            os.ftruncate(own, 0)
             started = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()} since {started}".encode(), 0)
+            os.pwrite(own, f"process {os.getpid()} on {socket.gethostname()} since {started}".encode(), 0)
+            others = {part.count for part in parts_in(self.root, self.shared)} - (
+                {self.part.count} if self.part else set()
+            )
+            if others and not merging:
+                raise DestinationError(
+                    f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.root}` first",
+                    path=self.root,
+                )
             yield
-        finally:
-            self.journal.close()
-            os.close(lock)
+
+    def _open_lock(self, house: Path, locks: ExitStack) -> int:
+        lock = os.open(house / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        locks.callback(os.close, lock)
+        return lock
+
+    def _lock(self, lock: int, kind: int) -> None:
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 1000).decode("utf-8", "replace").strip()
+            tasks = len(parts_in(self.root, self.shared)) if not self.part else 0
+            holder = f"tasks of an array run ({tasks} parts)" if tasks else holder or "another process"
+            raise DestinationError(f"in use by {holder}; wait for it, or stop it", path=self.root) from None
 
     def partial(self, unit_id: str, extension: str) -> Path:
         """Where an output stands until it is proven: a short name, since `unit_id` may be as long as names can be."""
@@ -110,7 +141,7 @@ class Destination:
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Refuse to mix outputs of unlike settings in one folder. Raises DestinationError that shows the difference."""
-        path = self.house / "run.json"
+        path = self.shared / "run.json"
         try:
             before = json.loads(path.read_text())["settings"]
         except FileNotFoundError:
@@ -134,7 +165,7 @@ class Destination:
     def value_found_for(self, target: Target | None) -> int | None:
         """The CRF or quality that an earlier run found for this target, or None."""
         try:
-            before = RunSettings.from_dict(json.loads((self.house / "run.json").read_text())["settings"])
+            before = RunSettings.from_dict(json.loads((self.shared / "run.json").read_text())["settings"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return int(before.knob_value) if before.target == target else None
@@ -144,6 +175,7 @@ class Destination:
         try:
             with replacing(self.house / "run.json") as file:
                 file.write(json.dumps(content, indent=1).encode())
+            (self.house / "run.json").replace(self.shared / "run.json")  # tasks that start at once do not meet half way
         except OSError as error:
             raise DestinationError(f"cannot be written: {error.strerror}", path=self.root) from error
 
@@ -165,7 +197,8 @@ class Destination:
         for leftover in self.partials.iterdir():
             with suppress(OSError):
                 leftover.unlink()
-        for torn in [path for name in self.torn for path in self.root.glob(name)] + [*self.house.glob(".*.partial")]:
+        names = (f".{self.part.manifest_name}.partial",) if self.part else self.torn
+        for torn in [path for name in names for path in self.root.glob(name)] + [*self.house.glob(".*.partial")]:
             torn.unlink(missing_ok=True)
 
     def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
@@ -193,8 +226,8 @@ class Destination:
         """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""
         if not self.journal.path.exists():
             return
-        kept: pa.Table | None = read_table(self.root)
-        write_rows(self.root / MANIFEST_NAME, kept, self.journal.rows())
+        kept: pa.Table | None = read_table(self.root, only=self.manifest)
+        write_rows(self.manifest, kept, self.journal.rows())
         self.journal.clear()
 
     def free_bytes(self) -> int:
@@ -203,6 +236,15 @@ class Destination:
         while not place.exists():
             place = place.parent
         return shutil.disk_usage(place).free
+
+
+def settings_of(destination: Path) -> RunSettings:
+    """What a destination was made with. Raises StoreError for what no run made."""
+    path = destination / HOUSE / "run.json"
+    try:
+        return RunSettings.from_dict(json.loads(path.read_bytes())["settings"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
 
 
 def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:

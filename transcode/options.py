@@ -189,6 +189,11 @@ CHECK_OPTIONS = _options(
     ),
 )
 RUN_OPTIONS = _options(
+    click.option(
+        "--shard",
+        metavar="I/N",
+        help="Do part I (from 0) of N, as one task of an array; auto: what Slurm's array says.",
+    ),
     click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core."),
     click.option(
         "--timeout", type=float, metavar="SECONDS", help="Stop a video after this time. Default: from its duration."

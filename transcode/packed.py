@@ -16,6 +16,7 @@ from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.shards import Shards
 from vidprep.transcode.destination import Destination, KnownUnit
+from vidprep.transcode.parts import Part
 from vidprep.transcode.settings import FrameOptions, RunSettings
 
 
@@ -24,8 +25,8 @@ class PackedDestination(Destination):
 
     torn = (*Destination.torn, ".index.parquet.partial", ".*.json.partial", ".meta_*.gmeta.partial")
 
-    def __init__(self, root: Path, options: FrameOptions) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, options: FrameOptions, part: Part | None = None) -> None:
+        super().__init__(root, part)
         self._layout, self._shard_bytes = LAYOUTS[options.store], options.shard_bytes
         self._shards: Shards | None = None
         self._sizes: dict[str, int] = {}
@@ -41,7 +42,7 @@ class PackedDestination(Destination):
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Also refuse a folder that holds files of these names that are not ours. Raises DestinationError."""
         super().check_settings(settings, overwrite=overwrite)
-        if not self.root.is_dir() or (self.house / "run.json").exists():
+        if not self.root.is_dir() or (self.shared / "run.json").exists():
             return
         for path in self.root.iterdir():
             if self._layout.shard_number(path.name) is not None:
@@ -54,7 +55,8 @@ class PackedDestination(Destination):
         self._remove_leftovers()
         units = [unit for unit in self.known_units().values() if unit.ok and self.holds(unit, "")]
         ends = ((unit.file_name, (unit.offset or 0) + (unit.stored_bytes or 0)) for unit in units)
-        self._shards = Shards.of(self.root, self._layout, self._shard_bytes, ends)
+        mine = (self.part.index, self.part.count) if self.part else (0, 1)
+        self._shards = Shards.of(self.root, self._layout, self._shard_bytes, ends, mine)
         self._shards.cut_back()
         self._sizes.clear()
         return 0
@@ -71,16 +73,19 @@ class PackedDestination(Destination):
         """What a unit was before stays in its shard until the run ends."""
 
     def finish(self) -> None:
-        """Journal into manifest, dead bytes away, and the index last; a run that is stopped in here leaves it to the next."""
+        """Journal into manifest, dead bytes away, and the index last; a run that is stopped in here leaves it to the next.
+
+        A part leaves dead bytes and index to `vidprep merge`.
+        """
         assert self._shards is not None
-        stale = self.house / "index-stale"
+        stale = self.shared / "index-stale"
         if self.journal.path.exists():
             stale.touch()
         super().finish()
-        if not stale.exists():
+        if self.part or not stale.exists():
             return
         dead = self._rewrite_shards_with_dead_bytes(self._shards)
-        about = json.loads((self.house / "run.json").read_text())
+        about = json.loads((self.shared / "run.json").read_text())
         self._layout.write_index(self.root, self._good_rows(), about)
         for name in dead:
             self._shards.forget(name)

@@ -37,7 +37,7 @@ from vidprep.transcode.trial import excerpt, run_trial
 from vidprep.transcode.workers import Workers
 
 TABLE_NAME = "sweep.parquet"
-LADDER_DB = (31.0, 35.0, 39.0, 43.0)
+LADDER_DB = (27.0, 32.0, 37.0, 42.0)
 STILL_CODECS = ("jpeg", "png")
 STILLS_EACH = 8
 LOSSLESS = EncoderOptions(crf=0, preset="ultrafast")

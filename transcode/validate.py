@@ -23,10 +23,11 @@ from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.transcode.check_store import faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
-from vidprep.transcode.destination import HOUSE
+from vidprep.transcode.destination import HOUSE, settings_of
 from vidprep.transcode.ffmpeg_run import find_ffmpeg, has_filter
 from vidprep.transcode.isolate import LEAST_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.loaders import installed
+from vidprep.transcode.parts import parts_in
 from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
@@ -111,6 +112,8 @@ def validate(
     settings = settings_of(destination)
     if (destination / HOUSE / "journal.jsonl").exists():
         raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
+    if parts_in(destination, destination / HOUSE):
+        raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
     rows = {row.id: row for row in read_rows(destination)}
     if not rows:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
@@ -158,14 +161,6 @@ def validate(
         _write(destination, results)
         journal.path.unlink()
     return report
-
-
-def settings_of(destination: Path) -> RunSettings:
-    path = destination / HOUSE / "run.json"
-    try:
-        return RunSettings.from_dict(json.loads(path.read_bytes())["settings"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
 
 
 def _checks(

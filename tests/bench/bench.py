@@ -1,12 +1,14 @@
 """`make bench`: vidprep against ffmpeg run by xargs, in one run on real clips, as ratios. Never a test.
 
-    python tests/bench/bench.py [speed] [memory] [rate]      all three when none is named
+    python tests/bench/bench.py [speed] [memory] [rate] [validate]      all four when none is named
 
 speed   wall and CPU time of a whole run, against `xargs -P <cores> ffmpeg -threads 1`: its encode alone, and its encode
         followed by its psnr filter. Once with the encoder options that vidprep chose ("same"), and for h264 with
         ffmpeg's own libx264 medium at this GOP and vidprep's CRF ("medium"). Rounds alternate; medians.
 memory  peak resident memory of one worker process, source 1280x720.
 rate    BD-rate of the default settings on PSNR-Y against ffmpeg's own default (libx264 medium, untuned), and CPU time.
+
+validate  a whole destination read again and scored against its sources, against ffmpeg's psnr and ssim filters over the same pairs.
 
 BENCH_SRC=folder names the clips; it needs a 1280x720 and a 340x256 one among them.
 """
@@ -30,7 +32,6 @@ from itertools import islice
 from pathlib import Path
 
 import av
-import numpy as np
 from av.video.frame import VideoFrame
 
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
@@ -39,6 +40,7 @@ from vidprep.formats.video import VideoWriter
 from vidprep.transcode.ffmpeg_run import find_ffmpeg
 from vidprep.transcode.metrics import FrameScorer, psnr_db
 from vidprep.transcode.quality import check_decoder
+from vidprep.transcode.rates import bd_rate
 from vidprep.transcode.workers import default_jobs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -223,7 +225,7 @@ ANCHOR = {"crf": "{crf}", "preset": "medium", "keyint_min": "{gop}", "sc_thresho
 
 
 def rate() -> None:
-    """BD-rate after Bjøntegaard, VCEG-M33 (2001), with piecewise cubic interpolation of log rate over PSNR."""
+    """BD-rate after Bjøntegaard, VCEG-M33 (2001)."""
     prepared = list(natural_clips())
     print(
         f"\nrate: default settings against libx264 medium untuned; {len(prepared)} clips, {RATE_LINES} lines, {RATE_FRAMES} frames"
@@ -233,9 +235,7 @@ def rate() -> None:
         anchors = [curve(frames, "h264", gop, anchor=True) for frames in prepared]
         for codec in CODECS:
             curves = [curve(frames, codec, gop) for frames in prepared]
-            luma, every = (
-                [bd_rate(a[0], c[0], plane) for a, c in zip(anchors, curves, strict=True)] for plane in (1, 2)
-            )
+            luma, every = ([delta(a[0], c[0], plane) for a, c in zip(anchors, curves, strict=True)] for plane in (1, 2))
             cpu = sum(c[1] for c in curves) / sum(a[1] for a in anchors)
             usual = EncoderOptions(codec=codec).resolved.crf or 0
             default = statistics.median(point(frames, codec, gop, usual)[0][1] for frames in prepared)
@@ -327,24 +327,75 @@ class Anchor:
         pass
 
 
-def bd_rate(anchor: list[Point], test: list[Point], plane: int) -> float:
-    """Mean difference of rate in % at equal PSNR, over the PSNR that both curves span."""
-    low = max(min(p[plane] for p in anchor), min(p[plane] for p in test))
-    high = min(max(p[plane] for p in anchor), max(p[plane] for p in test))
-    if high - low < 0.5 or not math.isfinite(high):
-        return math.nan
-    grid = np.linspace(low, high, 200)
+def delta(anchor: list[Point], test: list[Point], plane: int) -> float:
+    """BD-rate in %, of luma (1) or of all planes (2)."""
+    found = bd_rate([(p[0], p[plane]) for p in anchor], [(p[0], p[plane]) for p in test])
+    return math.nan if found is None else found * 100
 
-    def log_rate(points: list[Point]) -> np.ndarray:
-        ordered = sorted((p[plane], math.log(p[0])) for p in points)
-        x, y = np.array([p for p, _ in ordered]), np.array([r for _, r in ordered])
-        return np.polyval(np.polyfit(x, y, 3), grid)
 
-    return float((math.exp(float(np.mean(log_rate(test) - log_rate(anchor)))) - 1) * 100)
+def validate() -> None:
+    """Every output decoded again and scored against its source, every keyframe and checksum, against ffmpeg's filters alone."""
+    print(
+        f"\nvalidate: {CORES} workers, default options, against xargs ffmpeg -threads 1 over the same pairs; median of {ROUNDS}"
+    )
+    print(f"{'case':20}{'vidprep s':>10}{'/ psnr, then ssim':>19}{'/ both in one':>15}")
+    for name, sources, lines, copies in (
+        ("720p -> 240 lines", by_size(1280, 720), 240, 16),
+        ("340x256 unscaled", by_size(340, 256), 0, 40),
+        ("720p unscaled", by_size(1280, 720), 0, 6),
+    ):
+        if not sources:
+            print(f"{name:20}no clip of that size in {clips()}")
+            continue
+        pairs = Pairs(sources, lines, copies)
+        rounds = [
+            (pairs.ours(), pairs.theirs("psnr").wall + pairs.theirs("ssim").wall, pairs.theirs("both").wall)
+            for _ in range(ROUNDS)
+        ]
+        wall = statistics.median(ours.wall for ours, *_ in rounds)
+        ratios = [statistics.median(each[0].wall / each[n] for each in rounds) for n in (1, 2)]
+        print(f"{name:20}{wall:10.2f}{ratios[0]:19.2f}{ratios[1]:15.2f}", flush=True)
+        pairs.remove()
+
+
+class Pairs:
+    """A finished destination beside its sources."""
+
+    def __init__(self, sources: list[Path], lines: int, copies: int) -> None:
+        self._root = Path(tempfile.mkdtemp())
+        self._raw, self._made = self._root / "raw", self._root / "made"
+        self._raw.mkdir()
+        for number in range(copies):
+            for path in sources:
+                put(path, self._raw / f"{path.stem}_{number}.mp4", square=not lines)
+        height = str(lines) if lines else "ih"
+        self._scale = f"scale=trunc({height}*dar/2+0.5)*2:{height}:flags=bicubic,setsar=1,format=yuv420p"
+        asked = ["--gop", "5", "--quiet"] + (["--short-side", str(lines)] if lines else [])
+        timed(
+            [sys.executable, "-m", "vidprep.transcode", "transcode", str(self._raw), str(self._made), *asked],
+            env=ENVIRONMENT,
+        )
+
+    def ours(self) -> Cost:
+        command = [sys.executable, "-m", "vidprep.transcode", "validate", str(self._raw), str(self._made), "--quiet"]
+        return timed(command, env=ENVIRONMENT)
+
+    def theirs(self, what: str) -> Cost:
+        graph = f"[1:v]{self._scale}[r];"
+        graph += "[0:v]split[a][b];[r]split[c][d];[a][c]psnr;[b][d]ssim" if what == "both" else f"[0:v][r]{what}"
+        each = (
+            f"{find_ffmpeg(None)} {' '.join(QUIET)} -threads 1 -i {self._made}/$1 -threads 1 -i {self._raw}/$1 "
+            f"-filter_complex_threads 1 -lavfi '{graph}' -f null -"
+        )
+        names = "\n".join(path.name for path in sorted(self._raw.iterdir(), key=lambda path: -path.stat().st_size))
+        return timed(["xargs", "-P", str(CORES), "-I{}", "sh", "-c", each, "sh", "{}"], input=names.encode())
+
+    def remove(self) -> None:
+        shutil.rmtree(self._root)
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or ["speed", "memory", "rate"]
+    wanted = sys.argv[1:] or ["speed", "memory", "rate", "validate"]
     print(
         json.dumps(
             {
@@ -355,7 +406,7 @@ def main() -> None:
         )
     )
     for name in wanted:
-        {"speed": speed, "memory": memory, "rate": rate}[name]()
+        {"speed": speed, "memory": memory, "rate": rate, "validate": validate}[name]()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from tests.helpers import Ran, command, environment, fault, make_clip, make_clip
 from vidprep.formats.files import sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, read_rows, write_rows
 from vidprep.transcode.check_unit import Check, check_unit
+from vidprep.transcode.destination import settings_of
 from vidprep.transcode.loaders import LOADERS, PyAvLoader
-from vidprep.transcode.validate import settings_of
 
 burst = partial(transcode, verb="burst")
 KINDS = {

@@ -1,0 +1,56 @@
+"""`vidprep merge`: the parts of an array run become one destination, as if one machine had made it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidprep.formats.manifest import read_rows, write_rows
+from vidprep.transcode.destination import Destination, settings_of
+from vidprep.transcode.packed import PackedDestination
+from vidprep.transcode.parts import Part, parts_in
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """missing: numbers of parts of which nothing is there, of the largest count that was seen."""
+
+    parts: int
+    ok: int
+    failed: int
+    missing: tuple[int, ...]
+
+
+def merge(root: Path) -> Merged:
+    """Join the manifests of all parts, mend what killed tasks left, and write the index of shards. The same again is harmless:
+    what a stopped merge leaves, the next one does.
+
+    Raises DestinationError while a task still works in there, StoreError for what is no destination of a run.
+    """
+    settings = settings_of(root)
+
+    def place(part: Part | None) -> Destination:
+        return PackedDestination(root, settings.frames, part) if settings.frames else Destination(root, part)
+
+    whole = place(None)
+    with whole.hold(merging=True):
+        parts = parts_in(root, whole.shared)
+        for part in parts:
+            one = place(part)
+            if one.partials.is_dir():
+                one.recover()
+                one.finish()
+        write_rows(whole.manifest, None, read_rows(root))
+        for part in parts:
+            place(part).manifest.unlink(missing_ok=True)
+            shutil.rmtree(whole.shared / part.house_name, ignore_errors=True)
+        whole.recover()
+        whole.finish()
+    ok = failed = 0
+    for row in read_rows(root):
+        ok, failed = ok + row.ok, failed + (not row.ok)
+    count = max((part.count for part in parts), default=0)
+    return Merged(
+        len(parts), ok, failed, tuple(sorted(set(range(count)) - {part.index for part in parts if part.count == count}))
+    )

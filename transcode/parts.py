@@ -1,0 +1,87 @@
+"""Parts of a run that array tasks work on, each alone: which units, and which files in the destination.
+
+DST/manifest-00003-of-00064.parquet   the rows of part 3, counted from 0; all parts are read as one
+DST/.vidprep/part-00003-of-00064/     its lock, journal and partial files
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidprep.formats.errors import SettingsError
+from vidprep.transcode.sources import Unit
+
+FILE_COST, BYTES_PER_SECOND = 100_000, 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """index: from 0 to count - 1."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index:05d}-of-{self.count:05d}"
+
+    @property
+    def manifest_name(self) -> str:
+        return f"manifest-{self}.parquet"
+
+    @property
+    def house_name(self) -> str:
+        return f"part-{self}"
+
+    def of(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+        """Its share: the costliest unit first, each goes to the part that has least; the same in every task."""
+        loads = [(0, index) for index in range(self.count)]
+        mine = []
+        for unit in sorted(units, key=_cost, reverse=True):
+            load, index = loads[0]
+            heapq.heapreplace(loads, (load + _cost(unit), index))
+            if index == self.index:
+                mine.append(unit)
+        return tuple(mine)
+
+
+def _cost(unit: Unit) -> int:
+    """Bytes to be read, as far as is known without opening it."""
+    cost = unit.size_bytes
+    if unit.end_seconds is not None:
+        cost = min(cost, int((unit.end_seconds - (unit.start_seconds or 0.0)) * BYTES_PER_SECOND))
+    return cost + FILE_COST
+
+
+def parse_part(text: str, environment: Mapping[str, str]) -> Part:
+    """`3/64`, or `auto`: what Slurm's array says. Raises SettingsError."""
+    if text == "auto":
+        try:
+            first, last, step = (int(environment.get(f"SLURM_ARRAY_TASK_{name}", default)) for name, default in _SLURM)
+            index = (int(environment["SLURM_ARRAY_TASK_ID"]) - first) // step
+            count = (last - first) // step + 1
+        except (KeyError, ValueError) as error:
+            raise SettingsError(f"--shard auto: not in a Slurm array task ({error}); give I/N") from None
+    else:
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if found is None:
+            raise SettingsError(f"--shard {text}: give I/N with I from 0 to N - 1, or auto")
+        index, count = int(found[1]), int(found[2])
+    if not 0 <= index < count <= 99_999:
+        raise SettingsError(f"--shard {text}: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999")
+    return Part(index, count)
+
+
+_SLURM = (("MIN", "0"), ("MAX", ""), ("STEP", "1"))
+
+
+def parts_in(root: Path, house: Path) -> list[Part]:
+    """Parts that a destination holds, by their manifests and houses."""
+    names = [path.name for path in (*root.glob("manifest-*.parquet"), *house.glob("part-*"))]
+    found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name) for name in names)
+    return sorted(
+        {Part(int(each[1]), int(each[2])) for each in found if each}, key=lambda part: (part.count, part.index)
+    )
