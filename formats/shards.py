@@ -73,7 +73,7 @@ class Shards:
             end = self._ends.get(path.name)
             if end is None:
                 path.unlink()
-            elif path.stat().st_size > end:
+            elif path.stat().st_size != end + len(self.layout.tail):
                 self._close_at(path, end)
 
     def paths(self) -> list[Path]:
