@@ -19,6 +19,7 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── DeadlineError (TimeoutError)    the child process that held the video took too long
 ├── ManifestError (ValueError)      a manifest or journal that cannot be read
 ├── StoreError (ValueError)         a store of frames that is damaged, or none at all
+├── BackendError (RuntimeError)     a cluster that is not there, or has other versions
 └── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
 """
 
@@ -126,6 +127,10 @@ class ManifestError(VidprepError, ValueError):
 
 class StoreError(VidprepError, ValueError):
     stage = "store"
+
+
+class BackendError(VidprepError, RuntimeError):
+    """A cluster that is not there, or whose workers are not as this process is."""
 
 
 class MissingError(VidprepError, ImportError):

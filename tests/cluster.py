@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import importlib.util
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -128,3 +130,73 @@ PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8
 
         wait_until(is_ready, "slurm")
         yield found
+
+
+@contextmanager
+def dask(folder: Path, workers: int, env: dict[str, str] | None = None) -> Iterator[tuple[str, list[int]]]:
+    """A scheduler and workers over TCP, each a command of its own: the address, and the workers' process numbers."""
+    needs_modules(("distributed",), "pip install '.[dask]'")
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        program = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--no-dashboard",
+        ]
+        stack.enter_context(daemon(program, folder / "scheduler.log"))
+        started = []
+        for number in range(workers):
+            program = [
+                sys.executable,
+                "-m",
+                "distributed.cli.dask_worker",
+                address,
+                "--nthreads",
+                "1",
+                "--no-dashboard",
+                "--death-timeout",
+                "60",
+            ]
+            started.append(
+                stack.enter_context(
+                    daemon([*program, "--local-directory", str(folder)], folder / f"worker{number}.log", env)
+                ).pid
+            )
+        from distributed import Client
+
+        with Client(address, timeout=READY_SECONDS, set_as_default=False) as client:
+            client.wait_for_workers(workers, timeout=READY_SECONDS)
+            pids = list(client.run(os.getpid).values())
+        yield address, pids
+
+
+@contextmanager
+def ray_head(folder: Path, cpus: int, env: dict[str, str] | None = None) -> Iterator[str]:
+    """A head node on this machine: its address."""
+    needs_modules(("ray",), "pip install '.[ray]'")
+    port = free_port()
+    program = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        f"--port={port}",
+        f"--num-cpus={cpus}",
+    ]
+    program += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"]
+    with daemon(program, folder / "ray.log", env):
+        wait_until(lambda: "Ray runtime started" in (folder / "ray.log").read_text(), "ray")
+        yield f"127.0.0.1:{port}"
+
+
+def needs_modules(names: Sequence[str], install: str) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        say = pytest.fail if os.environ.get("VIDPREP_REQUIRE") else pytest.skip
+        say(f"{', '.join(missing)} not installed: {install}")

@@ -119,13 +119,13 @@ def burst(source: Path, destination: Path, **given: Any) -> None:
 def _run(
     source: Path, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
 ) -> None:
-    from vidprep.transcode.isolate import row_of
+    from vidprep.transcode.backends import workers_of
     from vidprep.transcode.plan import plan
     from vidprep.transcode.progress import Progress, print_dry_run
     from vidprep.transcode.run import run
     from vidprep.transcode.sources import find_sources
     from vidprep.transcode.versions import encoder_version, used_versions
-    from vidprep.transcode.workers import Workers, default_jobs
+    from vidprep.transcode.workers import default_jobs
 
     progress = Progress(quiet=given["quiet"], as_json=given["as_json"])
     sources = find_sources(
@@ -154,7 +154,7 @@ def _run(
     if given["dry_run"]:
         print_dry_run(planned(), sources, place.free_bytes())
         return
-    with place.hold(), Workers(max(1, min(jobs, len(sources.units))), row_of) as workers:
+    with place.hold(), workers_of(given["backend"], _address(given), max(1, min(jobs, len(sources.units)))) as workers:
         recovered = place.recover()
         if has_to_search:
             value = _shared_value(
@@ -196,6 +196,18 @@ def _shared_value(settings: knobs.RunSettings, units: tuple[Unit, ...], house: P
         f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
     )
     return found.value
+
+
+def _address(given: dict[str, Any]) -> str | None:
+    """Of the cluster that was asked for."""
+    options = {"dask": "scheduler", "ray": "address"}
+    for backend, option in options.items():
+        if given[option] and given["backend"] != backend:
+            raise SettingsError(f"--{option} goes with --backend {backend}")
+    if given["backend"] == "dask" and not given["scheduler"]:
+        raise SettingsError("--backend dask needs --scheduler: tcp://host:8786, or the scheduler's file")
+    address: str | None = given[options[given["backend"]]] if given["backend"] in options else None
+    return address
 
 
 def _part(given: dict[str, Any]) -> Part | None:

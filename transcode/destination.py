@@ -190,10 +190,11 @@ class Destination:
             if row.ok and partial.exists() and sha256_of(partial) == row.sha256:
                 self.name(row, partial)
                 named += 1
-        self._remove_leftovers()
+        self.remove_leftovers()
         return named
 
-    def _remove_leftovers(self) -> None:
+    def remove_leftovers(self) -> None:
+        """What nobody works on any more, of workers that were killed."""
         for leftover in self.partials.iterdir():
             with suppress(OSError):
                 leftover.unlink()

@@ -132,6 +132,10 @@ class Child:
             pool.stop()
             pool.join()
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """Abandon what the child is doing; `close` kills it."""
         self._stopped.set()

@@ -190,6 +190,17 @@ CHECK_OPTIONS = _options(
 )
 RUN_OPTIONS = _options(
     click.option(
+        "--backend",
+        type=click.Choice(("local", "dask", "ray")),
+        default="local",
+        show_default=True,
+        help="Work in processes of this machine, or on the workers of a cluster, which see the same paths.",
+    ),
+    click.option("--scheduler", metavar="ADDRESS", help="Of dask: tcp://host:8786, or the scheduler's file."),
+    click.option(
+        "--address", metavar="ADDRESS", help="Of ray: host:6379. Default: the cluster that this machine is in."
+    ),
+    click.option(
         "--shard",
         metavar="I/N",
         help="Do part I (from 0) of N, as one task of an array; auto: what Slurm's array says.",

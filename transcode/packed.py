@@ -52,7 +52,7 @@ class PackedDestination(Destination):
 
     def recover(self) -> int:
         """After a kill: what no row points at is cut off. Nothing is named anew, so 0."""
-        self._remove_leftovers()
+        self.remove_leftovers()
         units = [unit for unit in self.known_units().values() if unit.ok and self.holds(unit, "")]
         ends = ((unit.file_name, (unit.offset or 0) + (unit.stored_bytes or 0)) for unit in units)
         mine = (self.part.index, self.part.count) if self.part else (0, 1)

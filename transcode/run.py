@@ -92,6 +92,8 @@ def run(
         discard(job)
     summary.not_started = len(plan.jobs) - finished
     try:
+        if not abandoned:
+            destination.remove_leftovers()
         destination.finish()
     except OSError as error:
         if not is_disk_full(error):

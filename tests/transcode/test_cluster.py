@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.cluster import Slurm, slurm, wait_until
-from tests.helpers import environment, fault, leftovers, make_clips, outputs, transcode
+from tests.cluster import Slurm, dask, free_port, needs_modules, ray_head, slurm, wait_until
+from tests.helpers import command, environment, fault, leftovers, make_clips, manifest, outputs, transcode
+from vidprep.formats import open_store
 from vidprep.formats.manifest import read_rows
 
 SBATCH = Path(__file__).parents[2] / "examples" / "slurm_array.sbatch"
@@ -24,6 +30,13 @@ def sources(tmp_path_factory):
 def whole(sources, tmp_path_factory):
     made = tmp_path_factory.mktemp("whole") / "made"
     assert transcode(sources, made, "--gop", 4).code == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def whole_burst(sources, tmp_path_factory):
+    made = tmp_path_factory.mktemp("whole") / "burst"
+    assert transcode(sources, made, verb="burst").code == 0
     return made
 
 
@@ -65,3 +78,161 @@ def test_a_slurm_array_with_a_killed_and_a_preempted_task(scheduler: Slurm, sour
     assert [row.id for row in read_rows(made)] == [row.id for row in read_rows(whole)]
     assert outputs(made) == outputs(whole)
     assert not leftovers(made)
+
+
+# ------------------------------------------------------------------------------------------------ dask and ray
+
+
+@pytest.fixture(scope="module")
+def on_dask(tmp_path_factory):
+    with dask(tmp_path_factory.mktemp("dask"), workers=2) as (address, _):
+        yield "--backend", "dask", "--scheduler", address
+
+
+@pytest.fixture(scope="module")
+def on_ray():
+    # Its sockets take no longer name.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder, ray_head(Path(folder), cpus=2) as address:
+        yield "--backend", "ray", "--address", address
+
+
+@pytest.fixture(params=["dask", "ray"])
+def cluster(request):
+    return request.getfixturevalue(f"on_{request.param}")
+
+
+def frames_of(destination):
+    store = open_store(destination)
+    return {id_: [bytes(frame) for frame in store.coded(id_) or ()] for id_ in store.ids}
+
+
+def as_indexed(destination):
+    where = {"file_name", "offset", "encode_seconds", "cpu_seconds", "attempts"}
+    return [
+        {name: value for name, value in row.as_dict().items() if name not in where} for row in read_rows(destination)
+    ]
+
+
+def workers_at_work(backend):
+    """Processes of the cluster that have a child of vidprep: the ones that a machine that dies would take along."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+            if "--multiprocessing-fork" in line and (parent := process.parent()) is not None:
+                of_dask = "--multiprocessing-fork" in " ".join(parent.cmdline())
+                of_ray = parent.name().startswith("ray::") or "default_worker.py" in " ".join(parent.cmdline())
+                if of_dask if backend == "dask" else of_ray:
+                    found.append(parent)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_cluster_makes_what_one_machine_makes(cluster, sources, whole, whole_burst, tmp_path):
+    ran = transcode(sources, tmp_path / "videos", "--gop", 4, *cluster)
+    assert ran.code == 0, ran.err
+    assert outputs(tmp_path / "videos") == outputs(whole)
+    assert as_indexed(tmp_path / "videos") == as_indexed(whole)
+    ran = transcode(sources, tmp_path / "frames", *cluster, verb="burst")
+    assert ran.code == 0, ran.err
+    assert frames_of(tmp_path / "frames") == frames_of(whole_burst)
+    assert as_indexed(tmp_path / "frames") == as_indexed(whole_burst)
+    assert not leftovers(tmp_path / "videos") and not leftovers(tmp_path / "frames")
+    again = transcode(sources, tmp_path / "videos", "--gop", 4, *cluster)
+    assert again.code == 0 and "12 done before" in again.err
+
+
+def test_a_worker_that_is_killed_loses_nothing(cluster, tmp_path):
+    clips = make_clips(tmp_path / "src", 16, 60, size=(192, 144))
+    assert transcode(clips, tmp_path / "local", "--gop", 4).code == 0
+    made = tmp_path / "made"
+    run = subprocess.Popen(
+        command(clips, made, "--gop", 4, *cluster), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    journal = made / ".vidprep" / "journal.jsonl"
+    wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "two videos")
+    victims = workers_at_work(cluster[1])
+    assert victims
+    victims[0].kill()
+    said = run.communicate(timeout=120)[1]
+    assert run.returncode == 0, said
+    assert [row.id for row in read_rows(made)] == [row.id for row in read_rows(tmp_path / "local")]
+    assert outputs(made) == outputs(tmp_path / "local")
+    assert not leftovers(made)
+
+
+def test_ctrl_c_leaves_a_cluster_in_order_and_the_run_goes_on(cluster, tmp_path):
+    clips = make_clips(tmp_path / "src", 12, 60, size=(192, 144))
+    made = tmp_path / "made"
+    run = subprocess.Popen(
+        command(clips, made, "--gop", 4, *cluster), env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )  # fmt: skip
+    journal = made / ".vidprep" / "journal.jsonl"
+    wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "two videos")
+    os.kill(run.pid, signal.SIGINT)
+    said = run.communicate(timeout=60)[1]
+    assert run.returncode == 130 and "Traceback" not in said, said
+    ran = transcode(clips, made, "--gop", 4)
+    assert ran.code == 0 and "done before" in ran.err
+    assert not leftovers(made)
+
+
+POISON = {
+    "child": fault("vidprep.transcode.job", "run_job", at=-1, code="args[0].unit.id == 'c03' and os.kill(os.getpid(), signal.SIGSEGV)"),
+    "worker": fault("vidprep.transcode.backends", "work", at=-1, code="args[0].unit.id == 'c03' and os.kill(os.getpid(), signal.SIGKILL)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kills", POISON)
+def test_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, sources, tmp_path):
+    env = environment(tmp_path / "hook", POISON[kills])
+    with dask(tmp_path, workers=2, env=env) as (address, _):
+        ran = transcode(sources, tmp_path / "made", "--gop", 4, "--backend", "dask", "--scheduler", address)
+    assert ran.code == 1, ran.err
+    rows = manifest(tmp_path / "made")
+    assert {id_ for id_, row in rows.items() if row["status"] != "ok"} == {"c03"}
+    assert rows["c03"]["error"] == "CrashedError"
+    assert ("SIGSEGV" if kills == "child" else "KilledWorker") in rows["c03"]["message"]
+    assert len(rows) == 12 and not leftovers(tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--backend", "dask"), "needs --scheduler"),
+        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler goes with --backend dask"),
+        (("--backend", "dask", "--address", "x"), "--address goes with --backend ray"),
+        (("--backend", "dask", "--scheduler", "nonsense://x"), "no dask cluster with workers at nonsense://x"),
+        pytest.param(
+            ("--backend", "dask", "--scheduler", "tcp://127.0.0.1:{port}"),
+            "no dask cluster with workers at tcp://127.0.0.1",
+            marks=pytest.mark.slow,  # waits for one to come
+        ),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_said(options, said, sources, tmp_path):
+    needs_modules(("distributed",), "pip install '.[dask]'")
+    options = [text.format(port=free_port()) for text in options]
+    ran = transcode(sources, tmp_path / "made", *options)
+    assert ran.code == 2 and said in ran.err, ran.err
+
+
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_backend_that_is_not_installed_names_its_extra(backend, sources, tmp_path):
+    script = "import sys; sys.modules[sys.argv[1]] = None; from vidprep.transcode.cli import main; main(sys.argv[2:])"
+    module, option = ("distributed", "--scheduler") if backend == "dask" else ("ray", "--address")
+    arguments = [
+        module,
+        "transcode",
+        str(sources),
+        str(tmp_path / "made"),
+        "--backend",
+        backend,
+        option,
+        "tcp://127.0.0.1:1",
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert ran.returncode == 2 and f"pip install 'vidprep[{backend}]'" in ran.stderr, ran.stderr

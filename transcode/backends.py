@@ -1,0 +1,229 @@
+"""Where videos are worked on: threads of this process, or the workers of a dask or ray cluster.
+
+On a cluster each worker hands a video to a child process of its own, as here: the same isolation, deadlines and rows. Workers
+need this package, and the paths of sources and destination. A worker that is lost loses nothing: what it had in hand runs
+again elsewhere, a few times. The clusters' own clients carry the work and not joblib's backends for them, of which
+dask's never returns when a task has killed its workers, and ray's streams nothing and ends with an actor.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from multiprocessing import current_process
+from pathlib import Path
+from typing import Any
+
+from vidprep.formats.errors import BackendError, CrashedError, MissingError
+from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.isolate import Child, Interrupted, row_of
+from vidprep.transcode.job import Job, fail, new_row
+from vidprep.transcode.workers import Workers
+
+BACKENDS = ("local", "dask", "ray")
+TRIES = 3
+READY_SECONDS = 15
+POLL_SECONDS = 0.5
+
+
+def workers_of(backend: str, address: str | None, jobs: int) -> Workers[Job, ManifestRow]:
+    """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs.
+
+    Raises BackendError for a cluster that is not there or has another version, MissingError.
+    """
+    if backend == "dask":
+        return DaskWorkers(address or "")
+    if backend == "ray":
+        return RayWorkers(address or "auto")
+    return Workers(jobs, row_of)
+
+
+class ClusterWorkers(Workers[Job, ManifestRow]):
+    """Keeps a few more jobs in flight than the cluster can do at once, so that none of it waits."""
+
+    def __init__(self) -> None:
+        super().__init__(1, row_of)
+        self._flying: dict[Any, Job] = {}
+        self._killed = threading.Event()
+
+    def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, ManifestRow | None]]:
+        left = iter(tasks)
+        while not self._killed.is_set():
+            room = self.width() * 2 - len(self._flying)
+            while room > 0 and not self.stopping and (job := next(left, None)) is not None:
+                self._flying[self.submit(_with_absolute_paths(job))] = job
+                room -= 1
+            if not self._flying:
+                return
+            for future in self.ended():
+                job = self._flying.pop(future)
+                yield job, self._row(future, job)
+        for future, job in self._flying.items():
+            self.cancel(future)
+            yield job, None
+        self._flying.clear()
+
+    def _row(self, future: Any, job: Job) -> ManifestRow | None:
+        try:
+            return self.result(future)
+        except Exception as error:  # noqa: BLE001 (`work` raises nothing: its worker died too often, or cannot run it)
+            row = new_row(job)
+            said = str(error).strip().partition("\n")[0]
+            fail(row, CrashedError(f"no worker of the cluster could do it: {type(error).__name__}: {said}"))
+            return row
+
+    def kill(self) -> None:
+        self._stop.set()
+        self._killed.set()
+
+    @abstractmethod
+    def width(self) -> int:
+        """Videos that the cluster can work on at once now."""
+
+    @abstractmethod
+    def submit(self, job: Job) -> Any: ...
+
+    @abstractmethod
+    def ended(self) -> list[Any]:
+        """Futures that have ended, waiting a moment for the first."""
+
+    @abstractmethod
+    def result(self, future: Any) -> ManifestRow | None:
+        """None for a video that was abandoned. Raises what the cluster's client does when its workers died too often."""
+
+    @abstractmethod
+    def cancel(self, future: Any) -> None: ...
+
+
+class DaskWorkers(ClusterWorkers):
+    """address: of the scheduler, or the file that it wrote."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import distributed
+        except ImportError as error:
+            raise MissingError("--backend dask needs distributed: pip install 'vidprep[dask]'") from error
+        super().__init__()
+        self._distributed = distributed
+        place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+        try:
+            self._client = distributed.Client(**place, timeout=READY_SECONDS)
+            self._client.wait_for_workers(1, timeout=READY_SECONDS)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise BackendError(f"no dask cluster with workers at {address}: {error}") from error
+
+    def width(self) -> int:
+        return sum(self._client.nthreads().values()) or 1
+
+    def submit(self, job: Job) -> Any:
+        return self._client.submit(work, job, version_here(), key=f"vidprep-{uuid.uuid4().hex}", pure=False)
+
+    def ended(self) -> list[Any]:
+        try:
+            done = self._distributed.wait(list(self._flying), timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            return []
+        return list(done)
+
+    def result(self, future: Any) -> ManifestRow | None:
+        found: ManifestRow | None = future.result()
+        return found
+
+    def cancel(self, future: Any) -> None:
+        future.cancel()
+
+    def __exit__(self, *_: object) -> None:
+        if self._killed.is_set():
+            self._client.run(stop_children)
+        self._client.close()
+
+
+class RayWorkers(ClusterWorkers):
+    """address: of the head node, or "auto"."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingError("--backend ray needs ray: pip install 'vidprep[ray]'") from error
+        super().__init__()
+        self._ray = ray
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise BackendError(f"no ray cluster at {address}: {error}") from error
+        self._work = ray.remote(num_cpus=1, max_retries=TRIES - 1)(work)
+
+    def width(self) -> int:
+        return int(self._ray.cluster_resources().get("CPU", 1)) or 1
+
+    def submit(self, job: Job) -> Any:
+        return self._work.remote(job, version_here())
+
+    def ended(self) -> list[Any]:
+        done, _ = self._ray.wait(list(self._flying), num_returns=1, timeout=POLL_SECONDS)
+        return list(done)
+
+    def result(self, future: Any) -> ManifestRow | None:
+        found: ManifestRow | None = self._ray.get(future)
+        return found
+
+    def cancel(self, future: Any) -> None:
+        self._ray.cancel(future, force=True)
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+
+# ------------------------------------------------------------------------------------------------ in a worker of a cluster
+
+_idle: list[Child] = []
+_busy: list[Child] = []
+_guard = threading.Lock()
+_giving_up = threading.Event()
+
+
+def work(job: Job, version_there: str) -> ManifestRow | None:
+    """The row of a job, made by a child of this worker; None when it was abandoned."""
+    if version_here() != version_there:
+        raise BackendError(f"{socket.gethostname()} has {version_here()}, not {version_there}")
+    current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # dask's workers may have no children otherwise
+    with _guard:
+        child = _idle.pop() if _idle else Child(_giving_up)
+        _busy.append(child)
+    # Of its own: a worker that was given up may still be writing when another has the same job.
+    own = Path(job.partial).with_name(f"{uuid.uuid4().hex}-{Path(job.partial).name}")
+    try:
+        row = row_of(child, replace(job, partial=str(own)))
+        if row.ok:
+            own.replace(job.partial)
+        return row
+    except Interrupted:
+        return None
+    finally:
+        with _guard:
+            _busy.remove(child)
+            if not child.stopped:
+                _idle.append(child)
+
+
+def stop_children() -> None:
+    """Abandon what is being worked on."""
+    with _guard:
+        for child in (*_idle, *_busy):
+            child.stop()
+        _idle.clear()
+
+
+def version_here() -> str:
+    return f"vidprep {version('vidprep')}, PyAV {version('av')}"
+
+
+def _with_absolute_paths(job: Job) -> Job:
+    unit = replace(job.unit, path=str(Path(job.unit.path).absolute()))
+    return replace(job, unit=unit, partial=str(Path(job.partial).absolute()))
