@@ -108,7 +108,7 @@ MpiDefault=none
 ReturnToService=2
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 KillWait=5
-NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} RealMemory=8000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8
 """)
     environment = os.environ | {"SLURM_CONF": str(configuration)}

@@ -12,7 +12,7 @@ import socket
 import threading
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing import current_process
@@ -27,17 +27,17 @@ from vidprep.transcode.workers import Workers
 
 BACKENDS = ("local", "dask", "ray")
 TRIES = 3
-READY_SECONDS = 15
+READY_SECONDS, QUEUE_SECONDS = 15, 3600
 POLL_SECONDS = 0.5
 
 
-def workers_of(backend: str, address: str | None, jobs: int) -> Workers[Job, ManifestRow]:
+def workers_of(backend: str, address: str | None, jobs: int, say: Callable[[str], None]) -> Workers[Job, ManifestRow]:
     """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs.
 
     Raises BackendError for a cluster that is not there or has another version, MissingError.
     """
     if backend == "dask":
-        return DaskWorkers(address or "")
+        return DaskWorkers(address or "", say)
     if backend == "ray":
         return RayWorkers(address or "auto")
     return Workers(jobs, row_of)
@@ -103,7 +103,7 @@ class ClusterWorkers(Workers[Job, ManifestRow]):
 class DaskWorkers(ClusterWorkers):
     """address: of the scheduler, or the file that it wrote."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, say: Callable[[str], None]) -> None:
         try:
             import distributed
         except ImportError as error:
@@ -113,7 +113,9 @@ class DaskWorkers(ClusterWorkers):
         place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
         try:
             self._client = distributed.Client(**place, timeout=READY_SECONDS)
-            self._client.wait_for_workers(1, timeout=READY_SECONDS)
+            if not self._client.nthreads():
+                say(f"{address} has no workers yet; waiting up to {QUEUE_SECONDS} s for the first")
+                self._client.wait_for_workers(1, timeout=QUEUE_SECONDS)
         except (OSError, TimeoutError, ValueError) as error:
             raise BackendError(f"no dask cluster with workers at {address}: {error}") from error
 

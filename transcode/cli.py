@@ -154,7 +154,8 @@ def _run(
     if given["dry_run"]:
         print_dry_run(planned(), sources, place.free_bytes())
         return
-    with place.hold(), workers_of(given["backend"], _address(given), max(1, min(jobs, len(sources.units)))) as workers:
+    local = max(1, min(jobs, len(sources.units)))
+    with place.hold(), workers_of(given["backend"], _address(given), local, progress.say) as workers:
         recovered = place.recover()
         if has_to_search:
             value = _shared_value(
