@@ -120,6 +120,7 @@ def _run(
     source: Path, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
 ) -> None:
     from vidprep.transcode.backends import workers_of
+    from vidprep.transcode.events import Events
     from vidprep.transcode.plan import plan
     from vidprep.transcode.progress import Progress, print_dry_run
     from vidprep.transcode.run import run
@@ -127,7 +128,10 @@ def _run(
     from vidprep.transcode.versions import encoder_version, used_versions
     from vidprep.transcode.workers import default_jobs
 
-    progress = Progress(quiet=given["quiet"], as_json=given["as_json"])
+    if given["events"] == "-" and given["as_json"]:
+        raise SettingsError("--events - and --json both write to stdout; give --events a file")
+    events = Events(given["events"]) if given["events"] and not given["dry_run"] else None
+    progress = Progress(quiet=given["quiet"], as_json=given["as_json"], events=events)
     sources = find_sources(
         source, place.root, include=given["include"], exclude=given["exclude"], limit=given["limit"],
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
@@ -175,8 +179,8 @@ def _run(
             progress.say(
                 f"{todo.other_versions} outputs were made by another version than {made_by}; they stay (--overwrite makes them anew)"
             )
-        progress.start(len(todo.jobs) + len(todo.rejected))
-        summary = run(todo, place, workers, on_row=progress.row)
+        progress.start(todo, place.root, given["backend"])
+        summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job)
     progress.finish(summary)
     sys.exit(summary.exit_code)
 
@@ -265,6 +269,7 @@ main.add_command(cli_choose.sweep)
 main.add_command(cli_choose.tune)
 main.add_command(cli_after.validate)
 main.add_command(cli_after.report)
+main.add_command(cli_after.monitor)
 main.add_command(cli_after.merge)
 main.add_command(cli_after.pack)
 main.add_command(cli_after.doctor)

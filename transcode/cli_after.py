@@ -12,7 +12,7 @@ from vidprep.formats.errors import MissingError
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import Command
-from vidprep.transcode.progress import printable
+from vidprep.transcode.text import printable
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
@@ -122,6 +122,24 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
             strips=worst, on_start=bar.reset, on_still=bar.update,
         )  # fmt: skip
     click.echo(written.html)
+
+
+@click.command(cls=Command)
+@click.argument("paths", metavar="FILE…", type=click.Path(path_type=Path, dir_okay=False), nargs=-1, required=True)
+@click.option("--once", is_flag=True, help="Show what there is now, and end.")
+def monitor(paths: tuple[Path, ...], once: bool) -> None:
+    """Show runs live: rates, time left, what is at work, what failed, what is slowest.
+
+    FILE: what runs write with --events, one file for all tasks of an array or one for each; from any machine that sees it.
+    Ends when all runs have ended.
+    """
+    try:
+        from rich.console import Console
+
+        from vidprep.transcode.monitor import monitor as show
+    except ModuleNotFoundError as error:
+        raise MissingError(f"vidprep monitor needs {error.name}: pip install 'vidprep[monitor]'") from error
+    show(paths, Console(), once=once)
 
 
 @click.command(cls=Command)

@@ -13,7 +13,7 @@ from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command
-from vidprep.transcode.progress import megabytes, printable
+from vidprep.transcode.text import megabytes, printable
 
 if TYPE_CHECKING:
     from vidprep.transcode.sources import Unit

@@ -218,6 +218,9 @@ RUN_OPTIONS = _options(
     click.option("--overwrite", is_flag=True, help="Make everything anew, also with other settings than before."),
     click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
     click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),
+    click.option(
+        "--events", metavar="FILE", help="Append what happens as lines of JSON, for `vidprep monitor`; - is stdout."
+    ),
     click.option("--json", "as_json", is_flag=True, help="One JSON line per row on stdout, then the summary."),
     click.option("--quiet", is_flag=True, help="No progress bar."),
 )

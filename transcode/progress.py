@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.events import Events
+from vidprep.transcode.job import Job
 from vidprep.transcode.plan import Plan
 from vidprep.transcode.run import Summary
 from vidprep.transcode.sources import SourceList
+from vidprep.transcode.text import megabytes, printable
 
 
 def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
@@ -34,20 +38,11 @@ def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
     )
 
 
-def megabytes(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def printable(text: str) -> str:
-    """On one line, with control characters and terminal escapes shown instead of obeyed."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 class Progress:
     """People read stderr: a bar on a terminal, a line per failure, the summary. Machines read stdout."""
 
-    def __init__(self, *, quiet: bool, as_json: bool) -> None:
-        self._quiet, self._as_json = quiet, as_json
+    def __init__(self, *, quiet: bool, as_json: bool, events: Events | None = None) -> None:
+        self._quiet, self._as_json, self._events = quiet, as_json, events
         self._bar: Any = None
         self._failed = 0
         self._saved = 0
@@ -62,14 +57,27 @@ class Progress:
         if not self._quiet:
             click.echo(f"vidprep: {count} files found so far", err=True)
 
-    def start(self, total: int) -> None:
+    def start(self, plan: Plan, destination: Path, backend: str) -> None:
         from tqdm import tqdm
 
+        if self._events:
+            self._events.begun(plan, destination, backend)
         self._bar = tqdm(
-            total=total, unit="video", disable=True if self._quiet else None, file=sys.stderr, smoothing=0.1
+            total=len(plan.jobs) + len(plan.rejected),
+            unit="video",
+            disable=True if self._quiet else None,
+            file=sys.stderr,
+            smoothing=0.1,
         )
 
+    def job(self, job: Job) -> None:
+        """It was handed to a worker."""
+        if self._events:
+            self._events.started(job)
+
     def row(self, row: ManifestRow) -> None:
+        if self._events:
+            self._events.row(row)
         if self._as_json:
             click.echo(row.as_json())
         self._failed += not row.ok
@@ -83,6 +91,8 @@ class Progress:
     def finish(self, summary: Summary) -> None:
         self._bar.close()
         self._bar = None
+        if self._events:
+            self._events.ended(summary)
         if self._as_json:
             click.echo(summary.as_json())
         parts = [f"{summary.ok} ok", f"{summary.failed} failed"]

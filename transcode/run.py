@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -49,9 +49,10 @@ class Summary:
 
 
 def run(
-    plan: Plan, destination: Destination, workers: Workers[Job, ManifestRow], *, on_row: Callable[[ManifestRow], object]
-) -> Summary:
-    """Do what the plan says. on_row: called with every row when it is safe on disk.
+    plan: Plan, destination: Destination, workers: Workers[Job, ManifestRow], *, on_row: Callable[[ManifestRow], object],
+    on_job: Callable[[Job], object] = lambda _job: None,
+) -> Summary:  # fmt: skip
+    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job.
 
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
     """
@@ -65,7 +66,7 @@ def run(
             _settle(rejected, None, destination, plan, summary)
             on_row(rejected)
         with stopped_by_signals(workers, GRACE_SECONDS) as stop:
-            for job, row in workers.results(plan.jobs):
+            for job, row in workers.results(_told(plan.jobs, on_job)):
                 if row is None:
                     abandoned.append(job)
                     continue
@@ -101,6 +102,12 @@ def run(
         summary.disk_full = _no_room(destination, plan, summary)
     summary.seconds = time.monotonic() - started
     return summary
+
+
+def _told(jobs: Iterable[Job], on_job: Callable[[Job], object]) -> Iterator[Job]:
+    for job in jobs:
+        on_job(job)
+        yield job
 
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
