@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +192,14 @@ def processes_of_group(group: int) -> list[psutil.Process]:
         except (ProcessLookupError, psutil.Error):
             continue
     return found
+
+
+def no_processes_left(group: int, seconds: float = 10) -> None:
+    """A process that was killed is seen for a moment still."""
+    deadline = time.monotonic() + seconds
+    while left := processes_of_group(group):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
 
 
 def table(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:

@@ -26,6 +26,7 @@ from tests.helpers import (
     make_clip,
     make_clips,
     manifest,
+    no_processes_left,
     outputs,
     processes_of_group,
     start,
@@ -83,13 +84,6 @@ def one_failed(ran: Ran, dst: Path) -> str:
     assert leftovers(dst) == []
     assert ran.err.count("failed: ") == 1
     return f"{row['error']}: {row['message']}"
-
-
-def no_processes_left(group: int, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while left := processes_of_group(group):
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.05)
 
 
 # ---------------------------------------------------------------------------------------------- one child

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import Ran, command, environment, fault, make_clip, make_clips, processes_of_group, transcode
+from tests.helpers import Ran, command, environment, fault, make_clip, make_clips, no_processes_left, transcode
 from vidprep.formats.files import sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, read_rows, write_rows
 from vidprep.transcode.check_unit import Check, check_unit
@@ -328,7 +328,7 @@ def test_ctrl_c_ends_it_soon_and_leaves_no_process(made, tmp_path):
     _, err = group.communicate(timeout=20)
     assert group.returncode == 130
     assert "run the same command again" in err
-    assert not processes_of_group(group.pid)
+    no_processes_left(group.pid, seconds=2)
     assert "1 of the units by the check that was interrupted" in validate(folder).err
 
 
