@@ -183,8 +183,9 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
     assert before.items() <= {row.id: row.sha256 for row in read_rows(made)}.items()
 
 
-@pytest.mark.parametrize("where", [("vidprep.transcode.merge", "write_rows"), ("shutil", "rmtree")])
-@pytest.mark.parametrize("kind", ["h264", "burst"])
+@pytest.mark.parametrize(
+    ("kind", "where"), [("h264", ("vidprep.transcode.merge", "write_rows")), ("burst", ("shutil", "rmtree"))]
+)
 def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"

@@ -14,6 +14,7 @@ import imageio_ffmpeg
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from tests.helpers import (
@@ -28,6 +29,7 @@ from tests.helpers import (
     transcode,
 )
 from vidprep.formats import open_store
+from vidprep.transcode.cli import main
 from vidprep.transcode.rates import LUMA_GAIN_DB, bd_rate, on_limited_scale, size_at
 
 QUICK = ("--codec", "h264,jpeg,png", "--crf", "h264=18,24,30,36", "--quality", "40,60,80,95", "--gop", 4)
@@ -232,8 +234,9 @@ def test_a_report_takes_runs_and_sweeps_together(swept, sources, tmp_path):
     ],
 )
 def test_what_cannot_be_swept_is_said_before_anything_is_made(sources, tmp_path, arguments, said):
-    ran = run("sweep", sources, tmp_path / "out", *arguments)
-    assert (ran.code, said in ran.err, (tmp_path / "out").exists()) == (2, True, False), ran.err
+    given = ["sweep", str(sources), str(tmp_path / "out"), *arguments]
+    ran = CliRunner().invoke(main, given)
+    assert (ran.exit_code, said in ran.stderr, (tmp_path / "out").exists()) == (2, True, False), ran.output
 
 
 def test_nothing_readable_is_said(tmp_path):
