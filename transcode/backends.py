@@ -17,7 +17,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from vidprep.formats.errors import BackendError, CrashedError, MissingError
 from vidprep.formats.manifest import ManifestRow
@@ -50,6 +50,9 @@ class ClusterWorkers(Workers[Job, ManifestRow]):
         super().__init__(1, row_of)
         self._flying: dict[Any, Job] = {}
         self._killed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
 
     def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, ManifestRow | None]]:
         left = iter(tasks)

@@ -23,8 +23,8 @@ class Workers(Generic[T, R]):
     """do: what is to be done with each task, by means of a child. Children live to the end of the block."""
 
     def __init__(self, count: int, do: Callable[[Child, T], R]) -> None:
-        self._count = count
         self._do = do
+        self._threads = Parallel(count, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs")
         self._children: list[Child] = []
         self._idle: list[Child] = []
         self._guard = threading.Lock()
@@ -46,10 +46,7 @@ class Workers(Generic[T, R]):
 
     def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
         """Each task with what came of it, as they finish; None for one that was abandoned."""
-        parallel = Parallel(
-            n_jobs=self._count, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs"
-        )
-        yield from parallel(delayed(self._run)(task) for task in self._wanted(tasks))
+        yield from self._threads(delayed(self._run)(task) for task in self._wanted(tasks))
 
     def _wanted(self, tasks: Iterable[T]) -> Iterator[T]:
         for task in tasks:
@@ -74,11 +71,13 @@ class Workers(Generic[T, R]):
                 self._idle.append(child)
 
     def __enter__(self) -> Self:
+        self._threads.__enter__()  # a child dies with the thread that started it
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         for child in self._children:
             child.close()
+        self._threads.__exit__(*error)
 
 
 @dataclass(slots=True)
