@@ -37,7 +37,7 @@ check: $(READY) types  ## format, lint, strict types, fast tests: what a change 
 test: $(READY) types  ## everything but the soaks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "not slow"
 
 types: $(READY)
 	@mkdir -p $(VENV)/types/vidprep

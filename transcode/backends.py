@@ -8,6 +8,7 @@ dask's never returns when a task has killed its workers, and ray's streams nothi
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import uuid
@@ -113,6 +114,7 @@ class DaskWorkers(ClusterWorkers):
             raise MissingError("--backend dask needs distributed: pip install 'vidprep[dask]'") from error
         super().__init__()
         self._distributed = distributed
+        logging.getLogger("distributed").setLevel(logging.ERROR)  # a lost worker is no news here
         place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
         try:
             self._client = distributed.Client(**place, timeout=READY_SECONDS)

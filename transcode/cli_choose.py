@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command
 from vidprep.transcode.text import megabytes, printable
+
+CARRIED_OVER = {
+    "include", "exclude", "limit", "label_from_folder", "keep_source_suffix",
+    "fps", "short_side", "size", "fit", "scaler", "upscale", "hdr",
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from vidprep.transcode.sources import Unit
@@ -235,6 +242,8 @@ def tune(source: Path, **given: Any) -> None:
     )  # fmt: skip
     if "png" in wanted.codecs:
         raise SettingsError("--codec png: give codecs and jpeg")
+    if given["loader"] and importlib.util.find_spec(given["loader"]) is None:
+        raise MissingError(f"--loader {given['loader']}: not installed: pip install {given['loader']}")
     storage = given["storage"] * 1e6 if given["storage"] else None
     reading = Reading(given["sequence_length"], given["stride"], storage, given["loader"])
     with tempfile.TemporaryDirectory(prefix="vidprep-tune-") as temporary:
@@ -251,22 +260,25 @@ def tune(source: Path, **given: Any) -> None:
                 sys.exit(stopped.exit_code)
     _print_choices(tuned, len(units))
     best = tuned.best
-    frame_options = [
-        text for name in ("fps", "short_side", "size") if given[name] for text in (f"--{name.replace('_', '-')}", str(given[name]))
-    ]  # fmt: skip
-    frame_options += [
-        text
-        for name, default in (("fit", "pad"), ("scaler", "bicubic"))
-        if given[name] != default
-        for text in (f"--{name}", given[name])
-    ]
-    frame_options += ["--upscale"] if given["upscale"] else []
     coded = ["burst"] if best.gop is None else ["transcode"]
     own = [] if best.gop is None else ["--codec", best.codec, "--gop", str(best.gop)]
     command = shlex.join(
-        ["vidprep", *coded, str(source), "DST", *frame_options, *own, "--target-psnr", f"{given['target_psnr']:g}"]
+        ["vidprep", *coded, str(source), "DST", *_given_again(), *own, "--target-psnr", f"{given['target_psnr']:g}"]
     )
     click.echo(f"\n{command}\nbecause: {tuned.reason}.")
+
+
+def _given_again() -> list[str]:
+    """The options of sources and frames that were given, as they were."""
+    context = click.get_current_context()
+    said = []
+    for option in context.command.params:
+        name, value = option.name or "", context.params.get(option.name or "")
+        if name not in CARRIED_OVER or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            said += [option.opts[0]] if each is True else [option.opts[0], str(each)]
+    return said
 
 
 def _print_choices(tuned: Tuned, count: int) -> None:

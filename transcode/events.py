@@ -8,7 +8,8 @@ failed    id, seconds, bytes, stage, message
 progress  done, failed, total, in_flight, queued, memory_bytes (this process and its children), every few seconds
 ended     ok, failed, not_started, seconds, exit_code
 
-`run` names the run in every line, so that the tasks of an array may write into one file.
+`run` names the run in every line, so that several may write into one file; on a network file system, whose appends are not
+whole, give each a file of its own.
 """
 
 from __future__ import annotations

@@ -63,8 +63,10 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
             first, last, step = (int(environment.get(f"SLURM_ARRAY_TASK_{name}", default)) for name, default in _SLURM)
             index = (int(environment["SLURM_ARRAY_TASK_ID"]) - first) // step
             count = (last - first) // step + 1
+            if count != int(environment.get("SLURM_ARRAY_TASK_COUNT", count)):
+                raise ValueError(f"its tasks do not run from {first} to {last} by {step}")
         except (KeyError, ValueError) as error:
-            raise SettingsError(f"--shard auto: not in a Slurm array task ({error}); give I/N") from None
+            raise SettingsError(f"--shard auto: not in an even Slurm array ({error}); give I/N") from None
     else:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
         if found is None:

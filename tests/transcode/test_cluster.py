@@ -17,6 +17,7 @@ from tests.helpers import command, environment, fault, leftovers, make_clips, ma
 from vidprep.formats import open_store
 from vidprep.formats.manifest import read_rows
 
+pytestmark = pytest.mark.xdist_group("cluster")  # what its fixtures start is started once
 SBATCH = Path(__file__).parents[2] / "examples" / "slurm_array.sbatch"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"}
 

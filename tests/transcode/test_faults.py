@@ -6,10 +6,13 @@ chosen call by a sitecustomize that every process of the run imports: see `tests
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import random
 import signal
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +22,7 @@ import pytest
 
 from tests.helpers import (
     Ran,
+    command,
     environment,
     fault,
     identities,
@@ -257,6 +261,36 @@ def test_f5_kills_at_any_time_one_after_the_other(clips: Path, dst: Path, undist
     resumed(clips, dst, undisturbed)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["transcode", "burst"])
+def test_f5_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb: str) -> None:
+    """Everything is killed at once, at random times; nothing that was finished is done again, and the bytes are the same."""
+    src = make_clips(tmp_path / "src", 200, 12, size=(96, 64))
+    assert transcode(src, tmp_path / "undisturbed", verb=verb).code == 0
+    chance = random.Random(0)
+    kept: dict[str, tuple[int, int]] = {}
+    for _ in range(20):
+        process = subprocess.Popen(
+            command(src, dst, "--jobs", 2, verb=verb), env=environment(), stderr=subprocess.DEVNULL, start_new_session=True
+        )  # fmt: skip
+        time.sleep(chance.uniform(0.3, 2.5))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        no_processes_left(process.pid)
+        if verb == "transcode":
+            assert kept.items() <= identities(dst).items()
+            kept = identities(dst)
+    assert transcode(src, dst, verb=verb).code == 0
+    assert leftovers(dst) == []
+    ours, theirs = manifest(dst), manifest(tmp_path / "undisturbed")
+    assert set(ours) == set(theirs) and len(ours) == 200
+    assert all(ours[id_]["sha256"] == row["sha256"] and ours[id_]["status"] == "ok" for id_, row in theirs.items())
+    if verb == "transcode":
+        assert outputs(dst) == outputs(tmp_path / "undisturbed")
+        assert kept.items() <= identities(dst).items()
+
+
 def test_f5_children_die_with_a_parent_that_is_killed_alone(clips: Path, dst: Path, tmp_path: Path) -> None:
     slow = fault("vidprep.transcode.isolate", "run_job", code="time.sleep(60)", only="child")
     process = start(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", slow))
@@ -386,6 +420,26 @@ def test_f7_wherever_in_the_file_the_room_ends(dst: Path, tmp_path: Path, size: 
     ran = transcode(src, dst, "--container", ("mp4", "mkv")[size % 800 == 0], "--json", env=full)
     assert [row["error"] for row in ran.rows.values()] == ["DiskFullError"], ran.out
     assert outputs(dst) == {} and leftovers(dst) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+@pytest.mark.parametrize("container", ["mp4", "mkv", "webm"])
+def test_f7_the_room_ends_at_every_hundredth_byte(tmp_path: Path, container: str, engine: str) -> None:
+    src = make_clips(tmp_path / "src", 1, 4, size=(64, 48), noise=True)
+    args = ["--engine", engine, "--container", container]
+    args += ["--codec", "vp9", "--preset", "8"] if container == "webm" else []
+    args += ["--ffmpeg", imageio_ffmpeg.get_ffmpeg_exe()] if engine == "ffmpeg" else []
+    assert transcode(src, tmp_path / "whole", *args).code == 0
+    (whole,) = outputs(tmp_path / "whole").values()
+    dst = tmp_path / "dst"
+    for size in range(0, len(whole) - 1, 100):
+        full = environment(tmp_path / "hook", VIDPREP_CHILD_LIMIT=f"RLIMIT_FSIZE|{size}")
+        ran = transcode(src, dst, *args, "--json", env=full)
+        assert [row["error"] for row in ran.rows.values()] == ["DiskFullError"], (size, ran.out)
+        assert "no room left" in ran.err and outputs(dst) == {} and leftovers(dst) == []
+    assert transcode(src, dst, *args).code == 0
+    assert list(outputs(dst).values()) == [whole]
 
 
 NO_ROOM = "raise OSError(28, 'No space left on device')"

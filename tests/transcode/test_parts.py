@@ -94,7 +94,8 @@ def test_parts_are_disjoint_complete_and_end_together():
         ("64/64", {}, "there is no part 64 of 64"),
         ("1-4", {}, "give I/N"),
         ("0/0", {}, "there is no part 0 of 0"),
-        ("auto", {}, "not in a Slurm array task"),
+        ("auto", {}, "not in an even Slurm array"),
+        ("auto", {"ID": "5", "MIN": "1", "MAX": "9", "STEP": "1", "COUNT": "3"}, "do not run from 1 to 9 by 1"),
         ("auto", {"ID": "9", "MIN": "0", "MAX": "3"}, "there is no part 9 of 4"),
     ],
 )

@@ -19,6 +19,7 @@ import pytest
 from tests.helpers import Ran, command, environment, make_clip, make_clips, manifest, transcode
 from vidprep.formats.manifest import MANIFEST_NAME, read_rows, write_rows
 
+pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once
 HOSTILE = '"><script>document.title="taken"</script><img src=x onerror=document.title="taken">|`*_[x](javascript:1)'
 
 

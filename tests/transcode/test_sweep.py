@@ -32,6 +32,7 @@ from vidprep.formats import open_store
 from vidprep.transcode.cli import main
 from vidprep.transcode.rates import LUMA_GAIN_DB, bd_rate, on_limited_scale, size_at
 
+pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once
 QUICK = ("--codec", "h264,jpeg,png", "--crf", "h264=18,24,30,36", "--quality", "40,60,80,95", "--gop", 4)
 
 
@@ -251,7 +252,22 @@ def test_nothing_readable_is_said(tmp_path):
 
 
 def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp_path):
-    ran = run("tune", sources, "--codec", "h264,jpeg", "--target-psnr", 35, "--sequence-length", 4, "--short-side", 64)
+    ran = run(
+        "tune",
+        sources,
+        "--codec",
+        "h264,jpeg",
+        "--target-psnr",
+        35,
+        "--sequence-length",
+        4,
+        "--short-side",
+        64,
+        "--exclude",
+        "c02*",
+        "--fit",
+        "crop",
+    )
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
     table = [
@@ -269,7 +285,8 @@ def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp
     made = transcode(source, tmp_path / "made", *options, verb=verb)
     assert made.code == 1  # the torn one
     good = [row for row in manifest(tmp_path / "made").values() if row["status"] == "ok"]
-    assert len(good) == 3 and all(row["psnr_y_p1_db"] >= 35 for row in good)
+    assert len(good) == 2 and all(row["psnr_y_p1_db"] >= 35 for row in good)
+    assert options[options.index("--exclude") + 1] == "c02*" and options[options.index("--fit") + 1] == "crop"
     assert all(min(row["width"], row["height"]) == 64 for row in good)
 
 
