@@ -185,7 +185,7 @@ POISON = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kills", POISON)
+@pytest.mark.parametrize("kills", ["worker", pytest.param("child", marks=pytest.mark.slow)])
 def test_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, sources, tmp_path):
     env = environment(tmp_path / "hook", POISON[kills])
     with dask(tmp_path, workers=2, env=env) as (address, _):

@@ -77,10 +77,11 @@ def test_what_is_whole_passes_with_and_without_its_sources(finished):
     assert "1 units read again, 0 faults" in ran.err
 
 
-def test_a_flipped_byte_anywhere_in_the_outputs_is_found_and_named(finished):
+@pytest.mark.parametrize("flips", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_flipped_byte_anywhere_in_the_outputs_is_found_and_named(finished, flips):
     _, folder = finished
-    chance = random.Random(7)
-    for _ in range(6):
+    chance = random.Random(flips)
+    for _ in range(flips):
         path = chance.choice(outputs(folder))
         data = path.read_bytes()
         place = chance.randrange(len(data))
