@@ -146,7 +146,7 @@ class DaskWorkers(ClusterWorkers):
 
     def __exit__(self, *_: object) -> None:
         if self._killed.is_set():
-            self._client.run(stop_children)
+            self._client.run(stop_children, on_error="ignore")  # a worker may be lost by now
         self._client.close()
 
 
