@@ -10,30 +10,21 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import Ran, command, environment, make_clip, make_clips, manifest, transcode
+from tests.helpers import environment, make_clip, make_clips, manifest, transcode
 from vidprep.formats.manifest import MANIFEST_NAME, read_rows, write_rows
 
 pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once
 HOSTILE = '"><script>document.title="taken"</script><img src=x onerror=document.title="taken">|`*_[x](javascript:1)'
 
 
-def report(*args: object, timeout: float = 120) -> Ran:
-    done = subprocess.run(
-        command(*args, verb="report"),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ran(done.returncode, done.stdout, done.stderr)
+report = partial(transcode, verb="report")
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -182,29 +173,22 @@ def test_what_validate_found_is_in_the_page(sources, made, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(made, copy)
     (copy / "c01.mp4").write_bytes((copy / "c01.mp4").read_bytes()[:-9])
-    checked = subprocess.run(
-        command(sources, copy, verb="validate"), env=environment(), capture_output=True, text=True, check=False
-    )
-    assert checked.returncode == 1
+    assert transcode(sources, copy, verb="validate").code == 1
     assert report(copy).code == 0
     (figure,) = told(copy)["destinations"]
     assert figure["validation"]["videos"] == 3
     assert any("c01" in fault for fault in figure["validation"]["faults"])
     assert any("c01" in line and "fault" not in line for line in (copy / "report.md").read_text().splitlines())
-    again = subprocess.run(
-        command(sources, made, verb="validate"), env=environment(), capture_output=True, text=True, check=False
-    )
-    assert again.returncode == 0, again.stderr
+    again = transcode(sources, made, verb="validate")
+    assert again.code == 0, again.err
 
 
 def test_a_report_in_a_destination_is_no_fault_of_it(sources, made, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(made, copy)
     assert report(copy).code == 0
-    checked = subprocess.run(
-        command(sources, copy, verb="validate"), env=environment(), capture_output=True, text=True, check=False
-    )
-    assert (checked.returncode, checked.stdout) == (0, "")
+    checked = transcode(sources, copy, verb="validate")
+    assert (checked.code, checked.out) == (0, "")
     assert transcode(sources, copy, "--gop", 4, "--fps", 20).code == 1  # resumes: the page is no stranger's file
 
 

@@ -15,31 +15,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import Ran, command, environment, fault, make_clip, make_clips, no_processes_left, transcode
+from tests.helpers import command, environment, fault, make_clip, make_clips, no_processes_left, transcode
 from vidprep.formats.files import sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, read_rows, write_rows
 from vidprep.transcode.check_unit import Check, check_unit
 from vidprep.transcode.destination import settings_of
 from vidprep.transcode.loaders import LOADERS, PyAvLoader
 
-burst = partial(transcode, verb="burst")
+burst, validate = partial(transcode, verb="burst"), partial(transcode, verb="validate")
 KINDS = {
     "h264": ["--gop", 4], "vp9": ["--codec", "vp9"], "av1 mkv": ["--codec", "av1", "--container", "mkv"],
     "burst": ["--format", "burst"], "gulp": ["--format", "gulp"], "webdataset": ["--format", "webdataset"], "tensor": ["--format", "tensor"],
 }  # fmt: skip
-
-
-def validate(*args: object, env: dict[str, str] | None = None) -> Ran:
-    done = subprocess.run(
-        command(*args, verb="validate"),
-        env=env or environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
