@@ -20,6 +20,7 @@ def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
     """CRC-32 of what both sides share. framing: "encoder" or "container". Raises ValueError on broken lengths."""
     if codec in ("h264", "hevc"):
         units = _units_by_start_code(packet) if framing == "encoder" else _units_by_length(packet)
+        units = [unit.rstrip(b"\x00") for unit in units]
         if codec == "hevc":
             units = [unit for unit in units if not unit or unit[0] >> 1 & 63 not in _HEVC_PARAMETER_SETS]
         checksum = 0
@@ -31,12 +32,17 @@ def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
     return zlib.crc32(packet)
 
 
+def with_start_codes(packet: bytes) -> bytes:
+    """A packet of H.264 or HEVC out of MP4 as it left the encoder. Raises ValueError on broken lengths."""
+    return b"".join(b"\x00" + _START_CODE + unit for unit in _units_by_length(packet))
+
+
 def _units_by_start_code(packet: bytes) -> list[bytes]:
     """NAL units; emulation prevention keeps the start code out of them, and none ends in a zero byte."""
     head, *units = packet.split(_START_CODE)
     if head.strip(b"\x00"):
         raise ValueError("a coded packet does not begin with a start code")
-    return [unit.rstrip(b"\x00") for unit in units]
+    return units
 
 
 def _units_by_length(packet: bytes) -> list[bytes]:
@@ -48,6 +54,6 @@ def _units_by_length(packet: bytes) -> list[bytes]:
         position += 4
         if position + size > len(packet):
             raise ValueError("a coded packet is shorter than its lengths say")
-        units.append(packet[position : position + size].rstrip(b"\x00"))
+        units.append(packet[position : position + size])
         position += size
     return units

@@ -1,4 +1,4 @@
-"""Video containers: sources opened with the doors shut, packets and frames out of them, encoded outputs into them.
+"""Video containers: sources opened with the doors shut, packets and frames out of them.
 
 A source is hostile until shown otherwise. It is opened by absolute path with the `file:` prefix, so no name is taken
 for a protocol or an option; only the demuxers in DEMUXERS may read it, so no playlist or script is followed; only the
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
+from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice
@@ -31,9 +30,8 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vidprep.formats.errors import EncodeError, LimitError, NoVideoError, ReadError, RefusedError
-from vidprep.formats.model import OutputFormat, VideoInfo
-from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderOptions
+from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
+from vidprep.formats.model import VideoInfo
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -251,31 +249,50 @@ class Source:
         if any("exceeds specified max pixel count" in text for _, _, text in self._log):
             raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
 
-    def enter_at(self, start_seconds: Fraction | None) -> Entry:
-        """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
+    def shown_ticks(self) -> array[int] | None:
+        """PTS of all frames, in order, in ticks from the first frame shown; None where packets do not tell. Decodes nothing."""
+        packets, origin = self._with_origin()
+        if origin is None:
+            return None
+        shown = array("q")
+        for packet in packets:
+            if packet.pts is None:
+                return None
+            if not packet.is_discard and packet.pts >= origin:
+                shown.append(packet.pts - origin)
+        return array("q", sorted(shown))
+
+    def _with_origin(self) -> tuple[Iterator[Packet[VideoStream]], int | None]:
+        """All packets, and the PTS of the first frame shown; None where one packet may not be one frame."""
+        packets = self.packets()
+        if self.info.codec not in ONE_PACKET_ONE_FRAME or self.info.format_name not in INDEXED:
+            return packets, None
+        head = list(islice(packets, HEAD_PACKETS))
+        opening = head[0].pts if head and head[0].is_keyframe else None
+        if opening is None or head[-1].dts is None or any(packet.pts is None for packet in head):
+            return chain(head, packets), None
+        origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
+        return chain(head, packets), origin
+
+    def enter_at(self, start_seconds: Fraction | None, *, earlier: bool = False) -> Entry:
+        """Packets from the last keyframe at or before `start_seconds` (from the first frame shown); earlier: before it.
 
         Nothing is seeked: packets before that keyframe are counted and thrown away undecoded, which is exact where one
         packet is one frame. Elsewhere, and without a start, the entry is the beginning. The first packet whose DTS
         reaches the start proves that every packet before the start has been seen.
         """
-        packets = self.packets()
-        if not start_seconds or self.info.codec not in ONE_PACKET_ONE_FRAME or self.info.format_name not in INDEXED:
-            return Entry(packets)
-        head = list(islice(packets, HEAD_PACKETS))
-        opening = head[0].pts if head and head[0].is_keyframe else None
-        if opening is None or head[-1].dts is None or any(packet.pts is None for packet in head):
-            return Entry(chain(head, packets))
-        origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
+        if not start_seconds:
+            return Entry(self.packets())
+        following, origin = self._with_origin()
         if origin is None:
-            return Entry(chain(head, packets))
+            return Entry(following)
         start = origin + start_seconds / self.info.time_base
         waiting: list[Packet[VideoStream]] = []
         before = 0
-        following = chain(head, packets)
         for packet in following:
             if packet.pts is None:
                 raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
-            if packet.is_keyframe and packet.pts <= start:
+            if packet.is_keyframe and (packet.pts < start or (packet.pts == start and not earlier)):
                 waiting.clear()
             waiting.append(packet)
             before += not packet.is_discard and origin <= packet.pts < start
@@ -313,104 +330,3 @@ class Source:
 def video_decoder(name: str) -> VideoCodecContext:
     """A decoder by its name in libavcodec. Raises ValueError when that has none."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
-
-
-@contextmanager
-def _ordinary_priority() -> Iterator[None]:
-    """Takes back what SVT-AV1 does when root opens it: it gives the calling thread and its own the highest real-time
-    priority (SCHED_FIFO 99), which starves the machine, and every process that is started afterwards inherits it.
-    """
-    if not hasattr(os, "sched_getscheduler") or not Path("/proc/self/task").is_dir():
-        yield
-        return
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        if os.sched_getscheduler(0) != policy:
-            for thread in Path("/proc/self/task").iterdir():
-                with suppress(ProcessLookupError):
-                    os.sched_setscheduler(int(thread.name), policy, parameters)
-
-
-class VideoWriter:
-    """Encodes frames and muxes packets into one file. What it wrote counts only after `close` returns.
-
-    Between `encode` and `mux` the packets belong to the caller, who measures them there. Raises EncodeError, OSError.
-    """
-
-    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat) -> None:
-        self.path = path
-        profile, box = options.profile, CONTAINERS[options.container_name]
-        self._container = av.open(file_url(path), "w", format=MUXERS[box.name], container_options=dict(box.options))
-        try:
-            stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
-            assert isinstance(stream, VideoStream)
-            self.stream = stream
-            stream.time_base = output.time_base
-            context = stream.codec_context
-            context.width, context.height = output.size
-            context.pix_fmt = output.pixel_format
-            context.time_base = output.time_base
-            context.framerate = output.nominal_rate
-            context.sample_aspect_ratio = Fraction(1)
-            context.colorspace = output.colour.matrix
-            context.color_primaries = output.colour.primaries
-            context.color_trc = output.colour.transfer
-            context.color_range = 2 if output.colour.full_range else 1
-            context.thread_count = options.threads
-            if options.codec == "hevc" and box.name == "mp4":
-                context.codec_tag = "hvc1"
-            asked = options.library_options()
-            context.options = asked
-            try:
-                with _ordinary_priority():
-                    context.open()
-            except (AvError, OSError, ValueError) as error:
-                raise EncodeError(
-                    f"{profile.name} does not start at {output.size} {output.pixel_format}: {error}"
-                ) from error
-            unknown = [name for name in context.options if name in asked]
-            if unknown:
-                raise EncodeError(f"{profile.name} of this libavcodec does not know {', '.join(unknown)}")
-            self.context = context
-            # Readers seek in mp4 by DTS. DTS that are the PTS in rising order, all moved ahead by the same time (which
-            # the muxer takes back), equal PTS at every keyframe, so a seek lands there also at a variable rate.
-            self._lead = min(int(3600 / output.time_base), 1 << 30) if box.name == "mp4" else 0
-            self._in_order: deque[int] = deque()
-        except BaseException:
-            self._container.close()
-            raise
-
-    @property
-    def container(self) -> av.container.OutputContainer:
-        return self._container
-
-    @property
-    def lead_seconds(self) -> Fraction:
-        """How far DTS are moved ahead. Other streams must move by as much, so that the muxer can interleave them."""
-        return self._lead * self.context.time_base
-
-    def encode(self, frame: VideoFrame | None, pts: int = 0) -> list[Packet[VideoStream]]:
-        """Packets that are ready after this frame; None flushes. The frame's own PTS and picture type are overwritten."""
-        if frame is not None:
-            frame.pts = pts
-            frame.time_base = self.context.time_base
-            frame.pict_type = 0
-            self._in_order.append(pts)
-        try:
-            return cast("list[Packet[VideoStream]]", self.context.encode(frame))
-        except (AvError, ValueError) as error:
-            raise EncodeError(f"{self.context.name} failed: {error}") from error
-
-    def mux(self, packet: Packet[VideoStream], duration: int) -> None:
-        packet.stream = self.stream
-        packet.duration = duration
-        due = self._in_order.popleft()
-        if self._lead:
-            packet.dts = due - self._lead
-        self._container.mux_one(packet)
-
-    def close(self) -> None:
-        """Write the index and close. Raises OSError when there is no room: mkv notices only here."""
-        self._container.close()

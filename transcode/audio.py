@@ -29,7 +29,7 @@ from av.error import InvalidDataError
 from vidprep.formats.errors import EncodeError
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.video import VideoWriter
+from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.sound import TREMBLE_SECONDS, AudioPacket, Samples, SoundSource
 
 ENCODERS = {"aac": ("aac", "fltp"), "opus": ("libopus", "flt")}

@@ -2,7 +2,7 @@
 
 On a cluster each worker hands a video to a child process of its own, as here: the same isolation, deadlines and rows. Workers
 need this package, and the paths of sources and destination. A worker that is lost loses nothing: what it had in hand runs
-again elsewhere, a few times. The clusters' own clients carry the work and not joblib's backends for them, of which
+again elsewhere, a few times. The clusters' own clients carry the work and not joblib, of whose backends
 dask's never returns when a task has killed its workers, and ray's streams nothing and ends with an actor.
 """
 
@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from vidprep.formats.errors import BackendError, CrashedError, MissingError
-from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.isolate import Child, Interrupted, row_of
-from vidprep.transcode.job import Job, fail, new_row
+from vidprep.transcode.isolate import Child, Interrupted, make
+from vidprep.transcode.job import Job, Made, fail, new_row
 from vidprep.transcode.workers import Workers
 
 BACKENDS = ("local", "dask", "ray")
@@ -32,7 +31,7 @@ READY_SECONDS, QUEUE_SECONDS = 15, 3600
 POLL_SECONDS = 0.5
 
 
-def workers_of(backend: str, address: str | None, jobs: int, say: Callable[[str], None]) -> Workers[Job, ManifestRow]:
+def workers_of(backend: str, address: str | None, jobs: int, say: Callable[[str], None]) -> Workers[Job, Made]:
     """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs.
 
     Raises BackendError for a cluster that is not there or has another version, MissingError.
@@ -41,21 +40,21 @@ def workers_of(backend: str, address: str | None, jobs: int, say: Callable[[str]
         return DaskWorkers(address or "", say)
     if backend == "ray":
         return RayWorkers(address or "auto")
-    return Workers(jobs, row_of)
+    return Workers(jobs, make)
 
 
-class ClusterWorkers(Workers[Job, ManifestRow]):
+class ClusterWorkers(Workers[Job, Made]):
     """Keeps a few more jobs in flight than the cluster can do at once, so that none of it waits."""
 
     def __init__(self) -> None:
-        super().__init__(1, row_of)
+        super().__init__(1, make)
         self._flying: dict[Any, Job] = {}
         self._killed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
 
-    def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, ManifestRow | None]]:
+    def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, Made | None]]:
         left = iter(tasks)
         while not self._killed.is_set():
             room = self.width() * 2 - len(self._flying)
@@ -72,7 +71,7 @@ class ClusterWorkers(Workers[Job, ManifestRow]):
             yield job, None
         self._flying.clear()
 
-    def _row(self, future: Any, job: Job) -> ManifestRow | None:
+    def _row(self, future: Any, job: Job) -> Made | None:
         try:
             return self.result(future)
         except Exception as error:  # noqa: BLE001 (`work` raises nothing: its worker died too often, or cannot run it)
@@ -97,7 +96,7 @@ class ClusterWorkers(Workers[Job, ManifestRow]):
         """Futures that have ended, waiting a moment for the first."""
 
     @abstractmethod
-    def result(self, future: Any) -> ManifestRow | None:
+    def result(self, future: Any) -> Made | None:
         """None for a video that was abandoned. Raises what the cluster's client does when its workers died too often."""
 
     @abstractmethod
@@ -137,8 +136,8 @@ class DaskWorkers(ClusterWorkers):
             return []
         return list(done)
 
-    def result(self, future: Any) -> ManifestRow | None:
-        found: ManifestRow | None = future.result()
+    def result(self, future: Any) -> Made | None:
+        found: Made | None = future.result()
         return found
 
     def cancel(self, future: Any) -> None:
@@ -176,8 +175,8 @@ class RayWorkers(ClusterWorkers):
         done, _ = self._ray.wait(list(self._flying), num_returns=1, timeout=POLL_SECONDS)
         return list(done)
 
-    def result(self, future: Any) -> ManifestRow | None:
-        found: ManifestRow | None = self._ray.get(future)
+    def result(self, future: Any) -> Made | None:
+        found: Made | None = self._ray.get(future)
         return found
 
     def cancel(self, future: Any) -> None:
@@ -195,7 +194,7 @@ _guard = threading.Lock()
 _giving_up = threading.Event()
 
 
-def work(job: Job, version_there: str) -> ManifestRow | None:
+def work(job: Job, version_there: str) -> Made | None:
     """The row of a job, made by a child of this worker; None when it was abandoned."""
     if version_here() != version_there:
         raise BackendError(f"{socket.gethostname()} has {version_here()}, not {version_there}")
@@ -206,10 +205,10 @@ def work(job: Job, version_there: str) -> ManifestRow | None:
     # Of its own: a worker that was given up may still be writing when another has the same job.
     own = Path(job.partial).with_name(f"{uuid.uuid4().hex}-{Path(job.partial).name}")
     try:
-        row = row_of(child, replace(job, partial=str(own)))
-        if row.ok:
+        made = make(child, replace(job, partial=str(own)))
+        if own.exists():
             own.replace(job.partial)
-        return row
+        return made
     except Interrupted:
         return None
     finally:

@@ -77,8 +77,9 @@ def transcode(source: Path, destination: Path, **given: Any) -> None:
     from vidprep.transcode.destination import Destination
 
     settings = _settings(
-        given, given["crf"], "--crf", encoder=_encoder(given), audio=given["audio"], engine=given["engine"]
-    )
+        given, given["crf"], "--crf", encoder=_encoder(given), audio=given["audio"], engine=given["engine"],
+        split_seconds=given["split_seconds"],
+    )  # fmt: skip
     place = Destination(destination, _part(given))
     _run(source, place, settings, given, ffmpeg=_ffmpeg_for(settings, given["ffmpeg"]))
 
@@ -158,7 +159,7 @@ def _run(
     if given["dry_run"]:
         print_dry_run(planned(), sources, place.free_bytes())
         return
-    local = max(1, min(jobs, len(sources.units)))
+    local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
     with place.hold(), workers_of(given["backend"], _address(given), local, progress.say) as workers:
         recovered = place.recover()
         if has_to_search:

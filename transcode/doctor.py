@@ -18,7 +18,7 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import DEFAULT_ENCODER, ENCODERS, EncoderOptions
-from vidprep.formats.video import VideoWriter
+from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.ffmpeg_run import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.quality import Verifier, check_decoder, check_file
 

@@ -9,7 +9,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.model import OutputFormat
-from vidprep.formats.video import VideoWriter
+from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.frames import OutputFrame
 from vidprep.transcode.picture import Painter

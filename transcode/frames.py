@@ -78,13 +78,20 @@ class SourceFacts:
 
 
 def source_frames(
-    source: Source, facts: SourceFacts, *, start: Fraction | None, end: Fraction | None, max_frames: int
+    source: Source,
+    facts: SourceFacts,
+    *,
+    start: Fraction | None,
+    end: Fraction | None,
+    max_frames: int,
+    is_piece: bool = False,
 ) -> Iterator[SourceFrame]:
     """Progressive frames of the cut [start, end), seconds from the first frame shown; all of them without a cut.
 
+    is_piece: decode what comes before the start, as deinterlacing needs it, also where the start is a keyframe.
     Raises NoVideoError when there are none, LimitError past max_frames.
     """
-    entry = source.enter_at(start)
+    entry = source.enter_at(start, earlier=is_piece)
     time_base = source.info.time_base
     rate = source.info.frame_rate
     step = max(1, round(1 / (rate * time_base))) if rate else 1
@@ -115,7 +122,7 @@ def source_frames(
         yield SourceFrame(frame, pts - origin, end_pts - origin, index)
     else:
         facts.read_to_end = True
-    facts.is_vfr = _is_vfr(facts.steps, time_base)
+    facts.is_vfr = is_vfr(facts.steps, time_base)
     if not found:
         raise NoVideoError(_nothing_found(source, start, end), path=source.path)
 
@@ -130,7 +137,7 @@ def _nothing_found(source: Source, start: Fraction | None, end: Fraction | None)
     return f"the cut from {span} holds no frame{length}{': ' + damage if damage else ''}"
 
 
-def _is_vfr(steps: set[int], time_base: Fraction) -> bool:
+def is_vfr(steps: set[int], time_base: Fraction) -> bool:
     """Frame intervals differ by more than 2.5 ms + 2 %: more than the rounding of a millisecond grid."""
     if len(steps) < 2:
         return False
@@ -293,21 +300,28 @@ def _with_ends(frames: Iterable[_Timed], step: int) -> Iterator[tuple[VideoFrame
 
 
 def retimed(
-    frames: Iterable[SourceFrame], rate: Fraction | None, time_base: Fraction, facts: SourceFacts
+    frames: Iterable[SourceFrame],
+    rate: Fraction | None,
+    time_base: Fraction,
+    facts: SourceFacts,
+    opening: int | None = None,
+    first: int = 0,
 ) -> Iterator[OutputFrame]:
     """At a constant rate, or with their own times when `rate` is None. At least one frame comes out of one.
+
+    opening: tick that is time 0 of the output; None means the first frame. first: number of the first output frame.
 
     Constant: with o(t) = round(t · rate), output k is the last source frame with o(PTS) <= k, and there are o(end) of
     them: the frames of ffmpeg's `setpts=PTS-STARTPTS,fps=rate:round=near`. One tick of the output is 1/rate.
     """
     if rate is None:
-        yield from _own_times(frames, facts)
+        yield from _own_times(frames, facts, opening)
         return
-    origin = 0
+    origin = opening
     current: SourceFrame | None = None
-    count = 0
+    count = first
     for frame in frames:
-        if current is None:
+        if origin is None:
             origin = frame.pts
         due = round_half_away((frame.pts - origin) * time_base * rate)
         while current is not None and count < due:
@@ -315,14 +329,14 @@ def retimed(
             count += 1
         current = frame
     if current is not None:
+        assert origin is not None
         total = max(1, round_half_away((current.end_pts - origin) * time_base * rate))
         for number in range(count, total):
             yield OutputFrame(current.frame, number, 1, current.index)
 
 
-def _own_times(frames: Iterable[SourceFrame], facts: SourceFacts) -> Iterator[OutputFrame]:
+def _own_times(frames: Iterable[SourceFrame], facts: SourceFacts, origin: int | None) -> Iterator[OutputFrame]:
     """The source's own times from 0. A frame that would not come after the one before it is moved one tick behind it."""
-    origin: int | None = None
     held: OutputFrame | None = None
     for frame in frames:
         if origin is None:

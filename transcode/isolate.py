@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 import pebble
 
 from vidprep.formats.errors import CrashedError, DeadlineError
-from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.job import Job, discard, fail, new_row, run_job
+from vidprep.transcode.job import Job, Made, discard, fail, new_row, run_job
 
 OPEN_SECONDS = 120
 LEAST_SECONDS = 300
@@ -147,8 +146,8 @@ class Child:
         self._discard()
 
 
-def row_of(child: Child, job: Job) -> ManifestRow:
-    """The row of a job, also when the child crashes or runs out of time. Raises Interrupted."""
+def make(child: Child, job: Job) -> Made:
+    """What comes of a job; a failed row when the child crashes or runs out of time. Raises Interrupted."""
     limits = job.settings.limits
 
     def seconds_allowed(claimed: float) -> float:
@@ -184,7 +183,7 @@ def _how_it_died(exit_code: int | None) -> str:
 _claimed_here: Any = None
 
 
-def _run_in_child(job: Job) -> ManifestRow:
+def _run_in_child(job: Job) -> Made:
     return run_job(job, _tell_length)
 
 

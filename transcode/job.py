@@ -27,15 +27,18 @@ from vidprep.formats.errors import (
     VerifyError,
     VidprepError,
 )
-from vidprep.formats.files import is_disk_full, sha256_of
+from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video import Source
 from vidprep.transcode.audio import AudioTrack
+from vidprep.transcode.describe import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.encode import encode_and_measure
 from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_frames
+from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
+from vidprep.transcode.pieces import MadePiece, Piece, facts_of, pieces_of
 from vidprep.transcode.quality import Measured
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings, Target
@@ -52,7 +55,8 @@ MAX_NOMINAL_RATE = Fraction(240)
 class Job:
     """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
 
-    best: where an output waits that reaches a target, while a coarser one is tried.
+    best: where an output waits that reaches a target, while a coarser one is tried. piece: only that is to be made. pieces:
+    they are to be joined. not_split: why it is not split after all.
     """
 
     unit: Unit
@@ -61,6 +65,9 @@ class Job:
     partial: str
     attempt: int = 1
     ffmpeg: str = "ffmpeg"
+    piece: Piece | None = None
+    pieces: tuple[MadePiece, ...] = ()
+    not_split: str | None = None
 
     @property
     def best(self) -> str:
@@ -96,14 +103,27 @@ def new_row(job: Job) -> ManifestRow:
     return row
 
 
-def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> ManifestRow:
-    """Make one output and say what it is. Never raises: a failure is a row with status "failed" and nothing on disk.
+# What comes of a job: the row of a video, a piece of one, or the pieces that it is to be made in.
+Made = ManifestRow | MadePiece | tuple[Piece, ...]
+
+
+def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> Made:
+    """Make one output and say what it is, or a piece of it, or say which pieces it has. Never raises: a failure is a row with
+    status "failed" and nothing on disk.
 
     on_open: called with the seconds that the source's header claims, None where it claims nothing.
     """
     row = new_row(job)
     started, cpu_started = time.perf_counter(), _cpu_seconds()
     try:
+        if job.piece is not None:
+            return _make_piece(job, job.piece, on_open)
+        if job.settings.split_seconds is not None and not job.pieces and job.not_split is None:
+            found = _pieces(job)
+            if isinstance(found, str):
+                job = replace(job, not_split=found)
+            elif found:
+                return found
         _transcode(job, row, on_open)
         if job.settings.target is not None:
             row = _until_target(job, row, job.settings.target)
@@ -112,14 +132,14 @@ def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> 
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
         discard(job)
         fail(row, error)
-    row.encode_seconds = time.perf_counter() - started
-    row.cpu_seconds = _cpu_seconds() - cpu_started
+    row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in job.pieces)
+    row.cpu_seconds = _cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.pieces)
     return row
 
 
 def discard(job: Job) -> None:
-    """Remove what a job has written so far."""
-    for path in (job.partial, job.best):
+    """Remove what a job has written so far, and pieces that it was to join."""
+    for path in (job.partial, job.best, *(made.path for made in job.pieces)):
         Path(path).unlink(missing_ok=True)
 
 
@@ -146,8 +166,7 @@ def _cpu_seconds() -> float:
 
 def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], None] | None) -> None:
     unit, settings = job.unit, job.settings
-    before = _stat(unit.path)
-    row.source_size_bytes, row.source_mtime_ns = before.st_size, before.st_mtime_ns
+    before = row.source_size_bytes, row.source_mtime_ns = _state(unit.path)
     partial = Path(job.partial)
     facts = SourceFacts()
 
@@ -155,13 +174,13 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
         info = source.info
         if on_open is not None:
             on_open(info.duration_seconds)
-        _describe_header(row, info)
-        start, end = exact_seconds(unit.start_seconds), exact_seconds(unit.end_seconds)
+        describe_header(row, info)
+        start, end = _cut(unit)
         painter, output, timed = output_frames(source, unit, settings, facts)
-        _describe_picture(row, painter, output)
+        describe_picture(row, painter, output)
         row.warnings.extend(painter.picture.said)
 
-        source_indexes: list[int] = []
+        source_indexes: list[int] = [index for made in job.pieces for index in made.source_indexes]
         lost_sound: list[str] = []
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         measured: Measured | StoredFrames
@@ -191,13 +210,20 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
             seconds = None if end is None else end - facts.first_pts * info.time_base
             box = settings.encoder.container_name
             with closing(AudioTrack(unit.path, settings.audio, box, origin=opening, seconds=seconds)) as sound:
-                measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
+                if job.pieces:
+                    facts = facts_of(job.pieces, info.time_base)
+                    last = 0 if output.frame_rate else facts.duration
+                    measured = join(settings, partial, output, job.pieces, last, sound)
+                else:
+                    measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
             row.warnings.extend(sound.warnings)
             lost_sound = sound.damage
             row.verified_in = "same pass"
-        _describe_frames(row, facts, source_indexes, info, output)
-        row.warnings.extend(_remarks(facts, painter))
-        damage = source.damage(read_to_end=facts.read_to_end) + lost_sound
+        describe_frames(row, facts, source_indexes, info, output)
+        row.warnings.extend(remarks(facts, painter))
+        if job.not_split is not None:
+            row.warnings.append(f"not split: {job.not_split}")
+        damage = ([] if job.pieces else source.damage(read_to_end=facts.read_to_end)) + lost_sound
     if unit.end_seconds is not None and facts.read_to_end:
         shown = (unit.start_seconds or 0) + float(facts.duration * info.time_base)
         if unit.end_seconds - shown > 0.001:
@@ -206,14 +232,45 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
         row.warnings.append("damaged: " + "; ".join(damage))
         if settings.on_damage == "fail":
             raise DamagedError(row.warnings.pop(), path=unit.path)
-    after = _stat(unit.path)
-    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+    begun = job.pieces[0].source_state if job.pieces else before
+    if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
 
-    _describe_output(row, measured, output, partial)
+    describe_output(row, measured, output, partial)
     is_whole_video = settings.frames is None and unit.start_seconds is None and unit.end_seconds is None
-    if is_whole_video and (row.size_bytes or 0) > before.st_size:
-        row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {before.st_size}")
+    if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
+        row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
+
+
+def _pieces(job: Job) -> tuple[Piece, ...] | str:
+    """Or why it is not split. None of what is not split, and of what cannot be opened: making it will tell why."""
+    try:
+        with Source(job.unit.path, max_pixels=job.settings.limits.max_pixels) as source:
+            return pieces_of(source, job.settings, *_cut(job.unit))
+    except VidprepError:
+        return ()
+
+
+def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] | None) -> MadePiece:
+    """Encode a piece and prove it, as the whole would be. Raises what making the whole would."""
+    unit = job.unit
+    settings = replace(job.settings, encoder=replace(job.settings.encoder, container="mp4"), audio="drop")
+    before = _state(unit.path)
+    started, cpu_started = time.perf_counter(), _cpu_seconds()
+    facts = SourceFacts()
+    indexes: list[int] = []
+    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
+        if on_open is not None:
+            on_open(source.info.duration_seconds)
+        painter, output, timed = output_frames(source, unit, settings, facts, piece)
+        silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
+        measured = encode_and_measure(settings, Path(job.partial), output, painter, piece.own(timed), indexes, silence)
+        damage = source.damage(read_to_end=facts.read_to_end)
+    return MadePiece(
+        piece=piece, path=job.partial, measured=measured, source_indexes=indexes, source_state=before, facts=facts,
+        output=output, picture=painter.picture, num_changes=painter.num_changes, damage=damage,
+        seconds=time.perf_counter() - started, cpu_seconds=_cpu_seconds() - cpu_started,
+    )  # fmt: skip
 
 
 def _until_target(job: Job, row: ManifestRow, target: Target) -> ManifestRow:
@@ -266,24 +323,36 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
 
 
 def output_frames(
-    source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts
+    source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts, piece: Piece | None = None
 ) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:
-    """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come."""
+    """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come; those of
+    a piece and all that follow.
+    """
     info = source.info
-    start, end = exact_seconds(unit.start_seconds), exact_seconds(unit.end_seconds)
-    decoded = source_frames(source, facts, start=start, end=end, max_frames=settings.limits.max_frames)
+    start, end = _cut(unit)
+    decoded = source_frames(
+        source, facts, start=piece.start_seconds if piece else start, end=end, max_frames=settings.limits.max_frames,
+        is_piece=piece is not None,
+    )  # fmt: skip
     first = next(decoded)
     facts.first_pts = first.pts
     painter = Painter(first.frame, info, settings, settings.pixel_format)
-    timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts)
+    opening, number = (piece.opening_ticks, piece.first) if piece else (None, 0)
+    timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts, opening, number)
     return painter, _output_format(painter, info, settings), timed
 
 
-def _stat(path: str) -> os.stat_result:
+def _state(path: str) -> tuple[int, int]:
+    """Size and time of change of a source."""
     try:
-        return os.stat(path)  # noqa: PTH116
+        found = os.stat(path)  # noqa: PTH116
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from error
+    return found.st_size, found.st_mtime_ns
+
+
+def _cut(unit: Unit) -> tuple[Fraction | None, Fraction | None]:
+    return exact_seconds(unit.start_seconds), exact_seconds(unit.end_seconds)
 
 
 def exact_seconds(seconds: float | None) -> Fraction | None:
@@ -311,88 +380,3 @@ def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> 
         frame_rate=rate,
         nominal_rate=min(max(nominal, Fraction(1)), MAX_NOMINAL_RATE),
     )
-
-
-def _describe_header(row: ManifestRow, info: VideoInfo) -> None:
-    row.source_codec = info.codec
-    row.source_width, row.source_height = info.width, info.height
-    if info.num_video_streams > 1:
-        row.warnings.append(f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken")
-
-
-def _describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat) -> None:
-    row.source_width, row.source_height = painter.source.size
-    row.source_rotation = painter.source.rotation_degrees
-    row.width, row.height = output.size
-    row.pixel_format = output.pixel_format
-
-
-def _describe_frames(
-    row: ManifestRow,
-    facts: SourceFacts,
-    indexes: list[int],
-    info: VideoInfo,
-    output: OutputFormat,
-) -> None:
-    duration = facts.duration * info.time_base
-    row.source_num_frames = facts.num_frames
-    row.source_duration_seconds = float(duration)
-    row.source_frame_rate = float(facts.num_frames / duration) if duration else None
-    row.source_is_vfr = facts.is_vfr
-    row.source_is_interlaced = facts.is_interlaced
-    distinct = len(set(indexes))
-    row.duplicated_frames = len(indexes) - distinct
-    row.dropped_frames = facts.num_frames - distinct
-    if indexes != list(range(facts.num_frames)):
-        row.source_frames = indexes
-    rate = output.frame_rate or _constant_rate(facts, info)
-    if rate is not None:
-        row.frame_rate_num, row.frame_rate_den = rate.numerator, rate.denominator
-    row.duration_seconds = float(len(indexes) / output.frame_rate) if output.frame_rate else float(duration)
-
-
-def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
-    """The rate that the source's steps keep to, within the rounding of one tick."""
-    if len(facts.steps) == 1:
-        return 1 / (next(iter(facts.steps)) * info.time_base)
-    rate = info.frame_rate
-    if rate and all(abs(step * info.time_base - 1 / rate) <= info.time_base for step in facts.steps):
-        return rate
-    return None
-
-
-def _remarks(facts: SourceFacts, painter: Painter) -> list[str]:
-    said = []
-    if facts.num_deinterlaced:
-        said.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
-    if facts.stamps_sorted:
-        said.append(f"{facts.stamps_sorted} timestamps ran backwards and were sorted")
-    if facts.stamps_joined:
-        said.append(f"time jumped back {facts.stamps_joined} times; joined where it left off")
-    if facts.stamps_guessed:
-        said.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
-    if facts.stamps_nudged:
-        said.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
-    if painter.num_changes:
-        said.append(f"the picture changed {painter.num_changes} times; later sizes fitted into {painter.picture.size}")
-    if painter.source.rotation_degrees % 90:
-        said.append(f"rotated by {painter.source.rotation_degrees} degrees; turned to the nearest right angle")
-    return said
-
-
-def _describe_output(row: ManifestRow, measured: Measured | StoredFrames, output: OutputFormat, partial: Path) -> None:
-    quality = measured.quality
-    row.time_base_num, row.time_base_den = output.time_base.numerator, output.time_base.denominator
-    if output.frame_rate is None:
-        row.pts = sorted(measured.pts)
-    row.num_frames = measured.num_frames
-    if isinstance(measured, Measured):
-        row.keyframe_interval_max = measured.keyframe_interval_max
-        row.keyframes = list(measured.keyframes)
-    else:
-        row.frame_sizes, row.frame_crc32 = list(measured.sizes), list(measured.crc32)
-    row.psnr_y_db, row.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
-    row.psnr_y_p1_db, row.psnr_y_min_db = quality.psnr_y_p1_db, quality.psnr_y_min_db
-    row.worst_frame, row.ssim = quality.worst_frame, quality.ssim
-    row.size_bytes = partial.stat().st_size
-    row.sha256 = sha256_of(partial)

@@ -106,6 +106,13 @@ class QualitySums:
         self._mse_yuv_sum += score.mse_yuv
         self._ssim_sum += score.ssim
 
+    def extend(self, other: QualitySums, first: int) -> None:
+        """Take in the scores of a later piece. first: the number of its frame 0 here."""
+        self._numbers.extend(first + number for number in other._numbers)
+        self._mse_y.extend(other._mse_y)
+        self._mse_yuv_sum += other._mse_yuv_sum
+        self._ssim_sum += other._ssim_sum
+
     def report(self, peak: int) -> QualityReport:
         """1st percentile by nearest rank: the ceil(n/100)-th lowest. Raises VerifyError when nothing was scored."""
         count = len(self._mse_y)

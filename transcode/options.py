@@ -122,6 +122,13 @@ ENCODE_OPTIONS = _options(
         "--audio", type=click.Choice(knobs.AUDIO), default="drop", show_default=True, help="What becomes of the sound."
     ),
     click.option(
+        "--split",
+        "split_seconds",
+        type=float,
+        metavar="SECONDS",
+        help="Encode longer videos in pieces of about SECONDS, several at a time, joined without another generation.",
+    ),
+    click.option(
         "--encoder-threads", type=int, default=1, show_default=True, metavar="N", help="More than 1 changes the bytes."
     ),
     click.option(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from vidprep.formats.errors import DiskFullError
 from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.agenda import Agenda
 from vidprep.transcode.destination import Destination
-from vidprep.transcode.job import Job, discard, fail
+from vidprep.transcode.job import Job, Made, discard, fail
 from vidprep.transcode.plan import Plan
 from vidprep.transcode.workers import Workers, stopped_by_signals
 
@@ -49,7 +50,7 @@ class Summary:
 
 
 def run(
-    plan: Plan, destination: Destination, workers: Workers[Job, ManifestRow], *, on_row: Callable[[ManifestRow], object],
+    plan: Plan, destination: Destination, workers: Workers[Job, Made], *, on_row: Callable[[ManifestRow], object],
     on_job: Callable[[Job], object] = lambda _job: None,
 ) -> Summary:  # fmt: skip
     """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job.
@@ -61,14 +62,18 @@ def run(
     summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
     finished = 0
     abandoned: list[Job] = []
+    agenda = Agenda(plan.jobs, on_job)
     try:
         for rejected in plan.rejected:
             _settle(rejected, None, destination, plan, summary)
             on_row(rejected)
         with stopped_by_signals(workers, GRACE_SECONDS) as stop:
-            for job, row in workers.results(_told(plan.jobs, on_job)):
-                if row is None:
+            for job, made in workers.results(agenda):
+                if made is None:
                     abandoned.append(job)
+                    continue
+                row = agenda.settle(job, made)
+                if row is None:
                     continue
                 try:
                     _settle(row, Path(job.partial), destination, plan, summary)
@@ -102,12 +107,6 @@ def run(
         summary.disk_full = _no_room(destination, plan, summary)
     summary.seconds = time.monotonic() - started
     return summary
-
-
-def _told(jobs: Iterable[Job], on_job: Callable[[Job], object]) -> Iterator[Job]:
-    for job in jobs:
-        on_job(job)
-        yield job
 
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:

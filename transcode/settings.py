@@ -22,6 +22,7 @@ AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
 STORES = ("burst", "gulp", "webdataset", "tensor")
 LEAST_SHARD_BYTES = 1 << 20
+LEAST_SPLIT_SECONDS = 1
 # Where a search for a CRF begins: medians over the real clips that defaults were chosen on, to within a few dB.
 DB_AT_DEFAULT = 41.0
 DB_OF_CRF_RANGE = {"h264": 31.6, "hevc": 31.6, "vp9": 19.5, "av1": 18.0}
@@ -190,7 +191,8 @@ class FrameOptions:
 class RunSettings:
     """Everything that decides the bytes of an output, and the limits it is made under.
 
-    frames: None makes a video of each unit with `encoder`, else its frames are stored one by one.
+    frames: None makes a video of each unit with `encoder`, else its frames are stored one by one. split_seconds: longer
+    videos are encoded in pieces of that length, in whole GOPs.
     """
 
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
@@ -204,6 +206,7 @@ class RunSettings:
     on_damage: str = "warn"
     engine: str = "av"
     target: Target | None = None
+    split_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.hdr is not None and self.hdr not in HDR:
@@ -216,6 +219,17 @@ class RunSettings:
             raise SettingsError("--target-psnr: a tensor store has no loss; leave it out")
         if self.audio != "drop" and self.engine != "av":
             raise SettingsError("--audio goes with --engine av")
+        if self.split_seconds is not None:
+            if not (math.isfinite(self.split_seconds) and self.split_seconds >= LEAST_SPLIT_SECONDS):
+                raise SettingsError(
+                    f"--split {self.split_seconds:g}: give {LEAST_SPLIT_SECONDS} seconds or more, such as 60"
+                )
+            if self.engine != "av":
+                raise SettingsError("--split goes with --engine av")
+            if self.target is not None:
+                raise SettingsError(
+                    "--split and --target-psnr exclude each other; give --split the CRF that `vidprep tune` finds"
+                )
         box = CONTAINERS[self.encoder.container_name]
         if self.audio != "drop" and self.audio not in box.audio:
             raise SettingsError(f"--audio {self.audio}: {box.name} takes drop, {', '.join(box.audio)}")
@@ -285,9 +299,11 @@ class RunSettings:
             "library_options": self.encoder.library_options(),
         }  # fmt: skip
         target = {"target": asdict(self.target)} if self.target else {}
+        split = {"split_seconds": self.split_seconds} if self.split_seconds is not None else {}
         return (
             coded
             | target
+            | split
             | {
                 "frame_rate": str(rate) if rate else None,
                 "scale": scale,
@@ -315,7 +331,8 @@ class RunSettings:
                 retime=Retime(Fraction(rate) if rate else None), gate=QualityGate(**values["gate"]), hdr=values["hdr"],
                 scale=Scale(size=parse_size(size) if size else None, **scale), audio=values["audio"],
                 on_damage=values["on_damage"], engine=values["engine"],
-                target=Target(**values["target"]) if values.get("target") else None, **coded,
+                target=Target(**values["target"]) if values.get("target") else None,
+                split_seconds=values.get("split_seconds"), **coded,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError(f"the settings of the run cannot be read: {error}") from error

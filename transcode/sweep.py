@@ -26,7 +26,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.profiles import CODECS, EncoderOptions
 from vidprep.formats.store import StoredVideo
 from vidprep.transcode.figures import for_json
-from vidprep.transcode.job import Job
+from vidprep.transcode.job import Job, Made
 from vidprep.transcode.rates import on_limited_scale
 from vidprep.transcode.reading import read_times
 from vidprep.transcode.sample import choose
@@ -116,7 +116,7 @@ def ladder(settings: RunSettings) -> tuple[int, ...]:
 
 
 def sweep(
-    units: Sequence[Unit], out: Path, wanted: Wanted, workers: Workers[Job, ManifestRow], *, at_db: float, anchor: str, created: str,
+    units: Sequence[Unit], out: Path, wanted: Wanted, workers: Workers[Job, Made], *, at_db: float, anchor: str, created: str,
     on_start: Callable[[int], object] = lambda _count: None, on_row: Callable[[], object] = lambda: None,
     say: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -169,7 +169,7 @@ def sweep(
 
 
 def prepare(
-    sample: Sequence[Unit], root: Path, wanted: Wanted, workers: Workers[Job, ManifestRow], *,
+    sample: Sequence[Unit], root: Path, wanted: Wanted, workers: Workers[Job, Made], *,
     on_row: Callable[[], object] = lambda: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """Make lossless copies of the first seconds of the sources, scaled and retimed."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.job import Job
+from vidprep.transcode.job import Job, Made
 from vidprep.transcode.sample import choose
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings
@@ -54,7 +53,7 @@ def shared_value(
     units: tuple[Unit, ...],
     house: Path,
     *,
-    workers: Workers[Job, ManifestRow],
+    workers: Workers[Job, Made],
     ffmpeg: str = "",
     say: Callable[[str], None],
 ) -> Found:

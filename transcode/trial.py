@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.transcode.destination import Destination
-from vidprep.transcode.job import Job
+from vidprep.transcode.job import Job, Made
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.plan import plan
 from vidprep.transcode.run import run
@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 
 def run_trial(
-    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Workers[Job, ManifestRow], *, ffmpeg: str = "",
+    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Workers[Job, Made], *, ffmpeg: str = "",
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises Stopped."""

@@ -18,7 +18,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video import Source
 from vidprep.transcode.isolate import Child
-from vidprep.transcode.job import Job
+from vidprep.transcode.job import Job, Made
 from vidprep.transcode.reading import read_times
 from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import FrameOptions, Limits, RunSettings, Target
@@ -96,7 +96,7 @@ class Tuned:
 
 def tune(
     units: Sequence[Unit], work: Path, wanted: Wanted, reading: Reading, target_db: float,
-    workers: Workers[Job, ManifestRow], *, say: Callable[[str], None],
+    workers: Workers[Job, Made], *, say: Callable[[str], None],
 ) -> Tuned:  # fmt: skip
     """Measure and choose. work: where trials are made; what is there is not made again. wanted: what of the sources, and codecs.
 

@@ -1,4 +1,4 @@
-"""Threads that each own a child process, through joblib; and the way to stop them."""
+"""Threads that each own a child process; and the way to stop them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Generic, Self, TypeVar
-
-from joblib import Parallel, delayed
 
 from vidprep.transcode.isolate import Child, Interrupted
 
@@ -23,8 +22,7 @@ class Workers(Generic[T, R]):
     """do: what is to be done with each task, by means of a child. Children live to the end of the block."""
 
     def __init__(self, count: int, do: Callable[[Child, T], R]) -> None:
-        self._do = do
-        self._threads = Parallel(count, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs")
+        self._do, self._count = do, count
         self._children: list[Child] = []
         self._idle: list[Child] = []
         self._guard = threading.Lock()
@@ -45,14 +43,20 @@ class Workers(Generic[T, R]):
                 child.stop()
 
     def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
-        """Each task with what came of it, as they finish; None for one that was abandoned."""
-        yield from self._threads(delayed(self._run)(task) for task in self._wanted(tasks))
+        """Each task with what came of it, as they finish; None for one that was abandoned.
 
-    def _wanted(self, tasks: Iterable[T]) -> Iterator[T]:
-        for task in tasks:
-            if self.stopping:
+        tasks: asked again after each result, even when they had come to an end before.
+        """
+        left = iter(tasks)
+        flying: set[Future[tuple[T, R | None]]] = set()
+        while True:
+            while len(flying) < self._count and not self.stopping and (task := next(left, None)) is not None:
+                flying.add(self._threads.submit(self._run, task))
+            if not flying:
                 return
-            yield task
+            done, flying = wait(flying, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
 
     def _run(self, task: T) -> tuple[T, R | None]:
         if self.stopping:
@@ -71,13 +75,13 @@ class Workers(Generic[T, R]):
                 self._idle.append(child)
 
     def __enter__(self) -> Self:
-        self._threads.__enter__()  # a child dies with the thread that started it
+        self._threads = ThreadPoolExecutor(self._count)  # a child dies with the thread that started it
         return self
 
     def __exit__(self, *error: Any) -> None:
         for child in self._children:
             child.close()
-        self._threads.__exit__(*error)
+        self._threads.shutdown()
 
 
 @dataclass(slots=True)

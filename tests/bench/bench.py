@@ -36,7 +36,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import CODECS, ENCODERS, EncoderOptions
-from vidprep.formats.video import VideoWriter
+from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.ffmpeg_run import find_ffmpeg
 from vidprep.transcode.metrics import FrameScorer, psnr_db
 from vidprep.transcode.quality import check_decoder

@@ -61,7 +61,7 @@ def test_every_video_is_told_from_start_to_end(sources, tmp_path):
 
 
 def test_stdout_takes_events_too_and_not_together_with_rows(sources, tmp_path):
-    ran = transcode(sources, tmp_path / "made", "--events", "-")
+    ran = transcode(sources, tmp_path / "made", "--events", "-", env=environment())
     assert [json.loads(line)["event"] for line in ran.out.splitlines()][-1] == "ended"
     ran = transcode(sources, tmp_path / "other", "--events", "-", "--json")
     assert ran.code == 2 and "both write to stdout" in ran.err

@@ -203,7 +203,7 @@ MOMENTS = {
     "encoding": fault("vidprep.transcode.encode", "VideoWriter.mux", at=16, only="child"),
     "closing": fault("vidprep.transcode.encode", "VideoWriter.close", at=2, only="child"),
     "verifying": fault("vidprep.transcode.encode", "check_file", at=2, only="child"),
-    "summing": fault("vidprep.transcode.job", "sha256_of", at=2, when="after", only="child"),
+    "summing": fault("vidprep.transcode.describe", "sha256_of", at=2, when="after", only="child"),
     "journal, before": fault("vidprep.formats.manifest", "Journal.append", at=4, only="parent"),
     "journal, torn": fault("os", "write", at=-1, code=TORN, only="parent"),
     "journal, after": fault("vidprep.formats.manifest", "Journal.append", at=4, when="after", only="parent"),

@@ -15,7 +15,7 @@ import pytest
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.formats.video import VideoWriter
+from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.metrics import FrameScore, FrameScorer, QualitySums, psnr_db
 from vidprep.transcode.quality import Measured, Verifier, check_decoder, check_file
 

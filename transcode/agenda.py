@@ -1,0 +1,83 @@
+"""What is to be done next: videos, and the pieces of those that were split, which go before other videos."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from vidprep.formats.errors import CrashedError, DeadlineError, DiskFullError
+from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.job import Job, Made, discard
+from vidprep.transcode.pieces import MadePiece, misfit
+
+FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__, DiskFullError.__name__}
+
+
+@dataclass(slots=True)
+class _Split:
+    """A video in pieces. waiting: how many of them are not made yet."""
+
+    job: Job
+    waiting: int
+    made: list[MadePiece] = field(default_factory=list)
+    failed: ManifestRow | None = None
+
+
+class Agenda:
+    """Hands out jobs, and takes what came of them. It may be empty while pieces are being made, and not later."""
+
+    def __init__(self, jobs: Iterable[Job], on_job: Callable[[Job], object]) -> None:
+        """on_job: told of each video once."""
+        self._jobs = iter(jobs)
+        self._on_job = on_job
+        self._first: deque[Job] = deque()
+        self._split: dict[str, _Split] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        return self
+
+    def __next__(self) -> Job:
+        if self._first:
+            return self._first.popleft()
+        job = next(self._jobs)
+        self._on_job(job)
+        return job
+
+    def settle(self, job: Job, made: Made) -> ManifestRow | None:
+        """The row of the video when that is finished."""
+        if isinstance(made, tuple):
+            self._split[job.unit.id] = _Split(job, len(made))
+            self._first.extend(
+                replace(job, piece=piece, partial=f"{job.partial}.{piece.index:05d}.mp4") for piece in made
+            )
+            return None
+        split = self._split.get(job.unit.id)
+        if job.piece is None or split is None:
+            assert isinstance(made, ManifestRow)
+            return made
+        split.waiting -= 1
+        if isinstance(made, MadePiece):
+            split.made.append(replace(made, path=job.partial))
+        elif split.failed is None:
+            split.failed = made
+            waiting = [each for each in self._first if each.unit.id == job.unit.id]
+            for each in waiting:
+                self._first.remove(each)
+            split.waiting -= len(waiting)
+        return None if split.waiting else self._joined(split)
+
+    def _joined(self, split: _Split) -> ManifestRow | None:
+        """All pieces are there, or one has failed: join them, or make the video in one piece, or give it up."""
+        job, failed = split.job, split.failed
+        del self._split[job.unit.id]
+        made = sorted(split.made, key=lambda each: each.piece.index)
+        why = f"{failed.stage}: {failed.message}" if failed else misfit(made)
+        if why is None:
+            self._first.appendleft(replace(job, pieces=tuple(made)))
+            return None
+        discard(replace(job, pieces=tuple(made)))
+        if failed and failed.error in FINAL_ERRORS:
+            return failed
+        self._first.appendleft(replace(job, not_split=why))
+        return None

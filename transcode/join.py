@@ -1,0 +1,65 @@
+"""Pieces of one video into one file, packet by packet, nothing encoded again; held against what was measured of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import av
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from vidprep.formats.framing import with_start_codes
+from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.formats.video_writer import VideoWriter
+from vidprep.transcode.audio import AudioTrack
+from vidprep.transcode.pieces import MadePiece, measured_of
+from vidprep.transcode.quality import Measured, check_file
+from vidprep.transcode.settings import RunSettings
+
+
+def join(
+    settings: RunSettings,
+    partial: Path,
+    output: OutputFormat,
+    made: Sequence[MadePiece],
+    end_pts: int,
+    sound: AudioTrack,
+) -> Measured:
+    """Write `partial` and prove it: all its packets, and each GOP on either side of a joint as it decodes after a seek.
+
+    end_pts: tick of the output at which its last frame ends, as far as is known. Raises EncodeError, VerifyError, OSError.
+    """
+    measured = measured_of(made)
+    order = sorted(measured.pts)
+    ends = dict(zip(order, [*order[1:], max(end_pts, order[-1] + 1)], strict=True))
+    writer = VideoWriter(partial, settings.encoder, output)
+    try:
+        sound.add_to(writer)
+        writer.take_order(measured.pts)
+        for each in made:
+            for packet in _packets(each, settings.encoder.codec, output.time_base):
+                assert packet.pts is not None
+                sound.mux_until(packet.pts * output.time_base)
+                writer.mux(packet, ends[packet.pts] - packet.pts)
+        sound.finish()
+    finally:
+        writer.close()
+    check_file(partial, measured, settings.encoder.codec, output.time_base)
+    return measured
+
+
+def _packets(made: MadePiece, codec: str, time_base: Fraction) -> Iterator[Packet[VideoStream]]:
+    """As they left the encoder, but for their times: those of the whole."""
+    with av.open(file_url(made.path), options=READ_OPTIONS) as container:
+        for packet in container.demux(container.streams.video[0]):
+            if not packet.size:
+                continue
+            given = Packet(with_start_codes(bytes(packet))) if codec in ("h264", "hevc") else packet
+            given.is_keyframe = packet.is_keyframe
+            given.pts = rescale(packet.pts or 0, packet.time_base, time_base) + made.piece.first_pts
+            given.time_base = time_base
+            yield cast("Packet[VideoStream]", given)

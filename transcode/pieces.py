@@ -1,0 +1,191 @@
+"""Pieces of a long video: where they begin, and how what was measured of each becomes what is measured of the whole.
+
+Pieces follow from the source and the settings alone. Each begins at a keyframe of the output and at the very source frame
+that the whole would show there, so together they hold the frames that the whole would.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice, pairwise
+
+from vidprep.formats.model import OutputFormat, round_half_away
+from vidprep.formats.video import Source
+from vidprep.transcode.frames import OutputFrame, SourceFacts, is_vfr
+from vidprep.transcode.metrics import QualitySums
+from vidprep.transcode.picture import Picture
+from vidprep.transcode.quality import Measured, peak_of
+from vidprep.transcode.settings import RunSettings
+
+USUAL_RATE = Fraction(25)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
+
+    num_frames: None to the end. source_index: of the source frame that it shows first, counted from the first frame shown.
+    start_seconds: where it is decoded from. opening_index, opening_ticks: of the first source frame of the whole.
+    """
+
+    index: int
+    first: int
+    first_pts: int
+    num_frames: int | None
+    source_index: int
+    start_seconds: Fraction
+    opening_index: int
+    opening_ticks: int
+
+    def own(self, frames: Iterable[OutputFrame]) -> Iterator[OutputFrame]:
+        """As many of these frames as it has, at times of its own from 0."""
+        for frame in islice(frames, self.num_frames):
+            frame.pts -= self.first_pts
+            yield frame
+
+
+@dataclass(frozen=True, slots=True)
+class MadePiece:
+    """A piece that was encoded and proven. path: where it stands. source_state: size and time of change of the source."""
+
+    piece: Piece
+    path: str
+    measured: Measured
+    source_indexes: list[int]
+    source_state: tuple[int, int]
+    facts: SourceFacts
+    output: OutputFormat
+    picture: Picture
+    num_changes: int
+    damage: list[str]
+    seconds: float
+    cpu_seconds: float
+
+
+def pieces_of(
+    source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None
+) -> tuple[Piece, ...] | str:
+    """The pieces of [start, end), in order; none of what is short. Or why it cannot be split.
+
+    Reads the source to its end and decodes nothing.
+    """
+    shown = source.shown_ticks()
+    if shown is None:
+        return f"where frames begin in {source.info.codec} in {source.info.format_name} shows only when it is decoded"
+    if len(shown) > settings.limits.max_frames:
+        return ()
+    base, rate = source.info.time_base, settings.retime.frame_rate
+    before = 0 if start is None else bisect_left(shown, start / base)
+    ticks = shown[before : len(shown) if end is None else bisect_left(shown, end / base)]
+    if not ticks:
+        return ()
+    if any(one == other for one, other in pairwise(ticks)):
+        return "frames share a timestamp"
+
+    def due(tick: int) -> int:
+        """Where retiming puts the source frame of this tick."""
+        return round_half_away((tick - ticks[0]) * base * rate) if rate else 0
+
+    assert settings.split_seconds is not None
+    length = _piece_frames(settings.split_seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
+    if rate:
+        # What is due at the last frame may not be shown: its end decides.
+        firsts = range(0, max(1, due(ticks[-1])), length)
+        sources = [bisect_right(ticks, first, key=due) - 1 for first in firsts]
+    else:
+        firsts = range(0, len(ticks), length)
+        sources = list(firsts)
+    last = len(firsts) - 1
+    if not last:
+        return ()
+    return tuple(
+        Piece(
+            index=index,
+            first=first,
+            first_pts=first if rate else ticks[at] - ticks[0],
+            num_frames=None if index == last else length,
+            source_index=before + at,
+            start_seconds=ticks[at if index else 0] * base,
+            opening_index=before,
+            opening_ticks=ticks[0],
+        )
+        for index, (first, at) in enumerate(zip(firsts, sources, strict=True))
+    )
+
+
+def _piece_frames(seconds: float, rate: Fraction, gop: int) -> int:
+    """Output frames of a piece: whole GOPs, of keyframes alone an even number (an encoder numbers IDR pictures 0, 1, 0, 1,
+    and two in a row may not have the same number).
+    """
+    step = max(2, gop)
+    return math.ceil(Fraction(repr(seconds)) * rate / step) * step
+
+
+def misfit(made: Sequence[MadePiece]) -> str | None:
+    """Why these pieces are not what the whole would be, or None."""
+    first = made[0]
+    for each in made:
+        name = f"piece {each.piece.index + 1} of {len(made)}"
+        facts = each.facts
+        if each.damage:
+            return f"{name} is damaged"
+        if facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or facts.stamps_nudged:
+            return f"{name} has timestamps that are missing, doubled or run backwards"
+        if each.num_changes or each.output != first.output or each.picture != first.picture:
+            return f"the picture changes in {name}"
+        if each.source_state != first.source_state:
+            return f"the source changed before {name}"
+        due = each.piece.num_frames
+        if due not in (None, each.measured.num_frames) or each.source_indexes[0] != each.piece.source_index:
+            return f"{name} holds other frames than its packets told"
+    return None
+
+
+def facts_of(made: Sequence[MadePiece], time_base: Fraction) -> SourceFacts:
+    """What reading the whole would have shown."""
+    first, last = made[0], made[-1]
+    num_frames = last.piece.source_index + last.facts.num_frames - first.piece.opening_index
+    steps = set[int]().union(*(each.facts.steps for each in made))
+    return SourceFacts(
+        num_frames=num_frames,
+        origin_pts=first.facts.origin_pts,
+        first_pts=first.facts.first_pts,
+        duration=last.facts.origin_pts + last.facts.duration - first.facts.origin_pts,
+        is_vfr=is_vfr(steps, time_base),
+        is_interlaced=any(each.facts.is_interlaced for each in made),
+        num_deinterlaced=min(num_frames, sum(each.facts.num_deinterlaced for each in made)),
+        read_to_end=last.facts.read_to_end,
+        steps=steps,
+    )
+
+
+def measured_of(made: Sequence[MadePiece]) -> Measured:
+    """What would have been measured of the whole."""
+    pts, is_keyframe, checksums = array("q"), bytearray(), array("L")
+    scores = QualitySums()
+    keyframes: list[int] = []
+    gops: list[tuple[int, list[int]]] = []
+    for each in made:
+        measured, first = each.measured, each.piece.first
+        pts.extend(tick + each.piece.first_pts for tick in measured.pts)
+        is_keyframe += measured.is_keyframe
+        checksums.extend(measured.checksums)
+        scores.extend(measured.scores, first)
+        keyframes.extend(first + number for number in measured.keyframes)
+        gops.extend((first + number, frames) for number, frames in measured.gops)
+    return Measured(
+        scores=scores,
+        quality=scores.report(peak_of(made[0].output.pixel_format)),
+        num_frames=len(pts),
+        pts=pts,
+        is_keyframe=is_keyframe,
+        checksums=checksums,
+        gops=tuple(gops),
+        keyframes=tuple(keyframes),
+        keyframe_interval_max=max(each.measured.keyframe_interval_max for each in made),
+    )
