@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.cluster import Slurm, dask, free_port, needs_modules, ray_head, slurm, wait_until
-from tests.helpers import command, environment, fault, leftovers, make_clips, manifest, outputs, transcode
+from tests.helpers import command, environment, fault, leftovers, make_clip, make_clips, manifest, outputs, transcode
 from vidprep.formats import open_store
 from vidprep.formats.manifest import read_rows
 
@@ -100,6 +100,14 @@ def on_ray():
 @pytest.fixture(params=["dask", "ray"])
 def cluster(request):
     return request.getfixturevalue(f"on_{request.param}")
+
+
+def test_pieces_of_a_long_video_go_to_a_cluster_too(on_dask, tmp_path):
+    source = make_clip(tmp_path / "long.mp4", 120, (64, 48))
+    assert transcode(source, tmp_path / "here", "--gop", 4, "--split", 1).code == 0
+    assert transcode(source, tmp_path / "there", "--gop", 4, "--split", 1, *on_dask).code == 0
+    assert outputs(tmp_path / "there") == outputs(tmp_path / "here")
+    assert not leftovers(tmp_path / "there")
 
 
 def frames_of(destination):
