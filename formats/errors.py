@@ -19,6 +19,7 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── DeadlineError (TimeoutError)    the child process that held the video took too long
 ├── ManifestError (ValueError)      a manifest or journal that cannot be read
 ├── StoreError (ValueError)         a store of frames that is damaged, or none at all
+├── StorageError (OSError)          what lies behind a URL cannot be fetched, written or listed
 ├── BackendError (RuntimeError)     a cluster that is not there, or has other versions
 └── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
 """
@@ -127,6 +128,10 @@ class ManifestError(VidprepError, ValueError):
 
 class StoreError(VidprepError, ValueError):
     stage = "store"
+
+
+class StorageError(VidprepError, OSError):
+    stage = "storage"
 
 
 class BackendError(VidprepError, RuntimeError):

@@ -21,6 +21,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,13 @@ class FramePlaces:
 
 
 def write_index(
-    folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any]
-) -> None:
+    folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any],
+    far_shards: Mapping[str, int] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their columns in the manifest.
 
-    about: goes into the json as it is. Raises StoreError when the ids are out of order, OSError.
+    about: goes into the json as it is. far_shards: bytes of those that are not in the folder. Raises StoreError when the ids are out of order,
+    OSError.
     """
     schema = pa.schema([*COLUMNS, *(field.with_name(_label_column(field.name)) for field in labels)])
     totals = {"num_videos": 0, "num_frames": 0}
@@ -115,7 +118,7 @@ def write_index(
         groups_crc32 = [zlib.crc32(written.read_at(after - at, at)) for at, after in pairwise(starts)]
         content = {
             "format": kind, "version": VERSION, **about, **totals,
-            "shards": {name: (folder / name).stat().st_size for name in sorted(shards)},
+            "shards": {name: far_shards.get(name) or (folder / name).stat().st_size for name in sorted(shards)},
             "index_size_bytes": written.size(), "index_footer_crc32": footer_crc32,
             "index_groups_crc32": "".join(f"{crc32:08x}" for crc32 in groups_crc32),
         }  # fmt: skip

@@ -65,6 +65,7 @@ class PlainLayout:
             videos,
             labels=label_fields(root),
             about={name: about[name] for name in ("settings", "versions")},
+            far_shards=about.get("far_shards", {}),
         )
 
 

@@ -38,7 +38,10 @@ class Layout(Protocol):
         ...
 
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> None:
-        """The files that say where everything is, from the rows of the units in the order of their ids."""
+        """The files that say where everything is, from the rows of the units in the order of their ids.
+
+        about: settings, versions, and far_shards where there are some: bytes of shards that are elsewhere, by name.
+        """
         ...
 
 
@@ -114,7 +117,9 @@ class Shards:
         newest, (first, step) = max(numbers, default=None), self.mine
         if newest is not None and numbers[newest] != besides:
             end = self._ends[numbers[newest]]
-            if end + size <= self.shard_bytes:
+            if (
+                end + size <= self.shard_bytes and (self.root / numbers[newest]).exists()
+            ):  # else it is elsewhere, and whole
                 return numbers[newest], end
         return self.layout.shard_name(first if newest is None else newest + step), 0
 

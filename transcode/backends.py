@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from vidprep.formats.errors import BackendError, CrashedError, MissingError
+from vidprep.formats.remote import is_url
 from vidprep.transcode.isolate import Child, Interrupted, make
 from vidprep.transcode.job import Job, Made, fail, new_row
 from vidprep.transcode.workers import Workers
@@ -204,6 +205,7 @@ def work(job: Job, version_there: str) -> Made | None:
         _busy.append(child)
     # Of its own: a worker that was given up may still be writing when another has the same job.
     own = Path(job.partial).with_name(f"{uuid.uuid4().hex}-{Path(job.partial).name}")
+    own.parent.mkdir(parents=True, exist_ok=True)
     try:
         made = make(child, replace(job, partial=str(own)))
         if own.exists():
@@ -231,5 +233,5 @@ def version_here() -> str:
 
 
 def _with_absolute_paths(job: Job) -> Job:
-    unit = replace(job.unit, path=str(Path(job.unit.path).absolute()))
+    unit = job.unit if is_url(job.unit.path) else replace(job.unit, path=str(Path(job.unit.path).absolute()))
     return replace(job, unit=unit, partial=str(Path(job.partial).absolute()))

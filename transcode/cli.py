@@ -17,6 +17,7 @@ import click
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.remote import is_url
 from vidprep.transcode import cli_after, cli_choose
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import (
@@ -27,6 +28,7 @@ from vidprep.transcode.options import (
     SOURCE_OPTIONS,
     STORE_OPTIONS,
     Command,
+    Place,
 )
 
 if TYPE_CHECKING:
@@ -54,14 +56,14 @@ def main() -> None:
 
 
 @main.command(cls=Command)
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
-@click.argument("destination", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=Place())
+@click.argument("destination", metavar="DST", type=Place())
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @ENCODE_OPTIONS
 @CHECK_OPTIONS
 @RUN_OPTIONS
-def transcode(source: Path, destination: Path, **given: Any) -> None:
+def transcode(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Re-encode SRC (a folder, a file, or a table .csv/.parquet/.jsonl with a column `path`) into DST, and verify it.
 
     Every output is decoded and compared with the frames it was made from before it takes its name. DST/manifest.parquet
@@ -76,23 +78,31 @@ def transcode(source: Path, destination: Path, **given: Any) -> None:
     """
     from vidprep.transcode.destination import Destination
 
+    part = _part(given)
     settings = _settings(
         given, given["crf"], "--crf", encoder=_encoder(given), audio=given["audio"], engine=given["engine"],
         split_seconds=given["split_seconds"],
     )  # fmt: skip
-    place = Destination(destination, _part(given))
+    if isinstance(destination, Path):
+        place = Destination(destination, part)
+    else:
+        from vidprep.transcode.remote_destination import RemoteDestination
+
+        if settings.split_seconds is not None and given["backend"] != "local":
+            raise SettingsError("--split on a cluster needs a destination that all workers see as a folder, and no URL")
+        place = RemoteDestination(destination, part)
     _run(source, place, settings, given, ffmpeg=_ffmpeg_for(settings, given["ffmpeg"]))
 
 
 @main.command(cls=Command)
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
-@click.argument("destination", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=Place())
+@click.argument("destination", metavar="DST", type=Place())
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @STORE_OPTIONS
 @CHECK_OPTIONS
 @RUN_OPTIONS
-def burst(source: Path, destination: Path, **given: Any) -> None:
+def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Store the frames of SRC (a folder, a file, or a table) one by one in large shards in DST, and verify them.
 
     One JPEG generation, straight from the decoded frames; each is decoded back and scored. Colours are BT.601 full range,
@@ -114,11 +124,20 @@ def burst(source: Path, destination: Path, **given: Any) -> None:
         knobs.parse_bytes(given["shard_size"]),
     )
     settings = _settings(given, given["quality"], "--quality", frames=frames)
-    _run(source, PackedDestination(destination, frames, _part(given)), settings, given)
+    part = _part(given)
+    if isinstance(destination, Path):
+        place = PackedDestination(destination, frames, part)
+    else:
+        from vidprep.transcode.remote_destination import RemotePackedDestination
+
+        if given["backend"] != "local":
+            raise SettingsError("burst on a cluster needs a destination that all workers see as a folder, and no URL")
+        place = RemotePackedDestination(destination, frames, part)
+    _run(source, place, settings, given)
 
 
 def _run(
-    source: Path, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
+    source: Path | str, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
 ) -> None:
     from vidprep.transcode.backends import workers_of
     from vidprep.transcode.events import Events
@@ -133,8 +152,9 @@ def _run(
         raise SettingsError("--events - and --json both write to stdout; give --events a file")
     events = Events(given["events"]) if given["events"] and not given["dry_run"] else None
     progress = Progress(quiet=given["quiet"], as_json=given["as_json"], events=events)
+    where = place.shown if is_url(place.shown) else place.root.absolute()
     sources = find_sources(
-        source, place.root, include=given["include"], exclude=given["exclude"], limit=given["limit"],
+        source, where, include=given["include"], exclude=given["exclude"], limit=given["limit"],
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
         extension=settings.extension, progress=progress.found,
     )  # fmt: skip
@@ -180,7 +200,7 @@ def _run(
             progress.say(
                 f"{todo.other_versions} outputs were made by another version than {made_by}; they stay (--overwrite makes them anew)"
             )
-        progress.start(todo, place.root, given["backend"])
+        progress.start(todo, str(where), given["backend"])
         summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job)
     progress.finish(summary)
     sys.exit(summary.exit_code)

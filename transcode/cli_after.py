@@ -11,7 +11,7 @@ import click
 from vidprep.formats.errors import MissingError
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
-from vidprep.transcode.options import Command
+from vidprep.transcode.options import Command, Place
 from vidprep.transcode.text import printable
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
@@ -143,8 +143,8 @@ def monitor(paths: tuple[Path, ...], once: bool) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("destination", metavar="DST", type=click.Path(path_type=Path))
-def merge(destination: Path) -> None:
+@click.argument("destination", metavar="DST", type=Place())
+def merge(destination: Path | str) -> None:
     """Join the parts of a run by --shard into one destination, when its tasks have ended.
 
     One manifest, the index of shards, nothing left of killed tasks. The same again is harmless.
@@ -153,8 +153,9 @@ def merge(destination: Path) -> None:
     Exit codes: 0 all good, 1 some video failed or a part is missing, 2 wrong usage or a task is still at work.
     """
     from vidprep.transcode.merge import merge as join
+    from vidprep.transcode.remote_destination import merge_remote
 
-    merged = join(destination)
+    merged = join(destination) if isinstance(destination, Path) else merge_remote(destination)
     click.echo(f"vidprep: {merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed", err=True)
     if merged.missing:
         missing = ", ".join(map(str, merged.missing[:10])) + " …" * (len(merged.missing) > 10)

@@ -59,13 +59,14 @@ class KnownUnit:
 class Destination:
     """The folder that outputs go to. Nothing is written before `hold`. part: of an array run, None for a whole one.
 
-    torn: what a kill may leave of its own files.
+    torn: what a kill may leave of its own files. shown: its name in messages.
     """
 
     torn: tuple[str, ...] = (".manifest*.partial",)
 
     def __init__(self, root: Path, part: Part | None = None) -> None:
         self.root = root
+        self.shown = str(root)
         self.part = part
         self.shared = root / HOUSE
         self.house = self.shared / part.house_name if part else self.shared
@@ -85,7 +86,7 @@ class Destination:
                 whole = self._open_lock(self.shared, locks)
                 own = self._open_lock(self.house, locks) if self.part else whole
             except OSError as error:
-                raise DestinationError(f"cannot be written: {error.strerror}", path=self.root) from error
+                raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
             locks.callback(self.journal.close)
             if self.part:
                 self._lock(whole, fcntl.LOCK_SH)
@@ -98,8 +99,8 @@ class Destination:
             )
             if others and not merging:
                 raise DestinationError(
-                    f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.root}` first",
-                    path=self.root,
+                    f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
+                    path=self.shown,
                 )
             yield
 
@@ -115,12 +116,16 @@ class Destination:
             holder = os.read(lock, 1000).decode("utf-8", "replace").strip()
             tasks = len(parts_in(self.root, self.shared)) if not self.part else 0
             holder = f"tasks of an array run ({tasks} parts)" if tasks else holder or "another process"
-            raise DestinationError(f"in use by {holder}; wait for it, or stop it", path=self.root) from None
+            raise DestinationError(f"in use by {holder}; wait for it, or stop it", path=self.shown) from None
 
     def partial(self, unit_id: str, extension: str) -> Path:
         """Where an output stands until it is proven: a short name, since `unit_id` may be as long as names can be."""
         name = hashlib.sha256(unit_id.encode()).hexdigest()[:32]
         return self.partials / f"{name}.{extension}"
+
+    def upload_url(self, _file_name: str) -> str | None:
+        """Where a worker puts an output that is proven; None leaves that to `name`."""
+        return None
 
     def known_units(self) -> dict[str, KnownUnit]:
         """Every unit that has a row, by id; the journal is newer than the manifest."""
@@ -148,7 +153,7 @@ class Destination:
             if manifest_paths(self.root) and not overwrite:
                 raise DestinationError(
                     "has a manifest, and no .vidprep/run.json that says how it was made; --overwrite makes all anew",
-                    path=self.root,
+                    path=self.shown,
                 ) from None
             return
         except (ValueError, KeyError, TypeError, OSError) as error:
@@ -159,7 +164,7 @@ class Destination:
         if difference and not overwrite:
             raise DestinationError(
                 "was made with other settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
-                path=self.root,
+                path=self.shown,
             )
 
     def value_found_for(self, target: Target | None) -> int | None:
@@ -177,7 +182,7 @@ class Destination:
                 file.write(json.dumps(content, indent=1).encode())
             (self.house / "run.json").replace(self.shared / "run.json")  # tasks that start at once do not meet half way
         except OSError as error:
-            raise DestinationError(f"cannot be written: {error.strerror}", path=self.root) from error
+            raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
 
     def recover(self) -> int:
         """After a kill: outputs that were proven and journalled get their names; other partial files go.

@@ -53,13 +53,13 @@ class Events:
         except OSError as error:
             raise DestinationError(f"cannot be written: {error.strerror}", path=target) from error
 
-    def begun(self, plan: Plan, destination: Path, backend: str) -> None:
+    def begun(self, plan: Plan, destination: str, backend: str) -> None:
         """From now on progress is told every few seconds, until `ended`."""
         total = len(plan.jobs) + len(plan.rejected)
         self._counts["total"] = total
         size = sum(job.unit.size_bytes for job in plan.jobs)
         self._write(
-            "begun", destination=str(destination.absolute()), total=total, total_bytes=size, done_before=plan.done, backend=backend
+            "begun", destination=destination, total=total, total_bytes=size, done_before=plan.done, backend=backend
         )  # fmt: skip
         threading.Thread(target=self._tell_progress, daemon=True).start()
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 import pebble
 
 from vidprep.formats.errors import CrashedError, DeadlineError
+from vidprep.formats.remote import is_url
 from vidprep.transcode.job import Job, Made, discard, fail, new_row, run_job
 
 OPEN_SECONDS = 120
@@ -148,6 +150,14 @@ class Child:
 
 def make(child: Child, job: Job) -> Made:
     """What comes of a job; a failed row when the child crashes or runs out of time. Raises Interrupted."""
+    if job.upload is None and not is_url(job.unit.path):
+        return _made_by(child, job)
+    from vidprep.transcode.staging import staged
+
+    return staged(job, partial(_made_by, child))
+
+
+def _made_by(child: Child, job: Job) -> Made:
     limits = job.settings.limits
 
     def seconds_allowed(claimed: float) -> float:

@@ -55,8 +55,8 @@ MAX_NOMINAL_RATE = Fraction(240)
 class Job:
     """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
 
-    best: where an output waits that reaches a target, while a coarser one is tried. piece: only that is to be made. pieces:
-    they are to be joined. not_split: why it is not split after all.
+    upload: URL that a proven output goes to. best: where an output waits that reaches a target, while a coarser one is
+    tried. piece: only that is to be made. pieces: they are to be joined. not_split: why it is not split after all.
     """
 
     unit: Unit
@@ -65,6 +65,7 @@ class Job:
     partial: str
     attempt: int = 1
     ffmpeg: str = "ffmpeg"
+    upload: str | None = None
     piece: Piece | None = None
     pieces: tuple[MadePiece, ...] = ()
     not_split: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,16 +23,18 @@ class Merged:
     missing: tuple[int, ...]
 
 
-def merge(root: Path) -> Merged:
+def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
     """Join the manifests of all parts, mend what killed tasks left, and write the index of shards. The same again is harmless:
-    what a stopped merge leaves, the next one does.
+    what a stopped merge leaves, the next one does. far_shards: bytes of shards that are elsewhere, by name.
 
     Raises DestinationError while a task still works in there, StoreError for what is no destination of a run.
     """
     settings = settings_of(root)
 
     def place(part: Part | None) -> Destination:
-        return PackedDestination(root, settings.frames, part) if settings.frames else Destination(root, part)
+        return (
+            PackedDestination(root, settings.frames, part, far_shards) if settings.frames else Destination(root, part)
+        )
 
     whole = place(None)
     with whole.hold(merging=True):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
+from vidprep.formats.remote import is_url
 from vidprep.transcode import settings as knobs
 
 
@@ -61,6 +63,17 @@ class Command(click.Command):
         except KeyboardInterrupt:
             click.echo("vidprep: interrupted; run the same command again to go on", err=True)
             ctx.exit(INTERRUPTED)
+
+
+class Place(click.ParamType[Any]):
+    """A path here, or a URL that fsspec knows, which stays text."""
+
+    name = "place"
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> Path | str:
+        if isinstance(value, Path):
+            return value
+        return value if is_url(value) and not value.startswith("file://") else Path(value.removeprefix("file://"))
 
 
 SOURCE_OPTIONS = _options(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError
@@ -25,11 +25,15 @@ class PackedDestination(Destination):
 
     torn = (*Destination.torn, ".index.parquet.partial", ".*.json.partial", ".meta_*.gmeta.partial")
 
-    def __init__(self, root: Path, options: FrameOptions, part: Part | None = None) -> None:
+    def __init__(
+        self, root: Path, options: FrameOptions, part: Part | None = None, far_shards: Mapping[str, int] | None = None
+    ) -> None:
+        """far_shards: bytes of shards that are elsewhere, by name."""
         super().__init__(root, part)
+        self._far_shards = dict(far_shards or {})
         self._layout, self._shard_bytes = LAYOUTS[options.store], options.shard_bytes
         self._shards: Shards | None = None
-        self._sizes: dict[str, int] = {}
+        self._sizes = self._far_shards.copy()
 
     def holds(self, unit: KnownUnit, _file_name: str) -> bool:
         if unit.offset is None or unit.stored_bytes is None:
@@ -47,7 +51,7 @@ class PackedDestination(Destination):
         for path in self.root.iterdir():
             if self._layout.shard_number(path.name) is not None:
                 raise DestinationError(
-                    f"holds {path.name}, which no run of vidprep wrote; take another folder", path=self.root
+                    f"holds {path.name}, which no run of vidprep wrote; take another folder", path=self.shown
                 )
 
     def recover(self) -> int:
@@ -58,7 +62,7 @@ class PackedDestination(Destination):
         mine = (self.part.index, self.part.count) if self.part else (0, 1)
         self._shards = Shards.of(self.root, self._layout, self._shard_bytes, ends, mine)
         self._shards.cut_back()
-        self._sizes.clear()
+        self._sizes = self._far_shards.copy()
         return 0
 
     def place(self, row: ManifestRow, partial: Path) -> None:
@@ -86,7 +90,7 @@ class PackedDestination(Destination):
             return
         dead = self._rewrite_shards_with_dead_bytes(self._shards)
         about = json.loads((self.shared / "run.json").read_text())
-        self._layout.write_index(self.root, self._good_rows(), about)
+        self._layout.write_index(self.root, self._good_rows(), about | {"far_shards": self._far_shards})
         for name in dead:
             self._shards.forget(name)
         stale.unlink()

@@ -66,7 +66,8 @@ def plan(
             replaced[unit.id] = row.file_name
         partial = str(destination.partial(unit.id, extension))
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
-        jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg))
+        upload = destination.upload_url(file_name)
+        jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
     rejected = tuple(_rejected(path, reason, settings) for path, reason in sources.problems)
     return Plan(tuple(jobs), done, skipped, rejected, replaced, other_versions, before, after)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -57,7 +56,7 @@ class Progress:
         if not self._quiet:
             click.echo(f"vidprep: {count} files found so far", err=True)
 
-    def start(self, plan: Plan, destination: Path, backend: str) -> None:
+    def start(self, plan: Plan, destination: str, backend: str) -> None:
         from tqdm import tqdm
 
         if self._events:

@@ -22,14 +22,19 @@ from operator import attrgetter
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError, SourceError
-from vidprep.transcode.tables import KEYS, READERS, Row, checked_label, checked_seconds, one_line, storable
-
-VIDEO_EXTENSIONS = frozenset(
-    "264 265 266 3g2 3gp 3gpp amv apv asf av1 avi avs2 avs3 bik cavs dav dif divx drc dv evo f4v flc fli flv gif gxf"  # noqa: SIM905
-    " h261 h263 h264 h265 h266 hevc ismv ivf k3g lvf m1v m2t m2ts m2v m4s m4v mjp2 mjpeg mjpg mk3d mkv mod mov mp4"
-    " mp4v mpe mpeg mpg mpv mts mxf nsv nut obu ogg ogm ogv qt rm rmvb roq tod trp ts vc1 vob vp8 vp9 vro vvc webm"
-    " wmv wtv xvid y4m".split()
+from vidprep.formats.remote import is_url
+from vidprep.transcode.remote_sources import RemoteFiles, list_remote
+from vidprep.transcode.tables import (
+    KEYS,
+    READERS,
+    VIDEO_EXTENSIONS,
+    Row,
+    checked_label,
+    checked_seconds,
+    one_line,
+    storable,
 )
+
 PROGRESS_EVERY = 10_000
 PAIRS_SHOWN = 5
 NAME_MAX_BYTES = 255
@@ -71,8 +76,8 @@ class SourceList:
 
 
 def find_sources(
-    source: Path,
-    destination: Path,
+    source: Path | str,
+    destination: Path | str,
     *,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -82,7 +87,7 @@ def find_sources(
     extension: str = "mp4",
     progress: Callable[[int], None] | None = None,
 ) -> SourceList:
-    """The units of a folder, of one file, or of a table (.csv, .parquet, .jsonl).
+    """The units of a folder, of one file, or of a table (.csv, .parquet, .jsonl). Places may be URLs, given as str.
 
     include, exclude: globs, case-sensitive, on the path relative to the folder (of the table) and on the base name;
     an excluded folder is not entered; one file is tried whatever they say. limit: the first so many units by id.
@@ -91,9 +96,13 @@ def find_sources(
     """
     if limit is not None and limit < 1:
         raise SettingsError(f"--limit {limit}: give 1 or more")
-    path, into = os.path.abspath(source), os.path.join(os.path.realpath(destination), "")
-    there = _identity(os.stat(into)) if os.path.isdir(into) else None
-    search = _Search(into, there, _globs(include), _globs(exclude), label_from_folder, keep_source_suffix, progress)
+    into = os.path.join(destination if isinstance(destination, str) else os.path.realpath(destination), "")
+    there = _identity(os.stat(into)) if isinstance(destination, Path) and os.path.isdir(into) else None
+    search = Search(into, there, _globs(include), _globs(exclude), label_from_folder, keep_source_suffix, progress)
+    if isinstance(source, str):
+        list_remote(search, source)
+        return _source_list(search, source, extension, limit, is_table=False)
+    path = os.path.abspath(source)
     try:
         status = os.stat(path)
     except OSError as error:
@@ -109,7 +118,11 @@ def find_sources(
     elif is_table:
         _read_table(search, path, extension)
     else:
-        search.add(search.id_of(os.path.basename(path)), path, status)
+        search.add(search.id_of(os.path.basename(path)), path, _state(status))
+    return _source_list(search, path, extension, limit, is_table=is_table)
+
+
+def _source_list(search: Search, path: str, extension: str, limit: int | None, *, is_table: bool) -> SourceList:
     if not search.units and not search.problems:
         raise SourceError(_nothing_found(search.ignored), path=path)
     search.units.sort(key=attrgetter("id", "path"))
@@ -121,7 +134,7 @@ def find_sources(
 
 
 @dataclass(slots=True)
-class _Search:
+class Search:
     """What was asked for, and what has been found so far.
 
     destination: resolved, with a slash at its end. destination_identity: None while it does not exist.
@@ -136,6 +149,7 @@ class _Search:
     progress: Callable[[int], None] | None
     seen: int = 0
     known: dict[str, bool] = field(default_factory=dict)
+    remote: RemoteFiles = field(default_factory=RemoteFiles)
     units: list[Unit] = field(default_factory=list)
     ignored: list[tuple[str, str]] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -162,10 +176,11 @@ class _Search:
     def id_of(self, relative: str) -> str:
         return relative if self.keep_source_suffix else os.path.splitext(relative)[0]
 
-    def add(self, name: str, path: str, status: os.stat_result, cut: Cut = (None, None), labels: Labels = ()) -> None:
+    def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = (None, None), labels: Labels = ()) -> None:
+        """state: size in bytes and time of change in ns."""
         if self.label_from_folder:
             labels = (*labels, ("label", os.path.basename(os.path.dirname(path))))
-        self.units.append(Unit(name, path, status.st_size, status.st_mtime_ns, *cut, labels))
+        self.units.append(Unit(name, path, *state, *cut, labels))
 
 
 def _fault_of_file(path: str, status: os.stat_result) -> str | None:
@@ -183,7 +198,7 @@ def _why_not(error: OSError, *, is_link: bool) -> str:
     return "broken link: " * is_link + ("no such file or folder" if missing else f"cannot be read: {error.strerror}")
 
 
-def _walk(search: _Search, root: str) -> None:
+def _walk(search: Search, root: str) -> None:
     """All of a folder, in no particular order. A stack of its own: trees may be deeper than Python recurses."""
     stack = [(root, "", frozenset([_identity(os.stat(root))]))]
     while stack:
@@ -197,11 +212,11 @@ def _walk(search: _Search, root: str) -> None:
             elif entry.is_dir():
                 stack.append((entry.path, relative + "/", above | {_identity(entry.stat())}))
             else:
-                search.add(search.id_of(relative), entry.path, entry.stat())
+                search.add(search.id_of(relative), entry.path, _state(entry.stat()))
             search.count()
 
 
-def _entries(search: _Search, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:
+def _entries(search: Search, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             yield from entries
@@ -211,7 +226,7 @@ def _entries(search: _Search, folder: str, *, is_root: bool) -> Iterator[os.DirE
         search.problems.append((folder, f"folder cannot be listed: {error.strerror}; allow it, or --exclude it"))
 
 
-def _why_ignored(search: _Search, entry: os.DirEntry[str], relative: str, above: frozenset[Identity]) -> str | None:
+def _why_ignored(search: Search, entry: os.DirEntry[str], relative: str, above: frozenset[Identity]) -> str | None:
     """Why an entry is no source and no folder to enter, or None. What is plainly no video costs no stat."""
     name = entry.name
     if name.startswith("."):
@@ -244,7 +259,7 @@ def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:
     return None if stat.S_ISDIR(status.st_mode) else _fault_of_file(entry.path, status)
 
 
-def _read_table(search: _Search, table: str, extension: str) -> None:
+def _read_table(search: Search, table: str, extension: str) -> None:
     """Each row of a table, counted from 1, is a unit or a problem. Columns that are no KEYS are labels."""
     try:
         rows = READERS[os.path.splitext(table)[1].lower()](table)
@@ -269,13 +284,15 @@ def _read_table(search: _Search, table: str, extension: str) -> None:
         search.count()
 
 
-def _add_row(search: _Search, table: str, where: str, row: Row, labels: Labels, extension: str) -> None:
+def _add_row(search: Search, table: str, where: str, row: Row, labels: Labels, extension: str) -> None:
     """File one row under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
     given_path, given_id, start, end = map(row.get, KEYS)
     if not isinstance(given_path, str) or not given_path or "\0" in given_path:
         raise ValueError(f"path is {given_path!r}; give the path of a video")
     base = os.path.join(os.path.dirname(table), "")
-    path = os.path.abspath(base + given_path if given_path[0] != "/" else given_path)
+    path = (
+        given_path if is_url(given_path) else os.path.abspath(base + given_path if given_path[0] != "/" else given_path)
+    )
     relative = path[len(base) :] if path.startswith(base) else os.path.basename(path)
     cut = checked_seconds("start", start), checked_seconds("end", end)
     if cut[1] is not None and (cut[0] or 0.0) >= cut[1]:
@@ -283,6 +300,13 @@ def _add_row(search: _Search, table: str, where: str, row: Row, labels: Labels, 
     unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else _checked_id(given_id, extension)
     if reason := search.why_left_out(relative, os.path.basename(path)):
         search.ignored.append((path, where + reason))
+        return
+    if is_url(given_path):
+        state = search.remote.state(path)
+        if state is None:
+            search.problems.append((path, where + "no such file"))
+        else:
+            search.add(unit_id, path, state, cut, labels)
         return
     try:
         status = os.stat(path)
@@ -294,7 +318,7 @@ def _add_row(search: _Search, table: str, where: str, row: Row, labels: Labels, 
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} lies in the destination; give a destination outside of the sources")
     else:
-        search.add(unit_id, path, status, cut, labels)
+        search.add(unit_id, path, _state(status), cut, labels)
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:
@@ -326,7 +350,7 @@ def _fault_of_output(output: str) -> str | None:
     return f"has a name of {max(sizes)} bytes, more than {NAME_MAX_BYTES}" if max(sizes) > NAME_MAX_BYTES else None
 
 
-def _check_outputs(search: _Search, source: str, extension: str, *, is_table: bool) -> None:
+def _check_outputs(search: Search, source: str, extension: str, *, is_table: bool) -> None:
     for unit in search.units:
         if fault := _fault_of_output(f"{unit.id}.{extension}"):
             raise SourceError(f"its output {one_line(unit.id)}.{extension} {fault}; rename it", path=unit.path)
@@ -378,6 +402,10 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(fnmatch.translate, patterns))) if patterns else None
+
+
+def _state(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -15,6 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 KEYS = ("path", "id", "start", "end")
+VIDEO_EXTENSIONS = frozenset(
+    "264 265 266 3g2 3gp 3gpp amv apv asf av1 avi avs2 avs3 bik cavs dav dif divx drc dv evo f4v flc fli flv gif gxf"  # noqa: SIM905
+    " h261 h263 h264 h265 h266 hevc ismv ivf k3g lvf m1v m2t m2ts m2v m4s m4v mjp2 mjpeg mjpg mk3d mkv mod mov mp4"
+    " mp4v mpe mpeg mpg mpv mts mxf nsv nut obu ogg ogm ogv qt rm rmvb roq tod trp ts vc1 vob vp8 vp9 vro vvc webm"
+    " wmv wtv xvid y4m".split()
+)
 
 Row = dict[str, object]
 

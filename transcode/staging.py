@@ -1,0 +1,69 @@
+"""A job whose source or output lies behind a URL, by way of local files: as many at a time as there are workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from vidprep.formats.errors import DiskFullError, ReadError, StorageError
+from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.remote import RemoteFolder, is_url
+from vidprep.transcode.job import Job, Made, discard, fail, new_row
+
+
+def staged(job: Job, make: Callable[[Job], Made]) -> Made:
+    """What `make` makes of a local copy of the source; an output goes to its URL when it is proven."""
+    source = Path(f"{job.partial}.source{Path(job.unit.path).suffix}")
+    local = job
+    try:
+        if is_url(job.unit.path):
+            local = replace(job, unit=replace(job.unit, path=str(source)))
+            _fetch(job, source)
+        made = make(local)
+        if isinstance(made, ManifestRow):
+            made.source = job.unit.path
+            if made.ok and job.upload is not None:
+                _split(job.upload)[0].put(Path(job.partial), _split(job.upload)[1])
+                discard(job)
+        return made
+    except (ReadError, StorageError, OSError) as error:
+        row = new_row(job)
+        fail(row, error)
+        discard(job)
+        return row
+    finally:
+        source.unlink(missing_ok=True)
+
+
+def _fetch(job: Job, path: Path) -> None:
+    """The source as it was when it was listed. Raises ReadError where it is another by now, StorageError, DiskFullError."""
+    unit = job.unit
+    folder, name = _split(unit.path)
+    disk = os.statvfs(path.parent)
+    if disk.f_bavail * disk.f_frsize < unit.size_bytes:
+        raise DiskFullError(f"{unit.size_bytes} bytes are to be fetched, {path.parent} has room for less")
+    try:
+        folder.fetch(name, path)
+        now = folder.file(name)
+    except FileNotFoundError:
+        raise ReadError("is gone", path=unit.path, stage="storage") from None
+    if (
+        now is None
+        or (now.size_bytes, now.mtime_ns) != (unit.size_bytes, unit.mtime_ns)
+        or path.stat().st_size != unit.size_bytes
+    ):
+        raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
+    os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
+
+
+def _split(url: str) -> tuple[RemoteFolder, str]:
+    folder, _, name = url.rpartition("/")
+    return _folder(folder), name
+
+
+@lru_cache(maxsize=64)
+def _folder(url: str) -> RemoteFolder:
+    return RemoteFolder(url)
