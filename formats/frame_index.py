@@ -90,8 +90,8 @@ def write_index(
 ) -> None:  # fmt: skip
     """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their columns in the manifest.
 
-    about: goes into the json as it is. far_shards: bytes of those that are not in the folder. Raises StoreError when the ids are out of order,
-    OSError.
+    about: goes into the json as it is. far_shards: bytes of those that are not in the folder. Raises StoreError when the
+    ids are out of order, OSError.
     """
     schema = pa.schema([*COLUMNS, *(field.with_name(_label_column(field.name)) for field in labels)])
     totals = {"num_videos": 0, "num_frames": 0}

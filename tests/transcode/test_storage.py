@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.cluster import dask
 from tests.helpers import command, environment, fault, make_clip, make_clips, manifest, outputs, table, transcode
 from tests.s3 import Bucket, bucket
 
@@ -170,6 +171,20 @@ def test_parts_of_a_store_there_are_merged_there(s3, tmp_path):
         (tmp_path / "copy" / name).write_bytes(data)
     checked = transcode(src, tmp_path / "copy", verb="validate")
     assert "4 units read again, 0 faults" in checked.err, checked.out
+
+
+def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
+    """Scratch folders of the workers are their own."""
+    (tmp_path / "elsewhere").mkdir()
+    with dask(tmp_path, 2, s3.environment | {"TMPDIR": str(tmp_path / "elsewhere")}) as (address, _):
+        on_dask = ("--backend", "dask", "--scheduler", address)
+        ran = transcode("s3://videos/raw", "s3://videos/dask", "--gop", 4, *on_dask, env=s3.environment)
+        refused = transcode("s3://videos/raw", "s3://videos/x", *on_dask, verb="burst", env=s3.environment)
+    assert ran.code == 1, ran.err
+    made = s3.objects("dask/")
+    check_tidy(made)
+    assert results(made) == outputs(here)
+    assert (refused.code, "all workers see" in refused.err) == (2, True)
 
 
 def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
