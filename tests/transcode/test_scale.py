@@ -154,3 +154,92 @@ def test_children_are_replaced_after_so_many_videos_and_none_is_lost(tmp_path: P
     told = [line.split()[1] for line in ran.err.splitlines() if line.startswith("CHILD")]
     assert sorted(told.count(child) for child in set(told)) == [1, 3, 3]
     assert len(manifest(tmp_path / "dst")) == 7
+
+
+# The parent tells what it and its children hold at every 1,000th row. Not the log of warnings: what grows there is counted too.
+TELL_GROWTH = """
+import os, sys
+from pathlib import Path
+from vidprep.transcode import cli, progress
+
+def tree(process):
+    yield process
+    for task in (process / "task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield from tree(Path("/proc") / child)
+
+def tell(self, row, real=progress.Progress.row):
+    real(self, row)
+    tell.rows += 1
+    if tell.rows % 1000 == 0:
+        held = [(int((p / "statm").read_text().split()[1]) * 4096, len(os.listdir(p / "fd"))) for p in tree(Path("/proc/self"))]
+        print("HELD", tell.rows, *(f"{size}/{files}" for size, files in held), file=sys.stderr, flush=True)
+
+tell.rows = 0
+progress.Progress.row = tell
+cli.main()
+"""
+CLIPS, WARM = 20_000, 2_000
+
+
+@pytest.mark.slow
+def test_twenty_thousand_clips_in_one_run_hold_no_more_than_two_thousand(tmp_path: Path) -> None:
+    """Memory and open files of each process, and what a clip costs beside the work that is done on it."""
+    src = tmp_path / "src"
+    first = make_clip(src / "base.mp4", 5, (64, 64))
+    for number in range(CLIPS - 1):
+        os.link(first, src / f"c{number:05d}.mp4")
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", TELL_GROWTH, *command(src, tmp_path / "dst", "--preset", "ultrafast", "--jobs", 2, "--quiet", "--json")[3:]],
+        env=environment(), capture_output=True, text=True, check=False, timeout=3000,
+    )  # fmt: skip
+    wall = time.monotonic() - began
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = {
+        int(line.split()[1]): [tuple(map(int, pair.split("/"))) for pair in line.split()[2:]]
+        for line in done.stderr.splitlines()
+        if line.startswith("HELD")
+    }
+    seconds = json.loads(done.stdout.splitlines()[-1])["summary"]["seconds"]
+    working = sum(json.loads(line)["encode_seconds"] for line in done.stdout.splitlines()[:-1])
+    overhead = (seconds * 2 - working) / CLIPS
+    print(
+        f"{CLIPS} clips in {wall:.0f} s; {1000 * overhead:.2f} ms a clip beside {1000 * working / CLIPS:.2f} ms of work"
+    )
+    for count in (WARM, CLIPS):
+        print(count, " ".join(f"{size / 1e6:.1f} MB, {files} files;" for size, files in told[count]))
+    parent, *children = zip(told[WARM], told[CLIPS], strict=True)
+    assert len(children) >= 2
+    for before, after in (parent, *children):
+        assert after[0] - before[0] < 8e6
+        assert abs(after[1] - before[1]) <= 1
+    assert overhead < 0.003
+
+
+MILLION = 1_000_000
+
+
+@pytest.mark.slow
+def test_a_million_sources_are_planned_within_a_minute_and_two_gigabytes(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    for folder in range(MILLION // PER_FOLDER):
+        place = src / f"{folder:04d}"
+        place.mkdir(parents=True)
+        (place / "base.mp4").touch()
+        for number in range(PER_FOLDER - 1):
+            os.link(place / "base.mp4", place / f"clip_{number:04d}.mp4")
+    began = time.monotonic()
+    with (tmp_path / "plan").open("wb") as out:
+        ran = subprocess.run(
+            [sys.executable, "-c", TELL_PEAK, *command(src, tmp_path / "dst", "--dry-run")[3:]],
+            env=environment(), stdout=out, stderr=subprocess.PIPE, text=True, check=False, timeout=600,
+        )  # fmt: skip
+    seconds = time.monotonic() - began
+    assert ran.returncode == 0, ran.stderr
+    peak = int(ran.stderr.split("VmHWM:")[1].split()[0]) * 1024
+    print(f"{MILLION} sources: {seconds:.1f} s, peak {peak / 1e6:.0f} MB")
+    assert f"{MILLION} to do" in ran.stderr
+    assert "500000 files found so far" in ran.stderr
+    assert peak < 2e9
+    assert seconds < 60
