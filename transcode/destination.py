@@ -221,8 +221,11 @@ class Destination:
     def name(self, row: ManifestRow, partial: Path, /) -> None:
         """Give a proven output its final name. Raises OSError."""
         target = self.root / row.file_name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.replace(target)
+        try:
+            partial.replace(target)
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial.replace(target)
 
     def remove_output(self, file_name: str, /) -> None:
         """Remove what a unit was before, under a name that it has no more."""

@@ -50,7 +50,8 @@ class Workers(Generic[T, R]):
         left = iter(tasks)
         flying: set[Future[tuple[T, R | None]]] = set()
         while True:
-            while len(flying) < self._count and not self.stopping and (task := next(left, None)) is not None:
+            # One more for each thread, which then need not wait until what came of the last one has been dealt with.
+            while len(flying) < 2 * self._count and not self.stopping and (task := next(left, None)) is not None:
                 flying.add(self._threads.submit(self._run, task))
             if not flying:
                 return
