@@ -47,6 +47,7 @@ types: $(READY)
 bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder); never a test
 	$(BIN)/python tests/bench/bench.py
 	$(BIN)/python tests/bench/stores.py
+	$(BIN)/python tests/bench/scale.py
 
 soak: $(READY)  ## the tests that take minutes: memory over thousands of clips
 	$(BIN)/pytest -q -m slow

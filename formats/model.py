@@ -85,4 +85,7 @@ def round_half_away(value: Fraction) -> int:
 
 def rescale(ticks: int, from_base: Fraction, to_base: Fraction) -> int:
     """Ticks of another time base, to the nearest, as av_rescale_q does."""
-    return round_half_away(ticks * from_base / to_base)
+    due = ticks * from_base.numerator * to_base.denominator
+    per_tick = from_base.denominator * to_base.numerator
+    nearest = (2 * abs(due) + per_tick) // (2 * per_tick)
+    return nearest if due >= 0 else -nearest

@@ -70,6 +70,16 @@ class Entry:
     frames_before: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What packets tell of a video. origin_pts: PTS of the first frame shown. shown: ticks from there, of each frame, in order;
+    keyframes: the same of those."""
+
+    origin_pts: int
+    shown: array[int]
+    keyframes: list[int]
+
+
 class Source:
     """An opened source: its best video stream, decoded in display order, and what went wrong on the way.
 
@@ -249,18 +259,37 @@ class Source:
         if any("exceeds specified max pixel count" in text for _, _, text in self._log):
             raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
 
-    def shown_ticks(self) -> array[int] | None:
-        """PTS of all frames, in order, in ticks from the first frame shown; None where packets do not tell. Decodes nothing."""
+    def survey(self) -> Survey | None:
+        """When each frame is shown, by its packet; None where packets do not tell. Reads to the end, decodes nothing."""
         packets, origin = self._with_origin()
         if origin is None:
             return None
-        shown = array("q")
+        shown, keyframes = array("q"), []
         for packet in packets:
             if packet.pts is None:
                 return None
+            if packet.is_keyframe:
+                keyframes.append(packet.pts - origin)
             if not packet.is_discard and packet.pts >= origin:
                 shown.append(packet.pts - origin)
-        return array("q", sorted(shown))
+        return Survey(origin, array("q", sorted(shown)), sorted(keyframes))
+
+    def jump_to(self, keyframe: int, origin_pts: int, frames_before: int) -> Entry:
+        """Packets from a keyframe that `survey` told. frames_before: shown frames before the one that is wanted.
+
+        Raises ReadError when a seek does not land there.
+        """
+        wanted = keyframe + origin_pts
+        try:
+            self._container.seek(wanted, stream=self._stream)
+        except (AvError, OSError) as error:
+            raise ReadError(f"no seek to tick {keyframe}: {error}", path=self.path) from error
+        packets = self.packets()
+        # A seek may land on a keyframe before, as containers that are seeked by DTS do.
+        first = next((packet for packet in packets if packet.is_keyframe and (packet.pts or 0) >= wanted), None)
+        if first is None or first.pts != wanted:
+            raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=self.path)
+        return Entry(chain([first], packets), origin_pts, frames_before)
 
     def _with_origin(self) -> tuple[Iterator[Packet[VideoStream]], int | None]:
         """All packets, and the PTS of the first frame shown; None where one packet may not be one frame."""
@@ -274,8 +303,8 @@ class Source:
         origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
         return chain(head, packets), origin
 
-    def enter_at(self, start_seconds: Fraction | None, *, earlier: bool = False) -> Entry:
-        """Packets from the last keyframe at or before `start_seconds` (from the first frame shown); earlier: before it.
+    def enter_at(self, start_seconds: Fraction | None) -> Entry:
+        """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
 
         Nothing is seeked: packets before that keyframe are counted and thrown away undecoded, which is exact where one
         packet is one frame. Elsewhere, and without a start, the entry is the beginning. The first packet whose DTS
@@ -292,7 +321,7 @@ class Source:
         for packet in following:
             if packet.pts is None:
                 raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
-            if packet.is_keyframe and (packet.pts < start or (packet.pts == start and not earlier)):
+            if packet.is_keyframe and packet.pts <= start:
                 waiting.clear()
             waiting.append(packet)
             before += not packet.is_discard and origin <= packet.pts < start

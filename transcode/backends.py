@@ -55,6 +55,9 @@ class ClusterWorkers(Workers[Job, Made]):
     def __enter__(self) -> Self:
         return self
 
+    def start_children(self) -> None:
+        """The cluster's workers start theirs."""
+
     def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, Made | None]]:
         left = iter(tasks)
         while not self._killed.is_set():

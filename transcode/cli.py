@@ -200,6 +200,8 @@ def _run(
             progress.say(
                 f"{todo.other_versions} outputs were made by another version than {made_by}; they stay (--overwrite makes them anew)"
             )
+        if settings.split_seconds is not None:
+            workers.start_children()  # the pieces come from one of them
         progress.start(todo, str(where), given["backend"])
         summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job)
     progress.finish(summary)

@@ -19,7 +19,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import round_half_away
-from vidprep.formats.video import Source
+from vidprep.formats.video import Entry, Source
 
 # Frames that are held back while their timestamps are put in order; swaps are between neighbours wherever seen.
 REORDER_FRAMES = 2
@@ -84,14 +84,14 @@ def source_frames(
     start: Fraction | None,
     end: Fraction | None,
     max_frames: int,
-    is_piece: bool = False,
+    entry: Entry | None = None,
 ) -> Iterator[SourceFrame]:
     """Progressive frames of the cut [start, end), seconds from the first frame shown; all of them without a cut.
 
-    is_piece: decode what comes before the start, as deinterlacing needs it, also where the start is a keyframe.
+    entry: where decoding begins, when that is known.
     Raises NoVideoError when there are none, LimitError past max_frames.
     """
-    entry = source.enter_at(start, earlier=is_piece)
+    entry = entry or source.enter_at(start)
     time_base = source.info.time_base
     rate = source.info.frame_rate
     step = max(1, round(1 / (rate * time_base))) if rate else 1

@@ -59,6 +59,11 @@ class Child:
         self._context = multiprocessing.get_context("spawn")
         self._claimed = self._context.Value("d", NOT_OPENED, lock=False)
 
+    def start(self) -> None:
+        """Begin its process before there is a task for it."""
+        with contextlib.suppress(CrashedError, DeadlineError, MemoryError, Interrupted):
+            self.call(_nothing, None, lambda _claimed: OPEN_SECONDS)
+
     def call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[float], float]) -> R:
         """What `function` makes of `argument` there.
 
@@ -188,6 +193,10 @@ def _how_it_died(exit_code: int | None) -> str:
         name = f"signal {-exit_code}"
     hint = "; the machine may be short of memory, allow fewer --jobs" if -exit_code == signal.SIGKILL else ""
     return f"the process that held it was killed by {name}{hint}"
+
+
+def _nothing(_: None) -> None:
+    """What starts a child."""
 
 
 _claimed_here: Any = None

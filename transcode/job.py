@@ -266,7 +266,7 @@ def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] 
         painter, output, timed = output_frames(source, unit, settings, facts, piece)
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
         measured = encode_and_measure(settings, Path(job.partial), output, painter, piece.own(timed), indexes, silence)
-        damage = source.damage(read_to_end=facts.read_to_end)
+        damage = source.damage(read_to_end=False)
     return MadePiece(
         piece=piece, path=job.partial, measured=measured, source_indexes=indexes, source_state=before, facts=facts,
         output=output, picture=painter.picture, num_changes=painter.num_changes, damage=damage,
@@ -333,7 +333,7 @@ def output_frames(
     start, end = _cut(unit)
     decoded = source_frames(
         source, facts, start=piece.start_seconds if piece else start, end=end, max_frames=settings.limits.max_frames,
-        is_piece=piece is not None,
+        entry=piece.entry(source) if piece else None,
     )  # fmt: skip
     first = next(decoded)
     facts.first_pts = first.pts

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import islice, pairwise
 
 from vidprep.formats.model import OutputFormat, round_half_away
-from vidprep.formats.video import Source
+from vidprep.formats.video import Entry, Source
 from vidprep.transcode.frames import OutputFrame, SourceFacts, is_vfr
 from vidprep.transcode.metrics import QualitySums
 from vidprep.transcode.picture import Picture
@@ -30,7 +30,8 @@ class Piece:
     """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
 
     num_frames: None to the end. source_index: of the source frame that it shows first, counted from the first frame shown.
-    start_seconds: where it is decoded from. opening_index, opening_ticks: of the first source frame of the whole.
+    start_seconds: when the source frame is shown that it is made from. keyframe: tick of one before that, None for the first
+    piece; origin_pts: what its ticks count from. opening_index, opening_ticks: of the first source frame of the whole.
     """
 
     index: int
@@ -39,8 +40,14 @@ class Piece:
     num_frames: int | None
     source_index: int
     start_seconds: Fraction
+    keyframe: int | None
+    origin_pts: int
     opening_index: int
     opening_ticks: int
+
+    def entry(self, source: Source) -> Entry | None:
+        """Where decoding begins; None where the start says it. Raises ReadError."""
+        return source.jump_to(self.keyframe, self.origin_pts, self.source_index) if self.keyframe is not None else None
 
     def own(self, frames: Iterable[OutputFrame]) -> Iterator[OutputFrame]:
         """As many of these frames as it has, at times of its own from 0."""
@@ -74,9 +81,12 @@ def pieces_of(
 
     Reads the source to its end and decodes nothing.
     """
-    shown = source.shown_ticks()
-    if shown is None:
+    survey = source.survey()
+    if survey is None:
         return f"where frames begin in {source.info.codec} in {source.info.format_name} shows only when it is decoded"
+    if source.damage(read_to_end=True):
+        return "it is damaged"
+    shown = survey.shown
     if len(shown) > settings.limits.max_frames:
         return ()
     base, rate = source.info.time_base, settings.retime.frame_rate
@@ -111,6 +121,8 @@ def pieces_of(
             num_frames=None if index == last else length,
             source_index=before + at,
             start_seconds=ticks[at if index else 0] * base,
+            keyframe=survey.keyframes[bisect_left(survey.keyframes, ticks[at]) - 1] if index else None,
+            origin_pts=survey.origin_pts,
             opening_index=before,
             opening_ticks=ticks[0],
         )

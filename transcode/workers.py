@@ -28,6 +28,19 @@ class Workers(Generic[T, R]):
         self._guard = threading.Lock()
         self._stop = threading.Event()
 
+    def start_children(self) -> None:
+        """All at once, before there is something for each to do."""
+        for _ in range(self._count):
+            self._threads.submit(self._start_child)
+
+    def _start_child(self) -> None:
+        child = Child(self._stop)
+        with self._guard:
+            self._children.append(child)
+        child.start()
+        with self._guard:
+            self._idle.append(child)
+
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()

@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.helpers import make_clip
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
@@ -408,3 +409,13 @@ def test_a_bad_encoder_value_is_refused_with_what_is_allowed(bad, named):
         EncoderOptions(**bad)
     for text in named:
         assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(("codec", "times"), [("h264", 3), ("hevc", 3), ("vp9", 3), ("av1", 12)])
+def test_the_same_settings_give_the_same_bytes_each_time(codec, times, tmp_path):
+    """SVT-AV1 decides some pictures by what its threads have done by then when it looks ahead too little."""
+    source = make_clip(tmp_path / "a.mp4", 250, (96, 64), options={"preset": "fast", "g": "12", "bf": "3"})
+    state = source.stat()
+    settings = RunSettings(encoder=EncoderOptions(codec=codec, gop=8))
+    job = Job(Unit("a", str(source), state.st_size, state.st_mtime_ns), settings, "a", str(tmp_path / "made"))
+    assert len({run_job(job).sha256 for _ in range(times)}) == 1

@@ -1,0 +1,230 @@
+"""`make bench`: what more workers bring, and what a cluster costs, as ratios in one run. Never a test.
+
+    python tests/bench/scale.py [speedup] [clusters] [split] [model]      all four when none is named
+
+speedup   wall time with one worker over wall time with two: `xargs -P ffmpeg -threads 1`, vidprep, vidprep on dask.
+clusters  wall time of a run of one-second clips with two workers on dask and on ray, over the same with local ones.
+split     the speed-up of one long video in pieces, and what the pieces cost in PSNR and bytes.
+model     per-video constants measured here, and what they come to at ten million videos.
+
+Rounds alternate; medians. Clusters are started before the clock. BENCH_SRC=folder names the clips, BENCH_ROUNDS the rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from bench import ENVIRONMENT, ROUNDS, by_size, clips, timed
+
+from vidprep.transcode.ffmpeg_run import find_ffmpeg
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.cluster import dask, ray_head  # after the path is known
+
+OPTIONS = ("--gop", "16", "--preset", "medium", "--crf", "20", "--tune", "psnr", "--quiet")
+MILLIONS = 10
+
+
+def vidprep(src: Path, dst: Path, *more: object) -> float:
+    """Seconds of a whole run, start of the process included."""
+    command = [sys.executable, "-m", "vidprep.transcode", "transcode", str(src), str(dst), *OPTIONS, *map(str, more)]
+    return timed(command, env=ENVIRONMENT).wall
+
+
+def xargs(src: Path, out: Path, workers: int) -> float:
+    out.mkdir()
+    each = (
+        f"{find_ffmpeg(None)} -v error -nostdin -threads 1 -i {src}/$1 -an -threads 1 -filter_threads 1 -c:v libx264 "
+        f"-preset medium -crf 20 -g 16 -keyint_min 16 -sc_threshold 0 -pix_fmt yuv420p {out}/$1"
+    )
+    names = "\n".join(sorted(path.name for path in src.iterdir()))
+    return timed(["xargs", "-P", str(workers), "-I{}", "sh", "-c", each, "sh", "{}"], input=names.encode()).wall
+
+
+def copies(folder: Path, source: Path, count: int, seconds: float) -> Path:
+    """The first seconds of a clip, coded once more at high quality, under so many names."""
+    folder.mkdir()
+    first = folder / "c0000.mp4"
+    cut = ["-v", "error", "-i", str(source), "-t", str(seconds), "-an", "-c:v", "libx264", "-crf", "12", str(first)]
+    subprocess.run([find_ffmpeg(None), *cut], check=True)
+    for number in range(1, count):
+        os.link(first, folder / f"c{number:04d}.mp4")
+    return folder
+
+
+def source_clip() -> Path:
+    found = by_size(340, 256) or by_size(1280, 720)
+    if not found:
+        sys.exit(f"bench: no clip of 340x256 or 1280x720 in {clips()}")
+    return found[0]
+
+
+def told(name: str, ratios: list[float], note: str = "") -> None:
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if len(ratios) > 1 else "one round"
+    print(f"{name:44}{statistics.median(ratios):7.3f}   ({spread}) {note}", flush=True)
+
+
+def speedup(root: Path) -> None:
+    src = copies(root / "src", source_clip(), 48, 4)
+    ours, theirs, on_dask = [], [], []
+    with ExitStack() as stack:
+        there = []
+        for workers in (1, 2):
+            (root / f"dask{workers}").mkdir()
+            address, _ = stack.enter_context(dask(root / f"dask{workers}", workers))
+            there.append(("--backend", "dask", "--scheduler", address))
+        for number in range(ROUNDS):
+            one, two = (xargs(src, root / f"x{number}-{workers}", workers) for workers in (1, 2))
+            theirs.append(one / two)
+            one, two = (vidprep(src, root / f"v{number}-{jobs}", "--jobs", jobs) for jobs in (1, 2))
+            ours.append(one / two)
+            one, two = (vidprep(src, root / f"d{number}-{jobs}", *there[jobs - 1]) for jobs in (1, 2))
+            on_dask.append(one / two)
+    print("\nspeed-up of two workers over one, 48 clips of 4 s")
+    told("xargs -P2 ffmpeg -threads 1", theirs)
+    told("vidprep --jobs 2", ours, f"{statistics.median(ours) / statistics.median(theirs):.3f} of xargs's")
+    told("vidprep on dask", on_dask, f"{statistics.median(on_dask) / statistics.median(theirs):.3f} of xargs's")
+
+
+def clusters(root: Path) -> None:
+    src = copies(root / "src", source_clip(), 300, 1)
+    ratios: dict[str, list[float]] = {"dask": [], "ray": []}
+    with ExitStack() as stack:
+        (root / "dask").mkdir()
+        address, _ = stack.enter_context(dask(root / "dask", 2))
+        short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")))
+        head = stack.enter_context(ray_head(short, cpus=2))
+        there = {"dask": ("--scheduler", address), "ray": ("--address", head)}
+        for backend, options in there.items():  # their children start once, before the clock
+            vidprep(
+                copies(root / f"warm-{backend}", source_clip(), 4, 1),
+                root / f"w-{backend}",
+                "--backend",
+                backend,
+                *options,
+            )
+        for number in range(ROUNDS):
+            local = vidprep(src, root / f"l{number}", "--jobs", 2)
+            for backend, options in there.items():
+                wall = vidprep(src, root / f"{backend}{number}", "--backend", backend, *options)
+                ratios[backend].append(wall / local)
+    print("\nwall time over that of two local workers, 300 clips of 1 s, connecting included")
+    for backend, found in ratios.items():
+        told(backend, found)
+
+
+def split(root: Path) -> None:
+    long = sorted(clips().glob("clock_320x240_300s.mp4"))
+    src = root / "src"
+    src.mkdir()
+    if long:
+        os.link(long[0], src / "long.mp4") if long[0].stat().st_dev == src.stat().st_dev else (
+            src / "long.mp4"
+        ).symlink_to(long[0])
+    else:
+        copies(root / "one", source_clip(), 1, 10)
+        loop = [
+            "-v",
+            "error",
+            "-stream_loop",
+            "29",
+            "-i",
+            str(root / "one" / "c0000.mp4"),
+            "-c",
+            "copy",
+            str(src / "long.mp4"),
+        ]
+        subprocess.run([find_ffmpeg(None), *loop], check=True)
+    pieces = copies(root / "pieces", src / "long.mp4", 10, 30)
+    ratios: dict[str, list[float]] = {"xargs": [], "split": [], "over one piece": []}
+    for number in range(ROUNDS):
+        one, two = (xargs(pieces, root / f"x{number}-{workers}", workers) for workers in (1, 2))
+        ratios["xargs"].append(one / two)
+        whole = vidprep(src, root / f"w{number}", "--jobs", 1)
+        one, two = (vidprep(src, root / f"s{number}-{jobs}", "--jobs", jobs, "--split", 30) for jobs in (1, 2))
+        ratios["split"].append(one / two)
+        ratios["over one piece"].append(whole / two)
+    row, other = (pq.read_table(root / name / "manifest.parquet").to_pylist()[0] for name in ("w0", "s0-2"))
+    print("\none video of 300 s in pieces of 30 s")
+    for name, found in ratios.items():
+        told(name, found, f"{statistics.median(found) / statistics.median(ratios['xargs']):.3f} of xargs's")
+    print(
+        f"PSNR-Y {other['psnr_y_db'] - row['psnr_y_db']:+.4f} dB, {other['size_bytes'] / row['size_bytes'] - 1:+.2%} bytes"
+    )
+
+
+def model(root: Path) -> None:
+    """What is left of a run when the work on the videos is taken out, and what that allows."""
+    count = 3000
+    src = copies(root / "src", source_clip(), count, 0.12)
+    command = [
+        sys.executable,
+        "-m",
+        "vidprep.transcode",
+        "transcode",
+        str(src),
+        str(root / "dst"),
+        *OPTIONS,
+        "--jobs",
+        "2",
+        "--json",
+    ]
+    before = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    wall = time.perf_counter() - before
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    working = sum(line["encode_seconds"] for line in lines[:-1])
+    seconds = lines[-1]["summary"]["seconds"]
+    overhead = (2 * seconds - working) / count
+    manifest = (root / "dst" / "manifest.parquet").stat().st_size / count
+    parent = _parent_seconds(src, root / "again") / count
+    with ExitStack() as stack:
+        (root / "dask").mkdir()
+        address, _ = stack.enter_context(dask(root / "dask", 2))
+        events = root / "events"
+        vidprep(src, root / "on-dask", "--backend", "dask", "--scheduler", address, "--events", events)
+        finished = [json.loads(line)["time"] for line in events.read_text().splitlines() if '"finished"' in line]
+        rate = (len(finished) - 1) / (finished[-1] - finished[0])
+    total = MILLIONS * 1_000_000
+    print(f"\nmodel, from {count} clips of 3 frames in {wall:.0f} s")
+    print(
+        f"each video costs a worker {1000 * overhead:.1f} ms beside the work on it, and the parent {1000 * parent:.1f} ms of CPU"
+    )
+    print(
+        f"dask carried {rate:.0f} videos a second to two workers here, {2 * rate:.0f} messages (a task there, a row back)"
+    )
+    print(
+        f"at {MILLIONS} million videos: manifest {total * manifest / 1e9:.1f} GB, parent {total * parent / 3600:.1f} CPU hours,"
+    )
+    print(f"  one parent keeps up with {1 / parent:.0f} videos a second: {2 / parent:.0f} cores at 2 s a video;")
+    print("  beyond that --shard: tasks share nothing but the destination, and each has a parent of its own")
+
+
+def _parent_seconds(src: Path, dst: Path) -> float:
+    """CPU time of the process that plans, hands out, journals and names, its children left out."""
+    program = "import atexit, os, sys; from vidprep.transcode.cli import main; atexit.register(lambda: print(sum(os.times()[:2]), file=sys.stderr)); main()"
+    command = [sys.executable, "-c", program, "transcode", str(src), str(dst), *OPTIONS, "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    return float(done.stderr.split()[-1])
+
+
+PARTS = {"speedup": speedup, "clusters": clusters, "split": split, "model": model}
+
+
+def main() -> None:
+    for name in sys.argv[1:] or PARTS:
+        with tempfile.TemporaryDirectory(prefix="vidprep-bench") as folder:
+            PARTS[name](Path(folder))
+
+
+if __name__ == "__main__":
+    main()
