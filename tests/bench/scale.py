@@ -150,11 +150,11 @@ def split(root: Path) -> None:
         one, two = (xargs(pieces, root / f"x{number}-{workers}", workers) for workers in (1, 2))
         ratios["xargs"].append(one / two)
         whole = vidprep(src, root / f"w{number}", "--jobs", 1)
-        one, two = (vidprep(src, root / f"s{number}-{jobs}", "--jobs", jobs, "--split", 30) for jobs in (1, 2))
+        one, two = (vidprep(src, root / f"s{number}-{jobs}", "--jobs", jobs, "--split", 15) for jobs in (1, 2))
         ratios["split"].append(one / two)
         ratios["over one piece"].append(whole / two)
     row, other = (pq.read_table(root / name / "manifest.parquet").to_pylist()[0] for name in ("w0", "s0-2"))
-    print("\none video of 300 s in pieces of 30 s")
+    print("\none video of 300 s in pieces of 15 s")
     for name, found in ratios.items():
         told(name, found, f"{statistics.median(found) / statistics.median(ratios['xargs']):.3f} of xargs's")
     print(
