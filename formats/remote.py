@@ -36,7 +36,7 @@ def is_url(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """mtime_ns: when it was written, as far as the driver tells; else 0."""
+    """mtime_ns: when it was written, in whole seconds (of which listings tell parts and others do not); 0 where nothing tells."""
 
     size_bytes: int
     mtime_ns: int
@@ -156,4 +156,4 @@ def _described(about: dict[str, Any]) -> RemoteFile:
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     seconds = when.timestamp() if isinstance(when, datetime) else float(when)
-    return RemoteFile(int(about.get("size") or 0), round(seconds * 1000) * 1_000_000)
+    return RemoteFile(int(about.get("size") or 0), int(seconds) * 1_000_000_000)

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from vidprep.formats.errors import BackendError, CrashedError, MissingError
 from vidprep.formats.remote import is_url
-from vidprep.transcode.isolate import Child, Interrupted, make
+from vidprep.transcode.isolate import Child, Interrupted, found_no_room, make
 from vidprep.transcode.job import Job, Made, fail, new_row
 from vidprep.transcode.workers import Workers
 
@@ -41,7 +41,7 @@ def workers_of(backend: str, address: str | None, jobs: int, say: Callable[[str]
         return DaskWorkers(address or "", say)
     if backend == "ray":
         return RayWorkers(address or "auto")
-    return Workers(jobs, make)
+    return Workers(jobs, make, found_no_room)
 
 
 class ClusterWorkers(Workers[Job, Made]):

@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 
 import pebble
 
-from vidprep.formats.errors import CrashedError, DeadlineError
+from vidprep.formats.errors import CrashedError, DeadlineError, DiskFullError
+from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import is_url
 from vidprep.transcode.job import Job, Made, discard, fail, new_row, run_job
 
@@ -151,6 +152,10 @@ class Child:
     def close(self) -> None:
         self.stop()
         self._discard()
+
+
+def found_no_room(made: Made) -> bool:
+    return isinstance(made, ManifestRow) and made.error == DiskFullError.__name__
 
 
 def make(child: Child, job: Job) -> Made:

@@ -58,6 +58,7 @@ class _Remote(Destination):
         self.shown = self._folder.url
         self._segment = f"{self.house.relative_to(self.root)}/journal-{time.time_ns():020d}"
         self._segments, self._sent, self._kept = 0, 0, 0
+        self._sending = threading.Lock()
         self._files = self._folder.files()
         for name in sorted(self._files):
             if name == f"{HOUSE}/run.json" or re.fullmatch(r"manifest[^/]*\.parquet", name):
@@ -129,17 +130,20 @@ class _Remote(Destination):
 
     def _send_rows(self) -> None:
         """Rows that are not there yet. A piece is written again until it is full."""
-        try:
-            data = self.journal.path.read_bytes()[self._kept :]
-        except FileNotFoundError:
-            return
-        data = data[: data.rfind(b"\n") + 1]
-        if self._kept + len(data) <= self._sent:
-            return
-        self._folder.write(f"{self._segment}-{self._segments:05d}.jsonl", data)
-        self._sent = self._kept + len(data)
-        if len(data) > SEGMENT_BYTES:
-            self._kept, self._segments = self._sent, self._segments + 1
+        with self._sending:
+            try:
+                with self.journal.path.open("rb") as file:
+                    file.seek(self._kept)
+                    data = file.read()
+            except FileNotFoundError:
+                return
+            data = data[: data.rfind(b"\n") + 1]
+            if self._kept + len(data) <= self._sent:
+                return
+            self._folder.write(f"{self._segment}-{self._segments:05d}.jsonl", data)
+            self._sent = self._kept + len(data)
+            if len(data) > SEGMENT_BYTES:
+                self._kept, self._segments = self._sent, self._segments + 1
 
     def upload_url(self, file_name: str) -> str | None:
         return f"{self.shown}/{file_name}"
@@ -160,21 +164,18 @@ class _Remote(Destination):
 
     def finish(self) -> None:
         """The manifest last, and then the rows away that are in it."""
-        had_rows = self.journal.path.exists()
-        super().finish()
-        if not had_rows:
-            return
-        written = [path for path in self.root.iterdir() if path.is_file() and path != self.manifest]
-        for path in sorted(written):
-            if not path.name.startswith("manifest"):
-                self._folder.put(path, path.name)
-        self._folder.put(self.manifest, self.manifest.name)
-        own = str(self.house.relative_to(self.root))
-        self._folder.remove(
-            name for name in self._folder.files() if JOURNAL.fullmatch(name) and name.rpartition("/")[0] == own
-        )
-        self._kept = self._sent = self._segments = 0
-        self._segment = f"{own}/journal-{time.time_ns():020d}"
+        with self._sending:
+            had_rows = self.journal.path.exists()
+            super().finish()
+            if not had_rows:
+                return
+            for path in sorted(self.root.iterdir()):
+                if path.is_file() and not path.name.startswith("manifest"):
+                    self._folder.put(path, path.name)
+            self._folder.put(self.manifest, self.manifest.name)
+            own = str(self.house.relative_to(self.root))
+            there = self._folder.files()
+            self._folder.remove(name for name in there if JOURNAL.fullmatch(name) and name.rpartition("/")[0] == own)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of all files there, by name."""

@@ -19,10 +19,15 @@ R = TypeVar("R")
 
 
 class Workers(Generic[T, R]):
-    """do: what is to be done with each task, by means of a child. Children live to the end of the block."""
+    """do: what is to be done with each task, by means of a child. Children live to the end of the block.
 
-    def __init__(self, count: int, do: Callable[[Child, T], R]) -> None:
-        self._do, self._count = do, count
+    is_last: whether a result means that no other task is to be begun.
+    """
+
+    def __init__(
+        self, count: int, do: Callable[[Child, T], R], is_last: Callable[[R], bool] = lambda _result: False
+    ) -> None:
+        self._do, self._count, self._is_last = do, count, is_last
         self._children: list[Child] = []
         self._idle: list[Child] = []
         self._guard = threading.Lock()
@@ -81,7 +86,10 @@ class Workers(Generic[T, R]):
                 child = Child(self._stop)
                 self._children.append(child)
         try:
-            return task, self._do(child, task)
+            result = self._do(child, task)
+            if self._is_last(result):
+                self.take_no_more()
+            return task, result
         except Interrupted:
             return task, None
         finally:

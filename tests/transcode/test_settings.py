@@ -105,6 +105,7 @@ CHANGES: dict[str, RunSettings] = {
     "audio": replace(PLAIN, audio="copy"),
     "on_damage": replace(PLAIN, on_damage="fail"),
     "engine": replace(PLAIN, engine="ffmpeg"),
+    "split_seconds": replace(PLAIN, split_seconds=60),
     "frames": replace(PLAIN, frames=FrameOptions()),
     "store": replace(PLAIN, frames=FrameOptions(store="gulp")),
     "quality": replace(PLAIN, frames=FrameOptions(quality=91)),

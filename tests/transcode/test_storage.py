@@ -16,7 +16,6 @@ from tests.cluster import dask
 from tests.helpers import command, environment, fault, make_clip, make_clips, manifest, outputs, table, transcode
 from tests.s3 import Bucket, bucket
 
-pytestmark = pytest.mark.xdist_group("s3")  # its server is started once
 NOT_COMPARED = {"source", "source_mtime_ns", "encode_seconds", "cpu_seconds"}
 
 
@@ -185,6 +184,17 @@ def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
     check_tidy(made)
     assert results(made) == outputs(here)
     assert (refused.code, "all workers see" in refused.err) == (2, True)
+
+
+def test_a_long_video_there_is_split_too(s3, tmp_path):
+    long = make_clip(tmp_path / "long.mp4", 120, (64, 48))
+    s3.put(long, "long/long.mp4")
+    ran = transcode("s3://videos/long", "s3://videos/split", "--split", 1, "--jobs", 2, env=s3.environment)
+    assert ran.code == 0, ran.err
+    assert transcode(long, tmp_path / "here", "--split", 1).code == 0
+    made = s3.objects("split/")
+    check_tidy(made)
+    assert results(made) == outputs(tmp_path / "here")
 
 
 def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
