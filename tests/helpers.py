@@ -58,6 +58,8 @@ if in_child and "VIDPREP_CHILD_LIMIT" in os.environ:
     resource.setrlimit(getattr(resource, kind), (int(size), int(size)))
 """
 KILL_ALL = "os.killpg(0, signal.SIGKILL)"
+# Real clips that take seconds to decode.
+LARGE_MEDIA = ("*1080*", "*4k60*", "hdr10*", "clock*", "concert*")
 
 
 def make_clip(

@@ -94,7 +94,9 @@ def test_what_is_done_there_is_not_done_again(s3, here):
     assert results(s3.objects("twice/")) == outputs(here)
 
 
-@pytest.mark.parametrize("store", ["burst", "gulp", "webdataset", "tensor"])
+@pytest.mark.parametrize(
+    "store", ["burst", "webdataset", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gulp", "tensor"))]
+)
 def test_a_store_of_frames_goes_there_shard_by_shard(store, s3, tmp_path):
     src = make_clips(tmp_path / "src", 4, 8, size=(256, 256), noise=True)
     options = ("--format", store, "--shard-size", "1MiB", "--jobs", 1)
