@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, DiskFullError
 from vidprep.formats.manifest import ManifestRow
@@ -54,6 +55,8 @@ class Agenda:
             return None
         split = self._split.get(job.unit.id)
         if job.piece is None or split is None:
+            for each in job.pieces:
+                Path(each.path).unlink(missing_ok=True)
             assert isinstance(made, ManifestRow)
             return made
         split.waiting -= 1

@@ -261,6 +261,14 @@ def test_a_run_that_is_killed_between_pieces_goes_on(at, long, tmp_path):
     assert leftovers(tmp_path / "out") == []
 
 
+def test_pieces_go_as_soon_as_they_are_joined(long, tmp_path):
+    code = "args[1] and print('LEFT', len(list(args[1].parent.iterdir())), file=sys.stderr)"
+    look = fault("vidprep.transcode.run", "_settle", at=-1, code=code, only="parent")
+    ran = transcode(long, tmp_path / "out", "--split", 2, env=environment(tmp_path / "hook", look))
+    assert ran.code == 0
+    assert "LEFT 1\n" in ran.err
+
+
 def test_a_split_video_that_is_done_is_not_made_again(long, tmp_path):
     assert transcode(long, tmp_path / "out", "--split", 2).code == 0
     before = identities(tmp_path / "out")
