@@ -53,34 +53,39 @@ class Agenda:
                 replace(job, piece=piece, partial=f"{job.partial}.{piece.index:05d}.mp4") for piece in made
             )
             return None
-        split = self._split.get(job.unit.id)
-        if job.piece is None or split is None:
+        if job.piece is None:
             for each in job.pieces:
                 Path(each.path).unlink(missing_ok=True)
             assert isinstance(made, ManifestRow)
             return made
+        split = self._split.get(job.unit.id)
+        if split is None:  # it was given up
+            discard(job)
+            return None
         split.waiting -= 1
         if isinstance(made, MadePiece):
             split.made.append(replace(made, path=job.partial))
         elif split.failed is None:
             split.failed = made
-            waiting = [each for each in self._first if each.unit.id == job.unit.id]
-            for each in waiting:
-                self._first.remove(each)
-            split.waiting -= len(waiting)
-        return None if split.waiting else self._joined(split)
+            for other in [other for other in self._first if other.unit.id == job.unit.id]:
+                self._first.remove(other)
+                split.waiting -= 1
+            if made.error in FINAL_ERRORS:
+                del self._split[job.unit.id]
+                discard(replace(split.job, pieces=tuple(split.made)))
+                return made
+        if not split.waiting:
+            self._go_on_with(split)
+        return None
 
-    def _joined(self, split: _Split) -> ManifestRow | None:
-        """All pieces are there, or one has failed: join them, or make the video in one piece, or give it up."""
+    def _go_on_with(self, split: _Split) -> None:
+        """All pieces are there, or one has failed: join them, or make the video in one piece."""
         job, failed = split.job, split.failed
         del self._split[job.unit.id]
         made = sorted(split.made, key=lambda each: each.piece.index)
         why = f"{failed.stage}: {failed.message}" if failed else misfit(made)
         if why is None:
             self._first.appendleft(replace(job, pieces=tuple(made)))
-            return None
+            return
         discard(replace(job, pieces=tuple(made)))
-        if failed and failed.error in FINAL_ERRORS:
-            return failed
         self._first.appendleft(replace(job, not_split=why))
-        return None
