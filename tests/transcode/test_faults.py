@@ -380,7 +380,9 @@ def test_f33_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_fl
 
 def test_f33_ctrl_c_while_planning_exits_130(clips: Path, dst: Path, tmp_path: Path) -> None:
     # A shell's background jobs, which the tests may be, ignore SIGINT, and what they start inherits that.
-    code = "signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+    code = (
+        "signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+    )
     broken = fault("vidprep.transcode.sources", "find_sources", code=code, only="parent")
     ran = transcode(clips, dst, env=environment(tmp_path / "hook", broken))
     assert ran.code == 130
