@@ -264,6 +264,8 @@ def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] 
         if on_open is not None:
             on_open(source.info.duration_seconds)
         painter, output, timed = output_frames(source, unit, settings, facts, piece)
+        if facts.first_pts * source.info.time_base != piece.start_seconds:
+            raise VerifyError(f"piece {piece.index + 1} begins at another frame than its packets told")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
         measured = encode_and_measure(settings, Path(job.partial), output, painter, piece.own(timed), indexes, silence)
         damage = source.damage(read_to_end=False)

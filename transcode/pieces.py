@@ -30,8 +30,8 @@ class Piece:
     """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
 
     num_frames: None to the end. source_index: of the source frame that it shows first, counted from the first frame shown.
-    start_seconds: when the source frame is shown that it is made from. keyframe: tick of one before that, None for the first
-    piece; origin_pts: what its ticks count from. opening_index, opening_ticks: of the first source frame of the whole.
+    start_seconds: when the source frame is shown that it is made from. keyframe: tick of one before that, None where decoding
+    begins at the beginning; origin_pts: what its ticks count from. opening_index, opening_ticks: of the first source frame of the whole.
     """
 
     index: int
@@ -121,13 +121,19 @@ def pieces_of(
             num_frames=None if index == last else length,
             source_index=before + at,
             start_seconds=ticks[at if index else 0] * base,
-            keyframe=survey.keyframes[bisect_left(survey.keyframes, ticks[at]) - 1] if index else None,
+            keyframe=_last_before(ticks[at], survey.keyframes) if index else None,
             origin_pts=survey.origin_pts,
             opening_index=before,
             opening_ticks=ticks[0],
         )
         for index, (first, at) in enumerate(zip(firsts, sources, strict=True))
     )
+
+
+def _last_before(tick: int, keyframes: Sequence[int]) -> int | None:
+    """None where there is none: a first frame may be shown for longer than a piece."""
+    number = bisect_left(keyframes, tick)
+    return keyframes[number - 1] if number else None
 
 
 def _piece_frames(seconds: float, rate: Fraction, gop: int) -> int:

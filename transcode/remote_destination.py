@@ -10,6 +10,7 @@ What is lost with a machine: rows of the last few seconds, whose videos are made
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, StorageError
@@ -39,14 +40,20 @@ LOCK = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?lock")
 
 
 def _scratch() -> Path:
-    """A folder that goes with this process; those of processes that were killed go now."""
-    for path in Path(tempfile.gettempdir()).glob("vidprep-*-*"):
-        number = path.name.split("-")[1]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            shutil.rmtree(path, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"vidprep-{os.getpid()}-"))
+    """A folder that goes with this process; those of processes that were killed, whose lock nobody holds, go now."""
+    for other in Path(tempfile.gettempdir()).glob("vidprep-scratch-*/alive"):
+        with suppress(OSError), other.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(other.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="vidprep-scratch-"))
+    # Locked under another name first: who looks for it finds it locked. Held until the process ends.
+    lock = os.open(folder / "starting", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / "starting").rename(folder / "alive")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    root = folder / "destination"
+    root.mkdir()
+    return root
 
 
 class _Remote(Destination):

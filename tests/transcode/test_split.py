@@ -276,6 +276,22 @@ def test_a_split_video_that_is_done_is_not_made_again(long, tmp_path):
     assert identities(tmp_path / "out") == before
 
 
+def test_a_frame_that_is_shown_for_longer_than_a_piece(cli, tmp_path):
+    """Pieces that begin with the very first frame, or with the same one as the piece before."""
+    source = tmp_path / "slow.mp4"
+    still = ("-f", "lavfi", "-i", "testsrc=size=96x64:rate=10:duration=6")
+    stretched = "setpts=PTS+4/TB*gt(N\\,0)+3/TB*gt(N\\,20)"
+    cli.run(*still, "-vf", stretched, "-fps_mode", "passthrough", "-c:v", "libx264", "-g", "7", source)
+    for rate in ((), ("--fps", 10)):
+        for name, options in (("whole", ()), ("split", ("--split", 1))):
+            assert transcode(source, tmp_path / f"{name}{len(rate)}", "--gop", 5, *rate, *options).code == 0
+        whole, split = (manifest(tmp_path / f"{name}{len(rate)}")["slow"] for name in ("whole", "split"))
+        check_like(split, whole)
+        assert not any("not split" in text for text in split["warnings"])
+        ours, theirs = (decoded(tmp_path / f"{name}{len(rate)}" / "slow.mp4") for name in ("split", "whole"))
+        assert max(np.square(a.astype(float) - b).mean() for a, b in zip(ours, theirs, strict=True)) < 60
+
+
 def test_usage(long, tmp_path):
     for options, said in (
         (("--split", 0.5), "give 1 seconds or more"),
