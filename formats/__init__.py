@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vidprep.formats.dataset import VideoDataset
+    from vidprep.formats.loader import PrefetchLoader
     from vidprep.formats.store import FrameStore, StoredVideo, open_store
 
-__all__ = ["FrameStore", "StoredVideo", "open_store"]
+__all__ = ["FrameStore", "PrefetchLoader", "StoredVideo", "VideoDataset", "open_store"]
 
 
 def __getattr__(name: str) -> Any:
     """Late, since most processes of a run read nothing back."""
     if name in __all__:
-        from vidprep.formats import store
+        from vidprep.formats import dataset, loader, store
 
-        return getattr(store, name)
+        return getattr({"VideoDataset": dataset, "PrefetchLoader": loader}.get(name, store), name)
     raise AttributeError(name)

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from vidprep.formats.errors import StoreError
 from vidprep.formats.frame_index import FrameIndex, FramePlaces
 from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
@@ -55,11 +58,18 @@ class IndexedStore(FrameStore):
     def facts(self, id_: str) -> VideoFacts:
         places = self._index.places(id_)
         pts, time_base, rate = self._index.times(id_)
-        height, width = self._size(places)
+        height, width = self._size(places.height, places.width)
         return VideoFacts(len(places.sizes), height, width, rate, pts, time_base)
 
-    def _size(self, places: FramePlaces) -> tuple[int, int]:
-        return places.height, places.width
+    def sizes(self) -> npt.NDArray[np.int64]:
+        stored = self._index.sizes()
+        found = stored.copy()
+        for size in np.unique(stored[:, 1:], axis=0):
+            found[(stored[:, 1:] == size).all(1), 1:] = self._size(*size.tolist())
+        return found
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        return height, width
 
     def _shard(self, name: str) -> Path:
         """The path of a shard that is as long as it was. Raises StoreError."""
@@ -107,8 +117,8 @@ class BurstStore(IndexedStore):
         super()._open_handles()
         self._files = Handles(lambda name: ShardFile(self._shard(name)), ShardFile.close)
 
-    def _size(self, places: FramePlaces) -> tuple[int, int]:
-        return scaled_size(places.height, places.width, self._short_side)
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        return scaled_size(height, width, self._short_side)
 
     def coded(self, id_: str) -> list[memoryview]:
         places = self._index.places(id_)
@@ -118,7 +128,7 @@ class BurstStore(IndexedStore):
         places = self._index.places(id_)
         decode_rows(
             self._read(id_, places, numbers), rows,
-            is_scaled=self._size(places) != (places.height, places.width), fast=self._fast,
+            is_scaled=self._size(places.height, places.width) != (places.height, places.width), fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {places.offsets[numbers[n]]}",
             path=self.path / places.shard,
         )  # fmt: skip

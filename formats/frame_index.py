@@ -242,6 +242,13 @@ class FrameIndex:
         """All of them, in order."""
         return [id_ for number in range(len(self._first_ids)) for id_ in self._read(number, ("id",))["id"].to_pylist()]
 
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """(V, 3): number of frames, height and width of each video, in order."""
+        names = ("num_frames", "height", "width")
+        tables = (self._read(number, names) for number in range(len(self._first_ids)))
+        found = [np.stack([table[name].to_numpy() for name in names], 1) for table in tables]
+        return np.concatenate([np.empty((0, 3), np.int64), *found]).astype(np.int64)
+
     def _places(self, id_: str) -> FramePlaces:
         """Where the frames of a video lie. Raises KeyError."""
         row = self._row(id_, PLACES)

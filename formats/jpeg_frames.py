@@ -13,6 +13,10 @@ import simplejpeg
 from vidprep.formats.errors import StoreError
 from vidprep.formats.store import Frames
 
+# A few kB can claim any size, and can ask for it to be gone through any number of times; an encoder makes some ten scans.
+MOST_PIXELS, MOST_SCANS = 1 << 28, 100
+START_OF_FRAME, START_OF_SCAN = range(0xC0, 0xC2), 0xDA
+
 
 def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
     """The bytes of each frame; frames that lie back to back are read at once. Raises StoreError at the end of the file."""
@@ -42,6 +46,7 @@ def decode_rows(
     for number, (data, row) in enumerate(zip(coded, rows, strict=True)):
         height, width = row.shape[:2] if is_scaled else (0, 0)
         try:
+            _refuse_many_scans(data)
             made = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=row)
         except ValueError as error:
             raise StoreError(f"{place(number)}: the JPEG does not decode: {error}", path=path) from error
@@ -54,7 +59,12 @@ def decode_rows(
 
 @lru_cache(maxsize=256)
 def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, int]:
-    """The smallest eighth of a size whose shorter side is at least `short_side`, as libjpeg rounds it: upwards."""
+    """The smallest eighth of a size whose shorter side is at least `short_side`, as libjpeg rounds it: upwards.
+
+    Raises StoreError for a size that is none, or that no frame has.
+    """
+    if not (height > 0 < width and height * width <= MOST_PIXELS):
+        raise StoreError(f"a frame of {width}x{height} is over the limit of {MOST_PIXELS} pixels, or none")
     if short_side is None:
         return height, width
     for eighths in range(1, 8):
@@ -62,3 +72,20 @@ def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, i
         if min(scaled) >= short_side:
             return scaled
     return height, width
+
+
+def _refuse_many_scans(data: memoryview) -> None:
+    """Raises ValueError. The scans are counted only where the first does not hold all components whole."""
+    at, components = 2, 0
+    while at + 10 <= len(data) and data[at] == 0xFF:
+        kind = data[at + 1]
+        if kind in START_OF_FRAME:
+            components = data[at + 9]
+        elif kind == START_OF_SCAN:
+            if data[at + 4] == components:
+                return
+            break
+        at += 2 + (data[at + 2] << 8 | data[at + 3])
+    count = bytes(data).count(b"\xff\xda")
+    if count > MOST_SCANS:
+        raise ValueError(f"{count} scans, over the limit of {MOST_SCANS}")

@@ -84,6 +84,12 @@ class FrameStore(ABC):
     def facts(self, id_: str) -> VideoFacts:
         """Raises KeyError."""
 
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """(V, 3): number of frames, height and width of every video, in the order of `ids`."""
+        facts = map(self.facts, self.ids)
+        found = [(each.num_frames, each.height, each.width) for each in facts]
+        return np.asarray(found, np.int64).reshape(-1, 3)
+
     @abstractmethod
     def _ids(self) -> Sequence[str]: ...
 

@@ -3,7 +3,8 @@
 DST/data-00000.tar …   key.000000.jpg …, one for each frame, or key.mp4 (.webm, .mkv): the encoded video; and key.json:
                        {"id", "frame_rate": [num, den], "num_frames", "width", "height", labels …; "gop" of a video}
 
-It has no checksums. A folder that vidprep made has a manifest, which says where frames lie; others are scanned once.
+It has no checksums. A folder that vidprep made has a manifest, which says where frames lie; others are scanned once. Nothing
+is ever unpacked by name; a tar that would write elsewhere if it were is refused all the same, with what is in it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from vidprep.formats.video_store import VideoReader
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
+KEPT_REFUSALS = 5
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height", "gop", "pts", "time_base")
 
 
@@ -76,7 +78,7 @@ class TarStore(FrameStore):
         for path in sorted(self.path.glob("*.tar")):
             try:
                 with path.open("rb") as file, tarfile.open(fileobj=file) as tar:
-                    members = ((member.name, member.offset_data, member.size) for member in tar if member.isfile())
+                    members = _plain_files(tar, os.fstat(file.fileno()).st_size)
                     for key, files in groupby(members, key=lambda member: _split(member[0])[0]):
                         sample = _Sample(path.name)
                         numbered: list[tuple[int, tuple[int, int]]] = []
@@ -95,7 +97,7 @@ class TarStore(FrameStore):
                         seen.add(id_)
                         if sample.frames or sample.video:
                             yield id_, sample
-            except (tarfile.TarError, OSError, ValueError, AttributeError) as error:
+            except (tarfile.TarError, OSError, ValueError, AttributeError, RecursionError) as error:
                 raise StoreError(f"is damaged: {error}", path=path) from error
 
     def _ids(self) -> Sequence[str]:
@@ -112,24 +114,27 @@ class TarStore(FrameStore):
     def facts(self, id_: str) -> VideoFacts:
         sample = self._sample(id_)
         about = sample.about
-        rate = Fraction(*about["frame_rate"]) if about.get("frame_rate") else None
-        if sample.video is not None:
-            if not about.get("gop"):
-                raise StoreError(
-                    f"{id_}: a video that vidprep did not encode; its .json says no gop", path=self.path / sample.tar
-                )
-            base = Fraction(*about["time_base"]) if about.get("time_base") else None
-            keyframes = range(0, about["num_frames"], about["gop"])
-            return VideoFacts(
-                about["num_frames"], about["height"], about["width"], rate, about.get("pts"), base, keyframes
+        if sample.video is not None and not about.get("gop"):
+            raise StoreError(
+                f"{id_}: a video that vidprep did not encode; its .json says no gop", path=self.path / sample.tar
             )
+        try:
+            rate = Fraction(*about["frame_rate"]) if about.get("frame_rate") else None
+            if sample.video is not None:
+                base = Fraction(*about["time_base"]) if about.get("time_base") else None
+                keyframes = range(0, about["num_frames"], about["gop"])
+                return VideoFacts(
+                    about["num_frames"], about["height"], about["width"], rate, about.get("pts"), base, keyframes
+                )
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise StoreError(f"{id_}: its .json makes no sense: {error}", path=self.path / sample.tar) from error
         full = self._full_size(id_, sample)
         height, width = scaled_size(*full, self._short_side)
         return VideoFacts(len(sample.frames), height, width, rate)
 
     def _full_size(self, id_: str, sample: _Sample) -> tuple[int, int]:
         about = sample.about
-        if not (about.get("height") and about.get("width")):
+        if not all(isinstance(about.get(side), int) for side in ("height", "width")):
             (data,) = self._bytes(sample, [0])
             try:
                 about["height"], about["width"], *_ = simplejpeg.decode_jpeg_header(data)
@@ -194,6 +199,33 @@ class _Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
+
+
+def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int]]:
+    """Name, offset and size of each file. end: of the tar, which no file lies beyond.
+
+    Raises ValueError that lists what is no plain file, or has a name that leads out of the folder, or stands there twice.
+    """
+    odd: list[str] = []
+    seen: set[str] = set()
+    for member in tar:
+        name = member.name
+        if member.isdir():
+            continue
+        if not member.isreg() or member.issparse():
+            odd.append(f"{name} (no plain file)")
+        elif name.startswith("/") or ".." in name.split("/"):
+            odd.append(f"{name} (leads out of the folder)")
+        elif name in seen:
+            odd.append(f"{name} (there twice)")
+        elif member.offset_data + member.size > end:
+            raise ValueError(f"{name} is said to be {member.size} bytes long, and the tar ends before")
+        else:
+            seen.add(name)
+            yield name, member.offset_data, member.size
+    if odd:
+        more = f" and {len(odd) - KEPT_REFUSALS} more" if len(odd) > KEPT_REFUSALS else ""
+        raise ValueError(f"it holds {', '.join(odd[:KEPT_REFUSALS])}{more}")
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice
@@ -25,13 +26,15 @@ from av.container import InputContainer
 from av.error import FFmpegError as AvError
 from av.error import InvalidDataError
 from av.packet import Packet
+from av.sidedata.sidedata import SideData
+from av.sidedata.sidedata import Type as SideDataType
 from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
-from vidprep.formats.model import VideoInfo
+from vidprep.formats.model import Orientation, VideoInfo
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -359,3 +362,18 @@ class Source:
 def video_decoder(name: str) -> VideoCodecContext:
     """A decoder by its name in libavcodec. Raises ValueError when that has none."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
+
+
+def orientation_of(frame: VideoFrame) -> tuple[Orientation, int]:
+    """The display matrix as transpose and flips, and its angle in degrees counter-clockwise as FFmpeg prints it.
+
+    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
+    is no multiple of 90 degrees goes to the nearest one.
+    """
+    for data in cast(Iterable[SideData], frame.side_data):
+        if data.type == SideDataType.DISPLAYMATRIX:
+            a, b, _, c, d, *_ = struct.unpack("<9i", bytes(data)[:36])
+            if abs(b) + abs(c) > abs(a) + abs(d):
+                return Orientation(True, flip_horizontal=c < 0, flip_vertical=b < 0), int(frame.rotation)
+            return Orientation(False, flip_horizontal=a < 0, flip_vertical=d < 0), int(frame.rotation)
+    return Orientation(), 0

@@ -1,7 +1,7 @@
 """A folder of encoded videos and its manifest: any frame by decoding from the keyframe before it.
 
-The manifest knows where keyframes are, so opening scans nothing. GOPs are closed and a keyframe stands every N frames:
-frame n is the (n - k)-th after keyframe k, whatever its timestamp. Only packets up to the last wanted frame are decoded.
+The manifest knows where keyframes are and when each frame is shown, so opening scans nothing, and a frame is known by its
+PTS. Only packets up to the last wanted frame are decoded.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.frame import VideoFrame
@@ -23,7 +24,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import label_fields, read_table
-from vidprep.formats.model import rescale
+from vidprep.formats.model import Orientation, rescale
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.video import READ_OPTIONS, file_url
 
@@ -63,6 +64,10 @@ class VideoStore(FrameStore):
     def _ids(self) -> Sequence[str]:
         return sorted(self._rows)
 
+    def sizes(self) -> npt.NDArray[np.int64]:
+        columns = [self._table[name].to_numpy() for name in ("num_frames", "height", "width")]
+        return np.stack(columns, 1).astype(np.int64)[[self._rows[id_] for id_ in self.ids]]
+
     def _value(self, id_: str, column: str) -> Any:
         if id_ not in self._rows:
             raise KeyError(f"{id_!r} is not in {self.path}")
@@ -98,16 +103,24 @@ class VideoStore(FrameStore):
 
 
 class VideoReader:
-    """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it."""
+    """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it.
 
-    def __init__(self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts) -> None:
+    origin_pts: PTS of frame 0 in the file. stream_index: of the video; None means the first. orientation: how its pictures are
+    turned before they are given.
+    """
+
+    def __init__(
+        self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
+        origin_pts: int = 0, stream_index: int | None = None, orientation: Orientation | None = None,
+    ) -> None:  # fmt: skip
         self._path, self._id, self._facts = path, id_, facts
+        self._origin_pts, self._orientation = origin_pts, orientation or Orientation()
         self._keyframes = list(facts.keyframes or ())
         try:
             self._container = av.open(data or file_url(path), "r", options=READ_OPTIONS)
         except (AvError, OSError, ValueError) as error:
             raise StoreError(f"cannot be read: {error}", path=path) from error
-        streams = self._container.streams.video
+        streams = [s for s in self._container.streams.video if stream_index in (None, s.index)]
         if not streams or not streams[0].time_base or streams[0].codec_context is None:
             self.close()
             raise StoreError("has no video that can be decoded; it is damaged, restore it", path=path)
@@ -140,8 +153,9 @@ class VideoReader:
                 break
             last, gop_of_last = number, gop
         begin, end = self._ticks(start), self._ticks(last)
+        due = {self._ticks(number): number for number in wanted if number <= last}
         self._container.seek(begin, stream=self._stream)
-        number, needed = start, last - start + 1
+        needed = last - start + 1
         packets = self._container.demux(self._stream)
         while needed:
             packet = next(packets, None)
@@ -149,42 +163,41 @@ class VideoReader:
                 break
             if packet.pts < begin:
                 continue  # a seek by DTS may land one GOP early
-            needed -= packet.pts <= end
-            number = self._take(packet, number, last, wanted)
-        self._take(None, number, last, wanted)
-        if last in wanted:
+            needed -= packet.pts <= end and not packet.is_discard
+            self._take(packet, due, wanted)
+        self._take(None, due, wanted)
+        if due:
             raise StoreError(
-                f"{self._id}: frame {last} is not there; decoding from keyframe {start} ended early", path=self._path
+                f"{self._id}: frames {sorted(due.values())} are not there: no picture at their times after keyframe {start}",
+                path=self._path,
             )
 
-    def _take(self, packet: Packet[VideoStream] | None, number: int, last: int, wanted: dict[int, Frames]) -> int:
-        """Decode, keep what is wanted, and count on from `number`."""
+    def _take(self, packet: Packet[VideoStream] | None, due: dict[int, int], wanted: dict[int, Frames]) -> None:
+        """Decode, and keep what is due, by its PTS."""
         for frame in self._stream.codec_context.decode(packet):
-            row = wanted.pop(number, None) if number <= last else None
-            if row is not None:
-                if frame.pts != self._ticks(number):
-                    raise StoreError(
-                        f"{self._id}: frame {number} should be at tick {self._ticks(number)} and is at {frame.pts}",
-                        path=self._path,
-                    )
-                self._write(frame, row)
-            number += 1
-        return number
+            number = None if frame.pts is None else due.pop(frame.pts, None)
+            if number is not None:
+                self._write(frame, wanted.pop(number))
 
     def _ticks(self, number: int) -> int:
         """The PTS of a frame in the file."""
         facts = self._facts
         if facts.pts is not None and facts.time_base is not None:
-            return rescale(facts.pts[number], facts.time_base, self._base)
+            return self._origin_pts + rescale(int(facts.pts[number]), facts.time_base, self._base)
         assert facts.frame_rate is not None
-        return rescale(number, 1 / facts.frame_rate, self._base)
+        return self._origin_pts + rescale(number, 1 / facts.frame_rate, self._base)
 
     def _write(self, frame: VideoFrame, row: Frames) -> None:
-        if row.shape != (frame.height, frame.width, 3):
-            raise StoreError(
-                f"{self._id}: frames are {frame.width}x{frame.height}, the manifest says {row.shape[1]}x{row.shape[0]}",
-                path=self._path,
-            )
         plane = self._reformatter.reformat(frame, format="rgb24", threads=1).planes[0]
         lines = np.frombuffer(memoryview(plane), np.uint8).reshape(frame.height, plane.line_size)
-        row.reshape(frame.height, frame.width * 3)[:] = lines[:, : frame.width * 3]
+        picture = lines[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
+        turn = self._orientation
+        if turn.transpose:
+            picture = picture.swapaxes(0, 1)
+        picture = picture[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]
+        if row.shape != picture.shape:
+            raise StoreError(
+                f"{self._id}: a frame is {picture.shape[1]}x{picture.shape[0]}, {row.shape[1]}x{row.shape[0]} was expected",
+                path=self._path,
+            )
+        row[:] = picture

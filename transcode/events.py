@@ -22,10 +22,10 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError
+from vidprep.formats.files import memory_bytes
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import ManifestRow
@@ -100,20 +100,6 @@ class Events:
     def _write(self, event: str, **told: Any) -> None:
         line = json.dumps({"time": round(time.time(), 3), "event": event, "run": self._run} | told, ensure_ascii=False)
         os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
-
-
-def memory_bytes() -> int:
-    """Resident memory of this process and all below it; 0 where /proc does not tell."""
-    pages, waiting = 0, [os.getpid()]
-    while waiting:
-        process = Path(f"/proc/{waiting.pop()}")
-        try:
-            pages += int((process / "statm").read_text().split()[1])
-            for task in (process / "task").iterdir():
-                waiting += map(int, (task / "children").read_text().split())
-        except (OSError, ValueError, IndexError):
-            continue
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 # ------------------------------------------------------------------------------------------------ what the lines come to

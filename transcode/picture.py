@@ -6,21 +6,17 @@ The chain is text that libavfilter understands, so both engines run the very sam
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import cast
 
 import av
 from av.error import FFmpegError as AvError
-from av.sidedata.sidedata import SideData
-from av.sidedata.sidedata import Type as SideDataType
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import Colour, FrameSize, Orientation, VideoInfo
+from vidprep.formats.video import orientation_of
 from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
@@ -81,7 +77,7 @@ class Picture:
 
 def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     """The facts of a decoded frame; of its container only the shape of a pixel, which has the last word there."""
-    orientation, degrees = _orientation(frame)
+    orientation, degrees = orientation_of(frame)
     return SourcePicture(
         size=FrameSize(frame.width, frame.height),
         pixel_format=frame.format.name,
@@ -93,21 +89,6 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         ),
         codec=info.codec,
     )
-
-
-def _orientation(frame: VideoFrame) -> tuple[Orientation, int]:
-    """The display matrix as transpose and flips, and its angle in degrees counter-clockwise as FFmpeg prints it.
-
-    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
-    is no multiple of 90 degrees goes to the nearest one.
-    """
-    for data in cast(Iterable[SideData], frame.side_data):
-        if data.type == SideDataType.DISPLAYMATRIX:
-            a, b, _, c, d, *_ = struct.unpack("<9i", bytes(data)[:36])
-            if abs(b) + abs(c) > abs(a) + abs(d):
-                return Orientation(True, flip_horizontal=c < 0, flip_vertical=b < 0), int(frame.rotation)
-            return Orientation(False, flip_horizontal=a < 0, flip_vertical=d < 0), int(frame.rotation)
-    return Orientation(), 0
 
 
 def plan_picture(

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
-from vidprep.transcode.events import RunState, follow, memory_bytes
+from vidprep.formats.files import memory_bytes
+from vidprep.transcode.events import RunState, follow
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"
 

@@ -1,0 +1,159 @@
+"""The workers of a PrefetchLoader: processes or threads, the memory they share, and what is said to and fro."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.dataset import VideoDataset
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.loader_worker import Done, Reset, Worker
+
+SHARED_MEMORY = Path("/dev/shm")
+END_SECONDS = 5.0
+PROGRAM = "from vidprep.formats.loader_worker import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker process ended unasked. code: its exit code, or the signal that killed it, negative."""
+
+    code: int
+
+
+@dataclass(slots=True)
+class _Process:
+    process: subprocess.Popen[bytes]
+    line: Connection
+
+
+Inbox = queue.SimpleQueue[tuple[int, Done | Reset | Gone]]
+
+
+class Crew:
+    """Workers start when something is first told to them. inbox: what they say, with the number of the worker.
+
+    Raises SettingsError when there is no memory to share.
+    """
+
+    def __init__(
+        self, dataset: VideoDataset, workers: int, memory_bytes: int, frame_bytes: int, *, processes: bool
+    ) -> None:
+        self.inbox: Inbox = queue.SimpleQueue()
+        self._dataset, self._frame_bytes, self._workers = dataset, frame_bytes, workers
+        self._file = _reserved(memory_bytes) if processes else None
+        self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
+        self._size = memory_bytes
+        self._tell: dict[int, Callable[[Any], None]] = {}
+        self._processes: dict[int, _Process] = {}
+        self._lines: dict[int, queue.SimpleQueue[Any]] = {}
+        self._finalizer = weakref.finalize(self, _end, self._processes, self._lines)
+
+    def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """(size,) of the shared memory."""
+        return np.frombuffer(self._memory, np.uint8, size, offset)
+
+    def tell(self, worker: int, message: object) -> None:
+        if not self._tell:
+            for number in range(self._workers):
+                self.start(number)
+        # A worker that is gone says so in the inbox, and who replaces it is told everything again.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._tell[worker](message)
+
+    def tell_all(self, message: object) -> None:
+        for worker in range(self._workers):
+            self.tell(worker, message)
+
+    def start(self, worker: int) -> None:
+        """A new worker of this number. Raises OSError."""
+        if self._file is None:
+            line: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            serve = Worker(self._dataset, self._memory, self._frame_bytes).serve
+            threading.Thread(target=serve, args=(line, _Reply(self.inbox, worker)), daemon=True).start()
+            self._lines[worker], self._tell[worker] = line, line.put
+            return
+        ours, theirs = Pipe()
+        fds = theirs.fileno(), self._file.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *map(str, (*fds, self._size, self._frame_bytes))],
+            pass_fds=fds, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        theirs.close()
+        self._processes[worker], self._tell[worker] = _Process(process, ours), ours.send
+        threading.Thread(target=_listen, args=(worker, process, ours, self.inbox), daemon=True).start()
+        self.tell(worker, self._dataset)
+
+    def close(self) -> None:
+        """End the workers, and wait for them."""
+        self._finalizer()
+        self._tell.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What a thread says, into the inbox."""
+
+    inbox: Inbox
+    worker: int
+
+    def __call__(self, message: Done | Reset) -> None:
+        self.inbox.put((self.worker, message))
+
+
+def _listen(worker: int, process: subprocess.Popen[bytes], line: Connection, inbox: Inbox) -> None:
+    """Always reading, so that no worker ever waits for the loader to listen."""
+    while True:
+        try:
+            inbox.put((worker, line.recv()))
+        except (EOFError, OSError):
+            inbox.put((worker, Gone(process.wait())))
+            return
+
+
+def _end(processes: dict[int, _Process], lines: dict[int, queue.SimpleQueue[Any]]) -> None:
+    for line in lines.values():
+        line.put(None)
+    for each in processes.values():
+        with contextlib.suppress(OSError):
+            each.line.send(None)
+    for each in processes.values():
+        try:
+            each.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            each.process.kill()
+            each.process.wait()
+    processes.clear()
+    lines.clear()
+
+
+def _reserved(size: int) -> Any:
+    """A file without a name, in memory where there is a place for that, of which every byte is there."""
+    folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+    except OSError as error:
+        raise SettingsError(
+            f"no {size:,} bytes of shared memory in {folder} ({error.strerror}); give a smaller cache_bytes or processes=False "
+            "(or more to the container: docker run --shm-size)"
+        ) from error
+    return file

@@ -1,0 +1,217 @@
+"""What a worker of a PrefetchLoader does, in a thread or in a process of its own: sequences into the places they are given.
+
+It is told the order of the requests long before it may work on them, so it keeps decoded frames that later ones want, and
+decodes of a GOP whatever they want of it at once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import signal
+import sys
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.dataset import Item, VideoDataset
+from vidprep.formats.errors import StoreError
+from vidprep.formats.frame_cache import FrameCache
+from vidprep.formats.store import Frames
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Requests that will come: (N,) int64 positions in the order, ascending, and sequences of the dataset."""
+
+    positions: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Make a sequence now. offset: where its frames go in the shared memory, bytes."""
+
+    position: int
+    index: int
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Nothing that was told or asked before counts; answered by itself."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """error: why there is no such sequence. about: the item without its frames. hits, frames: wanted frames, and those that were
+    decoded before."""
+
+    position: int
+    error: Exception | None
+    about: Item
+    seconds: float
+    hits: int
+    frames: int
+    cache_bytes: int
+
+
+class Inbox(Protocol):
+    """Messages to a worker; None is the end."""
+
+    def get(self) -> Any: ...
+
+    def empty(self) -> bool: ...
+
+
+class Worker:
+    """memory: what the loader and its workers share. frame_bytes: the bound of decoded frames that are kept."""
+
+    def __init__(self, dataset: VideoDataset, memory: mmap.mmap, frame_bytes: int) -> None:
+        self._dataset, self._memory = dataset, memory
+        self._cache = FrameCache(frame_bytes)
+        self._size = dataset.frame_size
+        self._scratch: Frames = np.empty((0, 0, 0, 3), np.uint8)
+
+    def serve(self, inbox: Inbox, reply: Callable[[Done | Reset], None]) -> None:
+        """Until the inbox ends."""
+        waiting: deque[Request] = deque()
+        while True:
+            while not waiting or not inbox.empty():
+                message = inbox.get()
+                if message is None:
+                    return
+                if isinstance(message, Reset):
+                    waiting.clear()
+                    self._cache.forget_uses()
+                    reply(message)
+                elif isinstance(message, Ahead):
+                    self._announce(message)
+                else:
+                    waiting.extend(message)
+            reply(self._make(waiting.popleft()))
+
+    def _announce(self, ahead: Ahead) -> None:
+        for position, index in zip(ahead.positions.tolist(), ahead.indexes.tolist(), strict=True):
+            id_, numbers = self._dataset.locate(index)
+            for number in numbers.tolist():
+                self._cache.announce((id_, number), position)
+
+    def _make(self, request: Request) -> Done:
+        started, about, error, hits = time.perf_counter(), Item(), None, 0
+        id_, numbers = self._dataset.locate(request.index)
+        try:
+            out = self._place(request.offset)
+            frames = out if self._dataset.transform.is_identity else self._scratch_for(id_)
+            hits = self._fill(id_, numbers.tolist(), frames)
+            if frames is not out:
+                self._dataset.finish(frames, out, request.index, request.epoch)
+            about = self._dataset.describe(id_, numbers)
+        except Exception as caught:  # noqa: BLE001 (it goes to whoever asks for the item)
+            error = _portable(caught)
+        seconds = time.perf_counter() - started
+        return Done(request.position, error, about, seconds, hits, len(numbers), self._cache.size_bytes)
+
+    def _place(self, offset: int) -> npt.NDArray[Any]:
+        shape = (self._dataset.sequence_length, *self._size, 3)
+        dtype = np.dtype(self._dataset.transform.dtype)
+        return np.frombuffer(self._memory, dtype, int(np.prod(shape)), offset).reshape(shape)
+
+    def _scratch_for(self, id_: str) -> Frames:
+        video = self._dataset.video(id_)
+        shape = (self._dataset.sequence_length, video.height, video.width, 3)
+        if self._scratch.shape != shape:
+            self._scratch = np.empty(shape, np.uint8)
+        return self._scratch
+
+    def _fill(self, id_: str, numbers: list[int], frames: Frames) -> int:
+        """The frames, from the cache or decoded; how many were there. Others that are wanted soon are decoded with them."""
+        missing: dict[int, Frames] = {}
+        for row, number in zip(frames, numbers, strict=True):
+            kept = self._cache.take((id_, number))
+            if kept is None:
+                missing[number] = row
+            else:
+                row[...] = kept
+        if not missing:
+            return len(numbers)
+        video, shape = self._dataset.video(id_), frames.shape[1:]
+        fresh: dict[int, Frames] = {}
+        useful = {*missing, *self._wanted_of_gops(id_, missing, video.keyframes, len(video))}
+        for number in sorted(
+            useful, key=lambda number: self._cache.due((id_, number))
+        ):  # so none displaces one before it
+            place = self._cache.place((id_, number), shape)
+            if place is not None:
+                fresh[number] = place
+        rows = fresh | missing
+        order = sorted(rows)
+        try:
+            video.store.fill(id_, order, [rows[number] for number in order])
+        except BaseException:
+            for number in fresh:
+                self._cache.drop((id_, number))
+            raise
+        for number in fresh.keys() & missing.keys():
+            fresh[number][...] = missing[number]
+        return len(numbers) - len(missing)
+
+    def _wanted_of_gops(self, id_: str, missing: dict[int, Frames], keyframes: Any, num_frames: int) -> list[int]:
+        if keyframes is None:
+            return []
+        ends = [*keyframes[1:], num_frames]
+        gops = sorted({bisect_right(keyframes, number) - 1 for number in missing})
+        numbers = (number for gop in gops for number in range(keyframes[gop], ends[gop]))
+        return [number for number in numbers if self._cache.is_wanted((id_, number))]
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself, or one that says the same, where it cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001
+        return StoreError(f"{type(error).__name__}: {error}")
+    return error
+
+
+class _Line:
+    """A connection as an inbox."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def get(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):  # the loader is gone
+            return None
+
+    def empty(self) -> bool:
+        return not self._connection.poll()
+
+
+def main() -> None:
+    """A process: file descriptors of the connection and of the shared memory, its size, and the bound are the arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loader, whose end is ours
+    connection_fd, memory_fd, size, frame_bytes = map(int, sys.argv[1:])
+    connection = Connection(connection_fd)
+    memory = mmap.mmap(memory_fd, size)
+    os.close(memory_fd)
+    line = _Line(connection)
+    dataset = line.get()
+    try:
+        if dataset is not None:
+            Worker(dataset, memory, frame_bytes).serve(line, connection.send)
+    except BrokenPipeError:
+        return

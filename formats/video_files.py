@@ -1,0 +1,170 @@
+"""Video files as they are, read like a store: any frame by its number, upright, in display order.
+
+Nothing was promised of them, so each is scanned when it is first needed. Where one packet is one frame (H.264, HEVC, AV1, VP9
+in MP4, MOV, MKV or WebM) the packets tell when every frame is shown, and a frame is decoded from the keyframe before it.
+Anything else is decoded from its first frame each time, which is slow; `vidprep transcode` makes what is read fast.
+Pixels keep their shape, interlaced frames stay so.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from av.error import FFmpegError as AvError
+
+from vidprep.formats.errors import ReadError, StoreError
+from vidprep.formats.model import Orientation
+from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.video import Source, orientation_of
+from vidprep.formats.video_store import VideoReader
+
+MAX_PIXELS = 36_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """What a file told. origin_pts: of frame 0; None where packets do not tell and frames are counted from the first."""
+
+    facts: VideoFacts
+    stream_index: int
+    orientation: Orientation
+    origin_pts: int | None
+
+
+class VideoFiles(FrameStore):
+    """Reads videos that nobody prepared. Raises StoreError where two files would have the same id."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
+        if not paths:
+            raise StoreError("no video files were given")
+        files = [Path(path).absolute() for path in paths]
+        super().__init__(os.path.commonpath([file.parent for file in files]))
+        self._files = {self._id_of(file): file for file in files}
+        if len(self._files) < len(files):
+            raise StoreError("two of the files have the same name without extension; rename one", path=self.path)
+        self._scanned: dict[str, _Scanned] = {}
+        self._readers = Handles(self._open, VideoReader.close)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._readers = Handles(self._open, VideoReader.close)
+
+    def _id_of(self, file: Path) -> str:
+        return file.relative_to(self.path).with_suffix("").as_posix()
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._files)
+
+    def file(self, id_: str) -> Path:
+        """The video itself. Raises KeyError."""
+        if id_ not in self._files:
+            raise KeyError(f"{id_!r} is not among the {len(self._files)} files below {self.path}")
+        return self._files[id_]
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        self.file(id_)
+        return {}
+
+    def facts(self, id_: str) -> VideoFacts:
+        return self._scan(id_).facts
+
+    def _scan(self, id_: str) -> _Scanned:
+        if id_ not in self._scanned:
+            path = self.file(id_)
+            try:
+                self._scanned[id_] = _scan(path)
+            except ReadError as error:
+                raise StoreError(error.message, path=path) from error
+        return self._scanned[id_]
+
+    def _open(self, id_: str) -> VideoReader:
+        found = self._scan(id_)
+        kind = _CountingReader if found.origin_pts is None else VideoReader
+        return kind(
+            None, self.file(id_), id_, found.facts,
+            origin_pts=found.origin_pts or 0, stream_index=found.stream_index, orientation=found.orientation,
+        )  # fmt: skip
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        try:
+            self._readers[id_].fill(numbers, rows)
+        except StoreError:
+            self._readers.drop(id_)
+            raise
+
+
+class _CountingReader(VideoReader):
+    """Frames by their place in the order in which they are decoded."""
+
+    def _fill_from_keyframe(self, wanted: dict[int, Frames]) -> None:
+        last = max(wanted)
+        self._container.seek(0, stream=self._stream, any_frame=True)
+        self._stream.codec_context.flush_buffers()
+        number = 0
+        for packet in self._container.demux(self._stream):
+            try:
+                frames = self._stream.codec_context.decode(packet)
+            except AvError:
+                continue  # a damaged packet was passed over in the scan too
+            for frame in frames:
+                if number in wanted:
+                    self._write(frame, wanted.pop(number))
+                number += 1
+            if number > last:
+                return
+        raise StoreError(
+            f"{self._id}: has {number} frames, {last} was wanted; it changed since it was scanned", path=self._path
+        )
+
+
+def _scan(path: Path) -> _Scanned:
+    """Raises ReadError."""
+    with Source(path, max_pixels=MAX_PIXELS) as source:
+        info = source.info
+        survey = source.survey()
+        if survey is None:
+            return _counted(path)
+    with Source(path, max_pixels=MAX_PIXELS) as source:
+        frame = next(source.decode(source.packets()), None)
+        if frame is None or not survey.shown:
+            raise ReadError("holds no picture that can be decoded", path=path)
+        orientation, _ = orientation_of(frame)
+    pts = np.asarray(survey.shown, np.int64)
+    starts = sorted({bisect_right(survey.shown, ticks - 1) for ticks in survey.keyframes})
+    keyframes = [number for number in starts if number < len(pts) and survey.shown[number] in set(survey.keyframes)]
+    if not keyframes or keyframes[0] != 0 or len(set(survey.shown)) < len(pts):
+        return _counted(path)
+    facts = VideoFacts(
+        len(pts), *_upright(frame.height, frame.width, orientation), None, pts, info.time_base, keyframes
+    )
+    return _Scanned(facts, info.stream_index, orientation, survey.origin_pts)
+
+
+def _counted(path: Path) -> _Scanned:
+    """By decoding all of it. Timestamps that are missing or out of order give way to the rate of the header."""
+    with Source(path, max_pixels=MAX_PIXELS) as source:
+        info, times = source.info, list[int | None]()
+        size, orientation = (0, 0), Orientation()
+        for frame in source.decode(source.packets()):
+            if not times:
+                orientation, _ = orientation_of(frame)
+                size = _upright(frame.height, frame.width, orientation)
+            times.append(frame.pts)
+    if not times:
+        raise ReadError("holds no picture that can be decoded", path=path)
+    facts = VideoFacts(len(times), *size, info.frame_rate or Fraction(25), keyframes=[0])
+    known = [pts for pts in times if pts is not None]
+    if len(known) == len(times) and known == sorted(set(known)):
+        facts = replace(facts, frame_rate=None, pts=np.asarray(known, np.int64) - known[0], time_base=info.time_base)
+    return _Scanned(facts, info.stream_index, orientation, None)
+
+
+def _upright(height: int, width: int, orientation: Orientation) -> tuple[int, int]:
+    return (width, height) if orientation.transpose else (height, width)
