@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -248,10 +249,13 @@ class PrefetchLoader:
         assert batch.place is not None
         start = batch.place * self._batch_bytes
         return [
-            Request(batch.position + slot, index, batch.epoch, start + slot * self._item_bytes)
+            Request(
+                batch.position + slot, index, batch.epoch, start + slot * self._item_bytes,
+                alone=batch.position + slot in self._deaths,
+            )
             for slot, index in enumerate(batch.indexes.tolist())
             if batch.workers[slot] == worker and slot not in batch.done
-        ]
+        ]  # fmt: skip
 
     def batch_for(self, iteration: _Epoch) -> Item:
         """The next one. Raises StopIteration, and what went wrong with a sequence of it."""
@@ -264,7 +268,8 @@ class PrefetchLoader:
         started = perf_counter()
         while not self._crew.inbox.empty():
             self._take(*self._crew.inbox.get())
-        ready = sum(len(each.done) == len(each.indexes) for each in self._coming)
+        being_made = takewhile(lambda each: each.place is not None, self._coming)
+        ready = sum(len(each.done) == len(each.indexes) for each in being_made)
         while len(batch.done) < len(batch.indexes):
             self._take(*self._crew.inbox.get())
         waited = perf_counter() - started

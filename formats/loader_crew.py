@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +62,7 @@ class Crew:
         self._tell: dict[int, Callable[[Any], None]] = {}
         self._processes: dict[int, _Process] = {}
         self._lines: dict[int, queue.SimpleQueue[Any]] = {}
-        self._finalizer = weakref.finalize(self, _end, self._processes, self._lines)
+        self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._file)
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """(size,) of the shared memory."""
@@ -126,7 +126,7 @@ def _listen(worker: int, process: subprocess.Popen[bytes], line: Connection, inb
             return
 
 
-def _end(processes: dict[int, _Process], lines: dict[int, queue.SimpleQueue[Any]]) -> None:
+def _end(processes: dict[int, _Process], lines: dict[int, queue.SimpleQueue[Any]], file: IO[bytes] | None) -> None:
     for line in lines.values():
         line.put(None)
     for each in processes.values():
@@ -138,20 +138,24 @@ def _end(processes: dict[int, _Process], lines: dict[int, queue.SimpleQueue[Any]
         except subprocess.TimeoutExpired:
             each.process.kill()
             each.process.wait()
+        each.line.close()
     processes.clear()
     lines.clear()
+    if file is not None:
+        file.close()
 
 
-def _reserved(size: int) -> Any:
+def _reserved(size: int) -> IO[bytes]:
     """A file without a name, in memory where there is a place for that, of which every byte is there."""
     folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
     try:
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
         else:
             file.truncate(size)
     except OSError as error:
+        file.close()
         raise SettingsError(
             f"no {size:,} bytes of shared memory in {folder} ({error.strerror}); give a smaller cache_bytes or processes=False "
             "(or more to the container: docker run --shm-size)"

@@ -14,8 +14,9 @@ import sys
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -38,12 +39,13 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Make a sequence now. offset: where its frames go in the shared memory, bytes."""
+    """Make a sequence now. offset: where its frames go in the shared memory, bytes. alone: it may be one that kills workers."""
 
     position: int
     index: int
     epoch: int
     offset: int
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Worker:
         try:
             out = self._place(request.offset)
             frames = out if self._dataset.transform.is_identity else self._scratch_for(id_)
-            hits = self._fill(id_, numbers.tolist(), frames)
+            hits = self._fill(id_, numbers.tolist(), frames, alone=request.alone)
             if frames is not out:
                 self._dataset.finish(frames, out, request.index, request.epoch)
             about = self._dataset.describe(id_, numbers)
@@ -129,14 +131,13 @@ class Worker:
         return np.frombuffer(self._memory, dtype, int(np.prod(shape)), offset).reshape(shape)
 
     def _scratch_for(self, id_: str) -> Frames:
-        video = self._dataset.video(id_)
-        shape = (self._dataset.sequence_length, video.height, video.width, 3)
+        shape = (self._dataset.sequence_length, *self._shape_of(id_))
         if self._scratch.shape != shape:
             self._scratch = np.empty(shape, np.uint8)
         return self._scratch
 
-    def _fill(self, id_: str, numbers: list[int], frames: Frames) -> int:
-        """The frames, from the cache or decoded; how many were there. Others that are wanted soon are decoded with them."""
+    def _fill(self, id_: str, numbers: list[int], frames: Frames, *, alone: bool) -> int:
+        """The frames, from the cache or decoded; how many were there. alone: decode nothing that others want."""
         missing: dict[int, Frames] = {}
         for row, number in zip(frames, numbers, strict=True):
             kept = self._cache.take((id_, number))
@@ -144,36 +145,49 @@ class Worker:
                 missing[number] = row
             else:
                 row[...] = kept
-        if not missing:
-            return len(numbers)
-        video, shape = self._dataset.video(id_), frames.shape[1:]
+        also = set() if alone or not missing else self._wanted_of_gops(id_, missing) - missing.keys()
+        try:
+            self._decode(id_, missing, also)
+        except StoreError:
+            if not also:
+                raise
+            self._decode(id_, missing, set())  # it may be the others that cannot be decoded
+        return len(numbers) - len(missing)
+
+    def _decode(self, id_: str, missing: dict[int, Frames], also: set[int]) -> None:
+        """Frames into their rows; into the cache go those of them that will be wanted again, and `also`."""
         fresh: dict[int, Frames] = {}
-        useful = {*missing, *self._wanted_of_gops(id_, missing, video.keyframes, len(video))}
-        for number in sorted(
-            useful, key=lambda number: self._cache.due((id_, number))
-        ):  # so none displaces one before it
-            place = self._cache.place((id_, number), shape)
+        by_due = sorted({*missing, *also}, key=lambda number: self._cache.due((id_, number)))
+        for number in by_due:  # in this order none displaces one before it
+            place = self._cache.place((id_, number), self._shape_of(id_))
             if place is not None:
                 fresh[number] = place
         rows = fresh | missing
         order = sorted(rows)
         try:
-            video.store.fill(id_, order, [rows[number] for number in order])
+            if order:
+                self._dataset.store.fill(id_, order, [rows[number] for number in order])
         except BaseException:
             for number in fresh:
                 self._cache.drop((id_, number))
             raise
         for number in fresh.keys() & missing.keys():
             fresh[number][...] = missing[number]
-        return len(numbers) - len(missing)
 
-    def _wanted_of_gops(self, id_: str, missing: dict[int, Frames], keyframes: Any, num_frames: int) -> list[int]:
+    def _wanted_of_gops(self, id_: str, numbers: Iterable[int]) -> set[int]:
+        """Frames with a known use, of the GOPs that these frames are in."""
+        video = self._dataset.video(id_)
+        keyframes = video.keyframes
         if keyframes is None:
-            return []
-        ends = [*keyframes[1:], num_frames]
-        gops = sorted({bisect_right(keyframes, number) - 1 for number in missing})
-        numbers = (number for gop in gops for number in range(keyframes[gop], ends[gop]))
-        return [number for number in numbers if self._cache.is_wanted((id_, number))]
+            return set()
+        gops = {bisect_right(keyframes, number) for number in numbers}
+        ends = [*keyframes[1:], len(video)]
+        frames = chain.from_iterable(range(keyframes[gop - 1], ends[gop - 1]) for gop in gops)
+        return {number for number in frames if self._cache.is_wanted((id_, number))}
+
+    def _shape_of(self, id_: str) -> tuple[int, int, int]:
+        video = self._dataset.video(id_)
+        return video.height, video.width, 3
 
 
 def _portable(error: Exception) -> Exception:

@@ -105,8 +105,8 @@ class _CountingReader(VideoReader):
 
     def _fill_from_keyframe(self, wanted: dict[int, Frames]) -> None:
         last = max(wanted)
-        self._container.seek(0, stream=self._stream, any_frame=True)
-        self._stream.codec_context.flush_buffers()
+        self.close()  # what cannot be trusted to seek can be opened again
+        self._open()
         number = 0
         for packet in self._container.demux(self._stream):
             try:

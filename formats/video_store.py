@@ -116,17 +116,21 @@ class VideoReader:
         self._path, self._id, self._facts = path, id_, facts
         self._origin_pts, self._orientation = origin_pts, orientation or Orientation()
         self._keyframes = list(facts.keyframes or ())
+        self._source, self._stream_index = data or file_url(path), stream_index
+        self._reformatter = VideoReformatter()
+        self._open()
+
+    def _open(self) -> None:
         try:
-            self._container = av.open(data or file_url(path), "r", options=READ_OPTIONS)
+            self._container = av.open(self._source, "r", options=READ_OPTIONS)
         except (AvError, OSError, ValueError) as error:
-            raise StoreError(f"cannot be read: {error}", path=path) from error
-        streams = [s for s in self._container.streams.video if stream_index in (None, s.index)]
+            raise StoreError(f"cannot be read: {error}", path=self._path) from error
+        streams = [s for s in self._container.streams.video if self._stream_index in (None, s.index)]
         if not streams or not streams[0].time_base or streams[0].codec_context is None:
             self.close()
-            raise StoreError("has no video that can be decoded; it is damaged, restore it", path=path)
+            raise StoreError("has no video that can be decoded; it is damaged, restore it", path=self._path)
         self._stream, self._base = streams[0], streams[0].time_base
         self._stream.thread_count = 1
-        self._reformatter = VideoReformatter()
 
     def close(self) -> None:
         self._container.close()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import json
+import subprocess
+import sys
+import tarfile
 import threading
 import zlib
 from collections.abc import Sequence
@@ -26,13 +30,14 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="coun
 
 
 def write_burst(
-    folder: Path, frames: Sequence[bytes], *, offsets: Sequence[int] | None = None, sizes: Sequence[int] | None = None
-) -> Path:
-    """A store of one video, `v`. offsets, sizes: what the index claims."""
+    folder: Path, frames: Sequence[bytes], *, offsets: Sequence[int] | None = None, sizes: Sequence[int] | None = None,
+    size: tuple[int, int] = (48, 64),
+) -> Path:  # fmt: skip
+    """A store of one video, `v`. offsets, sizes, size (height, width): what the index claims."""
     (folder / "data-00000.bin").write_bytes(b"".join(frames))
     lengths = [len(frame) for frame in frames]
     video = IndexedVideo(
-        "v", "data-00000.bin", 64, 48, Fraction(25), np.arange(len(frames)), Fraction(1, 25),
+        "v", "data-00000.bin", size[1], size[0], Fraction(25), np.arange(len(frames)), Fraction(1, 25),
         np.array(offsets or np.cumsum([0, *lengths[:-1]]), np.int64), np.array(sizes or lengths, np.int32),
         np.array([zlib.crc32(frame) for frame in frames], np.uint32), None, {},
     )  # fmt: skip
@@ -68,13 +73,13 @@ def test_what_is_known_of_a_video(tmp_path, jpegs):
     ("offsets", "sizes"),
     [([-7, 0, 0, 0, 0], None), ([2**40] * 5, None), ([2**62] * 5, None), (None, [-1] * 5), (None, [2**31 - 1] * 5)],
 )
-def test_a_hostile_index_is_refused_before_anything_is_read(offsets, sizes, tmp_path, jpegs):
+def test_f21_a_hostile_index_is_refused_before_anything_is_read(offsets, sizes, tmp_path, jpegs):
     store = open_store(write_burst(tmp_path, jpegs, offsets=offsets, sizes=sizes))
     with pytest.raises(StoreError, match=r"data-00000\.bin: frame 0 of v: .* at offset"):
         store["v"].frames([0])
 
 
-def test_a_flipped_byte_of_a_shard_is_named_by_video_frame_and_offset(tmp_path, jpegs):
+def test_f20_a_flipped_byte_of_a_shard_is_named_by_video_frame_and_offset(tmp_path, jpegs):
     store, path = open_store(write_burst(tmp_path, jpegs)), tmp_path / "data-00000.bin"
     data = path.read_bytes()
     starts = np.cumsum([0, *map(len, jpegs)])
@@ -85,6 +90,74 @@ def test_a_flipped_byte_of_a_shard_is_named_by_video_frame_and_offset(tmp_path, 
         frame = int(np.searchsorted(starts, place, "right")) - 1
         with pytest.raises(StoreError, match=rf"data-00000\.bin: frame {frame} of v at offset {starts[frame]} "):
             store["v"].frames()
+
+
+def of_size(jpeg: bytes, width: int, height: int) -> bytes:
+    """With another size in its header."""
+    at = jpeg.index(b"\xff\xc0") + 5
+    return jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + jpeg[at + 4 :]
+
+
+def of_scans(count: int) -> bytes:
+    """A progressive picture whose last scan stands there again and again."""
+    data = io.BytesIO()
+    Image.fromarray(PICTURES[0]).save(data, "jpeg", progressive=True)
+    whole = data.getvalue()
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    return whole[:-2] + last * (count - whole.count(b"\xff\xda")) + whole[-2:]
+
+
+# Reads the frames of a store with little memory to be had, and tells what it is refused with.
+READ_WITHIN = """
+import resource, sys, time
+import vidprep.formats.burst
+from vidprep.formats.errors import StoreError
+from vidprep.formats.store import open_store
+began = time.monotonic()
+size = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (size + 300_000_000, size + 300_000_000))
+try:
+    open_store(sys.argv[1])["v"].frames()
+except StoreError as error:
+    print(error)
+print(time.monotonic() - began)
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize("kind", ["burst", "gulp", "webdataset"])
+@pytest.mark.parametrize(
+    ("what", "said"), [("65500x65500", "limit of 268435456 pixels"), ("1000 scans", "1000 scans, over")]
+)
+def test_f25_a_jpeg_that_is_a_bomb_is_refused_within_little_memory(kind, what, said, tmp_path, jpegs):
+    bomb = of_scans(1000) if "scans" in what else of_size(jpegs[0], 65500, 65500)
+    size = (48, 64) if "scans" in what else (65500, 65500)
+    if kind == "burst":
+        write_burst(tmp_path, [bomb], size=size)
+    elif kind == "gulp":
+        (tmp_path / "data_0.gulp").write_bytes(bomb)
+        entry = {"frame_info": [[0, 0, len(bomb)]], "meta_data": [{}]}
+        (tmp_path / "meta_0.gmeta").write_text(json.dumps({"v": entry}))
+    else:
+        with tarfile.open(tmp_path / "x.tar", "w") as tar:
+            member = tarfile.TarInfo("v.0.jpg")
+            member.size = len(bomb)
+            tar.addfile(member, io.BytesIO(bomb))
+    command = [sys.executable, "-c", READ_WITHIN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told, seconds = done.stdout.splitlines()
+    assert said in told
+    assert float(seconds) < 1
+
+
+def test_f25_as_many_scans_as_encoders_make_are_read(tmp_path):
+    video = open_store(write_burst(tmp_path, [of_scans(10), of_scans(100)]))["v"]
+    assert np.abs(video.frames([0])[0].astype(int) - PICTURES[0]).mean() < 12
+    with pytest.raises(
+        StoreError, match="does not decode"
+    ):  # its scans contradict each other, and are few enough to be told
+        video.frames([1])
 
 
 def test_an_array_that_cannot_be_written_to_is_refused(tmp_path, jpegs):

@@ -47,7 +47,7 @@ def everything(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "step"), [("index.parquet", 7), ("burst.json", 3)])
-def test_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(folder, name, step):
+def test_f20_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(folder, name, step):
     """Page checksums do not cover the headers of pages: a flipped bit there once gave other numbers, in silence."""
     path, whole = folder / name, everything(folder)
     data, unseen = path.read_bytes(), 0
@@ -72,6 +72,37 @@ def test_an_index_under_the_json_of_another_run_is_refused(folder):
         everything(folder)
 
 
+def as_thrift(count: int) -> bytes:
+    """A 64-bit field as the footer of a Parquet file writes it."""
+    rest, out = 2 * count, bytearray([0x16])
+    while rest > 127:
+        out.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([*out, rest])
+
+
+@pytest.mark.parametrize(("claimed", "count"), [(130, 2), (128, 12)])
+def test_f21_a_footer_that_claims_a_billion_rows_is_refused_or_gives_those_that_are_there(folder, claimed, count):
+    """claimed: rows in all, or in the first group and in each of its columns. Every checksum is that of the hostile footer."""
+    path, whole = folder / "index.parquet", everything(folder)
+    data = path.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[begin:-8]
+    assert footer.count(as_thrift(claimed)) == count
+    footer = footer.replace(as_thrift(claimed), as_thrift(10**9))
+    end = len(footer).to_bytes(4, "little") + b"PAR1"
+    path.write_bytes(data[:begin] + footer + end)
+    about = json.loads((folder / "burst.json").read_bytes())
+    about |= {"index_size_bytes": path.stat().st_size, "index_footer_crc32": zlib.crc32(footer + end)}
+    del about["crc32"]
+    about["crc32"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    (folder / "burst.json").write_text(json.dumps(about))
+    try:
+        assert everything(folder) == whole
+    except StoreError as error:
+        assert "index.parquet" in str(error) and "row group 0" in str(error)
+
+
 def test_a_json_without_checksums_of_the_groups_is_refused(folder):
     path = folder / "burst.json"
     about = json.loads(path.read_bytes())
@@ -90,7 +121,7 @@ def test_a_label_may_have_the_name_of_a_column(folder):
     index.close()
 
 
-def test_lists_of_unlike_lengths_are_refused(tmp_path):
+def test_f21_lists_of_unlike_lengths_are_refused(tmp_path):
     (tmp_path / "data-00000.bin").touch()
     short = (replace(video, crc32=video.crc32[:1]) for video in videos(2))
     write_index(tmp_path, "burst", short, labels=LABELS, about={})

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tarfile
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,40 +21,12 @@ import pytest
 import simplejpeg
 from PIL import Image
 
+from tests.formats.conftest import ENCODED, STORED, burst
 from tests.helpers import LARGE_MEDIA, make_clips, transcode
 from vidprep.formats import FrameStore, open_store
 from vidprep.formats.errors import ManifestError, StoreError
 from vidprep.formats.frame_index import FrameIndex, IndexedVideo, write_index
 from vidprep.formats.manifest import read_rows
-
-burst = partial(transcode, verb="burst")
-ENCODED = {
-    "h264": ["--gop", 5], "h264 own times": ["--gop", 4, "--container", "mkv"], "hevc": ["--codec", "hevc", "--gop", 5],
-    "vp9": ["--codec", "vp9", "--gop", 3], "av1": ["--codec", "av1", "--gop", 7], "deep": ["--pixel-format", "yuv420p10le"],
-    "slow": ["--fps", "30000/1001", "--gop", 16, "--codec", "av1", "--container", "webm"],
-}  # fmt: skip
-STORED = {
-    "burst": [], "burst 444": ["--subsampling", "444"], "burst gray": ["--subsampling", "gray"],
-    "burst shards": ["--quality", 100, "--shard-size", "1MiB"], "gulp": ["--format", "gulp"],
-    "webdataset": ["--format", "webdataset"], "tensor": ["--format", "tensor"],
-}  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def store_of(tmp_path_factory):
-    """A folder by the name of its kind, made once."""
-    root = tmp_path_factory.mktemp("stores")
-    src = make_clips(root / "src" / "sub", 4, 21, size=(96, 64))
-
-    def made(kind: str) -> Path:
-        folder = root / kind
-        if not folder.exists():
-            options = [*ENCODED.get(kind, STORED.get(kind, ())), "--label-from-folder"]
-            ran = (transcode if kind in ENCODED else burst)(src.parent, folder, *options)
-            assert ran.code == 0, ran.err
-        return folder
-
-    return made
 
 
 @pytest.fixture(params=[*STORED, *ENCODED])
@@ -332,7 +303,7 @@ def read_all(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["burst", "tensor"])
-def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothing(kind, store_of, tmp_path):
+def test_f20_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothing(kind, store_of, tmp_path):
     folder = copied(store_of(kind), tmp_path)
     whole = read_all(folder)
     chance = random.Random(5)
@@ -360,7 +331,7 @@ def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_noth
 @pytest.mark.parametrize("kind", [*STORED, *ENCODED])
 @pytest.mark.parametrize("part", [0.0, 0.4, 0.97])
 @pytest.mark.logs_errors
-def test_what_is_cut_short_is_an_error_or_reads_as_it_was(kind, part, store_of, tmp_path):
+def test_f20_what_is_cut_short_is_an_error_or_reads_as_it_was(kind, part, store_of, tmp_path):
     folder = copied(store_of(kind), tmp_path)
     whole = read_all(folder)
     cut = [
@@ -378,17 +349,30 @@ def test_what_is_cut_short_is_an_error_or_reads_as_it_was(kind, part, store_of, 
         path.write_bytes(data)
 
 
-def test_two_shards_that_changed_places_are_found(store_of, tmp_path):
-    for kind in ("burst shards", "tensor"):
-        folder = copied(store_of(kind), tmp_path)
-        shards = sorted(folder.glob("data-*"))
-        if len(shards) == 1:
-            continue
-        first, second = shards[0].read_bytes(), shards[1].read_bytes()
-        shards[0].write_bytes(second)
-        shards[1].write_bytes(first)
+@pytest.fixture(scope="module")
+def large_clips(tmp_path_factory) -> Path:
+    """No two of them fit into a shard of 1 MiB, the smallest that can be asked for."""
+    return make_clips(tmp_path_factory.mktemp("large") / "src", 3, 8, size=(320, 240), noise=True)
+
+
+@pytest.mark.parametrize("kind", ["burst", "gulp", "webdataset", "tensor"])
+def test_f20_two_shards_that_changed_places_are_found(kind, large_clips, tmp_path):
+    """By the reader, where frames have checksums; by `validate` everywhere."""
+    folder = tmp_path / "made"
+    quality = () if kind == "tensor" else ("--quality", 100)
+    assert burst(large_clips, folder, "--format", kind, "--shard-size", "1MiB", *quality).code == 0
+    assert transcode(folder, verb="validate").code == 0
+    shards = sorted(path for path in folder.glob("data*") if path.is_file())
+    assert len(shards) == 3
+    first, second = shards[0].read_bytes(), shards[1].read_bytes()
+    shards[0].write_bytes(second)
+    shards[1].write_bytes(first)
+    if kind in ("burst", "tensor"):
         with pytest.raises(StoreError, match="data-"):
             read_all(folder)
+    ran = transcode(folder, verb="validate")
+    assert ran.code == 1
+    assert shards[0].name in ran.out and shards[1].name in ran.out and shards[2].name not in ran.out
 
 
 def test_an_index_of_another_run_is_refused(store_of, tmp_path):

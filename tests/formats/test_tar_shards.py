@@ -54,6 +54,78 @@ def test_an_id_that_stands_in_two_shards_is_refused(tmp_path):
         open_store(tmp_path)
 
 
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size = kind, link, size
+    return made
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (member("../up.0.jpg"), "../up.0.jpg (leads out"),
+        (member("a/../../up.0.jpg"), "a/../../up.0.jpg (leads out"),
+        (member("/etc/abs.0.jpg"), "/etc/abs.0.jpg (leads out"),
+        (member("link.0.jpg", tarfile.SYMTYPE, "/etc/passwd"), "link.0.jpg (no plain file"),
+        (member("hard.0.jpg", tarfile.LNKTYPE, "a.0.jpg"), "hard.0.jpg (no plain file"),
+        (member("device.0.jpg", tarfile.CHRTYPE), "device.0.jpg (no plain file"),
+        (member("fifo.0.jpg", tarfile.FIFOTYPE), "fifo.0.jpg (no plain file"),
+        (member("a.0.jpg"), "a.0.jpg (there twice"),
+        (member("huge.json", size=2**40), f"huge.json is said to be {2**40} bytes long"),
+    ],
+    ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
+)
+def test_f30_a_tar_that_leads_elsewhere_is_refused_and_what_does_is_listed(odd, said, tmp_path):
+    """The first member is good and the last is not, so all of it is looked at; nothing is ever unpacked."""
+    write_tar(tmp_path / "x.tar", {"a.0.jpg": JPEGS[0], "b.0.jpg": JPEGS[1]})
+    assert list(open_store(tmp_path).ids) == ["a", "b"]
+    with tarfile.open(tmp_path / "x.tar", "a") as tar:
+        tar.addfile(odd)
+    with pytest.raises(StoreError) as error:
+        open_store(tmp_path)
+    assert said in str(error.value) and str(tmp_path / "x.tar") in str(error.value)
+
+
+def test_f30_members_of_a_tar_that_are_refused_are_counted_beyond_the_first_five(tmp_path):
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for number in range(8):
+            tar.addfile(member(f"../{number}.0.jpg"))
+    with pytest.raises(StoreError, match=r"\.\./0\.0\.jpg .*\.\./4\.0\.jpg .* and 3 more"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"frame_rate": [25, 0]}, {"frame_rate": 25}, {"frame_rate": ["x", 1]}, {"time_base": [1, 0]}, {"num_frames": "12"}, {"gop": "4"},
+        {"num_frames": None}, {"gop": float("nan")},
+    ],
+)  # fmt: skip
+def test_f21_a_json_that_makes_no_sense_is_an_error_that_names_the_tar(about, tmp_path):
+    path = tmp_path / "v.mp4"
+    write_video(path, codec="libx264")
+    good = {"id": "v", "frame_rate": [25, 1], "num_frames": 12, "width": 96, "height": 64, "gop": 4}
+    (tmp_path / "tar").mkdir()
+    for extra in ({}, about):
+        members = {"v.json": json.dumps(good | extra).encode(), "v.mp4": path.read_bytes()}
+        write_tar(tmp_path / "tar" / "x.tar", members)
+        if not extra:
+            assert len(open_store(tmp_path / "tar")["v"]) == 12
+            continue
+        with pytest.raises(StoreError, match=r"x\.tar: v: its \.json makes no sense"):
+            open_store(tmp_path / "tar")["v"]
+
+
+def test_f21_sizes_in_a_json_that_are_none_give_way_to_those_of_the_picture(tmp_path):
+    for size in ("48", None, [48]):
+        about = json.dumps({"width": size, "height": size}).encode()
+        write_tar(tmp_path / "x.tar", {"a.0.jpg": JPEGS[0], "a.json": about})
+        assert np.array_equal(open_store(tmp_path)["a"].frames()[0], simplejpeg.decode_jpeg(JPEGS[0]))
+    write_tar(tmp_path / "x.tar", {"a.0.jpg": JPEGS[0], "a.json": json.dumps({"width": -1, "height": 9**99}).encode()})
+    with pytest.raises(StoreError, match="pixels"):
+        open_store(tmp_path)["a"]
+
+
 @pytest.mark.parametrize("suffix", ["mp4", "webm"])
 def test_a_video_is_read_where_it_lies_among_others(suffix, tmp_path):
     path = tmp_path / f"v.{suffix}"
