@@ -197,6 +197,16 @@ def as_tensors(item: Item) -> Item:
     return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in item.items()}
 
 
+def found_device(name: str) -> Any:
+    """A torch device that works. Raises MissingError."""
+    torch = _torch()
+    try:
+        torch.empty(1, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        raise MissingError(f"torch finds no device {name!r} here: {str(error).splitlines()[0]}") from error
+
+
 def _torch() -> Any:
     try:
         import torch

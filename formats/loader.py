@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from vidprep.formats.dataset import Item, VideoDataset, as_tensors
+from vidprep.formats.dataset import Item, VideoDataset, as_tensors, found_device
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.loader_crew import Crew, Gone
 from vidprep.formats.loader_events import LoaderEvents
@@ -60,22 +60,24 @@ class PrefetchLoader:
     column as an array where it holds numbers, else as a list. sampler: gives sequence numbers, such as torch's samplers do;
     its `set_epoch` is called where it has one. drop_last: leave out a batch that is not full. processes: workers are processes
     and share memory with this one; False makes them threads. cache_bytes: bounds the batches that are ready or being made, and
-    the decoded frames that are kept, together. events: a file or named pipe that gets a line of JSON per batch.
+    the decoded frames that are kept, together. events: a file or named pipe that gets a line of JSON per batch. device: where
+    torch puts the frames, such as "cuda"; they are tensors then.
 
     An error is raised in place of the batch that it spoils; the next `next` goes on behind it. Batches may be kept: their
-    memory is used again only when nothing refers to it. Raises SettingsError. Not thread-safe.
+    memory is used again only when nothing refers to it. Raises SettingsError, MissingError. Not thread-safe.
     """
 
     def __init__(
         self, dataset: VideoDataset, batch_size: int = 8, *, shuffle: bool = False, seed: int = 0,
         sampler: Iterable[int] | None = None, drop_last: bool = False, workers: int = 2, processes: bool = True,
-        cache_bytes: int = GIBIBYTE, events: str | os.PathLike[str] | None = None,
+        cache_bytes: int = GIBIBYTE, events: str | os.PathLike[str] | None = None, device: str | None = None,
     ) -> None:  # fmt: skip
         for name, value in (("batch_size", batch_size), ("workers", workers)):
             if value < 1:
                 raise SettingsError(f"{name} is {value}; give 1 or more")
         if shuffle and sampler is not None:
             raise SettingsError("shuffle and sampler both say the order; give one of them")
+        self._device = None if device is None else found_device(device)
         self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
         self._shuffle, self._seed, self._sampler, self._drop_last = shuffle, seed, sampler, drop_last
         if sampler is None and not len(self):
@@ -339,6 +341,9 @@ class PrefetchLoader:
         made: Item = {"frames": frames}
         for name in items[0].about:
             made[name] = _column([item.about[name] for item in items])
+        if self._device is not None:
+            made = as_tensors(made)
+            return made | {"frames": made["frames"].to(self._device)}
         return as_tensors(made) if self.dataset.tensors else made
 
 

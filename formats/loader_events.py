@@ -1,6 +1,6 @@
 """What a PrefetchLoader tells of itself, when asked: a line of JSON per batch, in a file or a named pipe.
 
-Every line has time (seconds since 1970), event ("batch") and loader (which one); then
+Every line has time (seconds since 1970), event ("batch", and at the end "closed") and loader (which one); a batch also
 epoch, batch    both 0-based: of the batch that was just given
 wait_ms         how long the training loop waited for it
 ready, ahead    batches that were ready when it was asked for, and that are planned
@@ -46,7 +46,11 @@ class LoaderEvents:
         self._measured, self._memory_bytes = -MEMORY_SECONDS, 0
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Say that no more comes. Again is nothing."""
+        if self._fd >= 0:
+            self._write("closed")
+            os.close(self._fd)
+            self._fd = -1
 
     def batch(
         self, epoch: int, number: int, waited: float, ready: int, ahead: int, items: Sequence[tuple[int, Done]]
@@ -55,15 +59,17 @@ class LoaderEvents:
         if (now := time.monotonic()) - self._measured >= MEMORY_SECONDS:
             self._measured, self._memory_bytes = now, memory_bytes()
         self._cache.update((worker, item.cache_bytes) for worker, item in items)
-        told = {
-            "time": round(time.time(), 3), "event": "batch", "loader": self._loader, "epoch": epoch, "batch": number,
-            "wait_ms": round(1000 * waited, 3), "ready": ready, "ahead": ahead,
-            "decode_ms": round(1000 * sum(item.seconds for _, item in items), 3),
-            "hits": sum(item.hits for _, item in items), "frames": sum(item.frames for _, item in items),
-            "cache_bytes": sum(self._cache.values()), "memory_bytes": self._memory_bytes,
-        }  # fmt: skip
+        self._write(
+            "batch", epoch=epoch, batch=number, wait_ms=round(1000 * waited, 3), ready=ready, ahead=ahead,
+            decode_ms=round(1000 * sum(item.seconds for _, item in items), 3),
+            hits=sum(item.hits for _, item in items), frames=sum(item.frames for _, item in items),
+            cache_bytes=sum(self._cache.values()), memory_bytes=self._memory_bytes,
+        )  # fmt: skip
+
+    def _write(self, event: str, **told: float) -> None:
+        line = {"time": round(time.time(), 3), "event": event, "loader": self._loader} | told
         try:
-            os.write(self._fd, json.dumps(told).encode() + b"\n")
+            os.write(self._fd, json.dumps(line).encode() + b"\n")
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EPIPE):
                 raise

@@ -232,18 +232,23 @@ class Handles(Generic[Handle]):
 
 
 def open_store(
-    path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False
-) -> FrameStore:
+    path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False,
+    hardware: str | None = None,
+) -> FrameStore:  # fmt: skip
     """The store in a folder: burst, tensor, gulp, webdataset, or a folder of encoded videos with its manifest.
 
     checksum: check the CRC-32 of every frame that is read, where the store has one. short_side: of JPEGs; they are
     decoded at the smallest eighth of their size whose shorter side is at least this. fast: JPEGs with libjpeg's fast DCT
-    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges. Raises StoreError.
+    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges. hardware: of encoded videos; what decodes
+    them in the place of the processor, such as "cuda". Raises StoreError.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise StoreError("is no folder; give the destination of a run", path=folder)
     names = os.listdir(folder)  # noqa: PTH208
+    is_packed = {"burst.json", "tensor.json"} & set(names) or any(name.endswith((".gmeta", ".tar")) for name in names)
+    if hardware is not None and is_packed:
+        raise StoreError("hardware is for encoded videos", path=folder)
     if "burst.json" in names:
         from vidprep.formats.burst import BurstStore
 
@@ -265,5 +270,5 @@ def open_store(
     if any(name.startswith("manifest") and name.endswith(".parquet") for name in names):
         from vidprep.formats.video_store import VideoStore
 
-        return VideoStore(folder)
+        return VideoStore(folder, hardware=hardware)
     raise StoreError("is no store: no burst.json, tensor.json, *.gmeta, *.tar or manifest.parquet in it", path=folder)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import av
 import numpy as np
 import numpy.typing as npt
+from av.codec.hwaccel import HWAccel
 from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.frame import VideoFrame
@@ -35,11 +36,16 @@ NEEDED = [
 
 
 class VideoStore(FrameStore):
-    """Reads what `vidprep transcode` made."""
+    """Reads what `vidprep transcode` made. hardware: what decodes in the place of the processor, as libavutil names it: "cuda"
+    is NVDEC. Raises StoreError, also when that is not there.
+    """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, hardware: str | None = None) -> None:
         super().__init__(path)
+        self._hardware = hardware
         self._prepare()
+        if hardware is not None and self._rows:
+            self._open(self.ids[0]).close()
 
     def _prepare(self) -> None:
         labels = label_fields(self.path).names
@@ -55,7 +61,7 @@ class VideoStore(FrameStore):
         self._readers = Handles(self._open, VideoReader.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
+        return {"path": self.path, "_hardware": self._hardware}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -92,7 +98,7 @@ class VideoStore(FrameStore):
         return self.path / str(self._value(id_, "file_name"))
 
     def _open(self, id_: str) -> VideoReader:
-        return VideoReader(None, self.file(id_), id_, self.facts(id_))
+        return VideoReader(None, self.file(id_), id_, self.facts(id_), hardware=self._hardware)
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         try:
@@ -106,24 +112,32 @@ class VideoReader:
     """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it.
 
     origin_pts: PTS of frame 0 in the file. stream_index: of the video; None means the first. orientation: how its pictures are
-    turned before they are given.
+    turned before they are given. hardware: as of `VideoStore`.
     """
 
     def __init__(
         self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
         origin_pts: int = 0, stream_index: int | None = None, orientation: Orientation | None = None,
+        hardware: str | None = None,
     ) -> None:  # fmt: skip
         self._path, self._id, self._facts = path, id_, facts
         self._origin_pts, self._orientation = origin_pts, orientation or Orientation()
         self._keyframes = list(facts.keyframes or ())
-        self._source, self._stream_index = data or file_url(path), stream_index
+        self._source, self._stream_index, self._hardware = data or file_url(path), stream_index, hardware
         self._reformatter = VideoReformatter()
         self._open()
 
     def _open(self) -> None:
+        on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
         try:
-            self._container = av.open(self._source, "r", options=READ_OPTIONS)
+            self._container = av.open(self._source, "r", options=READ_OPTIONS, hwaccel=on)
         except (AvError, OSError, ValueError) as error:
+            if on is not None:
+                raise StoreError(
+                    f"cannot be decoded by {self._hardware} here ({error}): no such device or driver, or not for this codec; "
+                    "leave hardware out",
+                    path=self._path,
+                ) from error
             raise StoreError(f"cannot be read: {error}", path=self._path) from error
         streams = [s for s in self._container.streams.video if self._stream_index in (None, s.index)]
         if not streams or not streams[0].time_base or streams[0].codec_context is None:

@@ -128,10 +128,10 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
 @click.argument("paths", metavar="FILE…", type=click.Path(path_type=Path, dir_okay=False), nargs=-1, required=True)
 @click.option("--once", is_flag=True, help="Show what there is now, and end.")
 def monitor(paths: tuple[Path, ...], once: bool) -> None:
-    """Show runs live: rates, time left, what is at work, what failed, what is slowest.
+    """Show runs live: rates, time left, what is at work, what failed, what is slowest; and loaders: waits, what is ready.
 
-    FILE: what runs write with --events, one file for all tasks of an array or one for each; from any machine that sees it.
-    Ends when all runs have ended.
+    FILE: what runs write with --events, and loaders with events=, one file for all of them or one for each; from any machine
+    that sees it; a named pipe too. Ends when all runs have ended and all loaders are closed.
     """
     try:
         from rich.console import Console

@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -178,13 +177,3 @@ class RunState:
         """By the bytes of the sources that are left."""
         rate = self.rates()[2]
         return (self.total_bytes - self.bytes_done) / rate if rate and self.exit_code is None else None
-
-
-def follow(lines: Iterable[bytes], runs: dict[str, RunState]) -> None:
-    """Lines that are no events, such as the torn last one of a killed run, are passed over."""
-    for line in lines:
-        try:
-            told = json.loads(line)
-            runs.setdefault(told["run"], RunState(told["run"])).take(told)
-        except (ValueError, KeyError, TypeError):
-            continue

@@ -1,9 +1,13 @@
-"""`vidprep monitor`: the events of runs, live in a terminal, from any machine that sees their files."""
+"""`vidprep monitor`: the events of runs and of loaders, live in a terminal, from any machine that sees their files."""
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -12,62 +16,114 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vidprep.transcode.events import RunState, Video, follow
+from vidprep.transcode import loader_view
+from vidprep.transcode.events import RunState, Video
+from vidprep.transcode.loader_view import LoaderState
 from vidprep.transcode.text import megabytes, printable
 
 EVERY_SECONDS = 0.5
+READ_BYTES = 1 << 20
 SILENT_SECONDS = 30.0
 SHOWN_RUNS, SHOWN_VIDEOS = 20, 8
 
 
 class Tail:
-    """The whole lines that were appended to a file since it was last asked."""
+    """The whole lines that were appended to a file, or went into a named pipe, since it was last asked."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._offset, self._begun = 0, b""
+        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if path.is_fifo() else None
 
     def lines(self) -> list[bytes]:
         """None yet while the file is not there."""
+        self._begun += self._file_text() if self._pipe is None else self._pipe_text(self._pipe)
+        *whole, self._begun = self._begun.split(b"\n")
+        return whole
+
+    def _file_text(self) -> bytes:
+        """Opened anew, since a network file system shows what is new to whoever opens."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 text = file.read()
         except FileNotFoundError:
-            return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.splitlines()
+            return b""
+        self._offset += len(text)
+        return text
+
+    def _pipe_text(self, pipe: int) -> bytes:
+        text = b""
+        with suppress(BlockingIOError):
+            while found := os.read(pipe, READ_BYTES):
+                text += found
+        return text
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the lines came to, by the name of the run or loader."""
+
+    runs: dict[str, RunState] = field(default_factory=dict)
+    loaders: dict[str, LoaderState] = field(default_factory=dict)
+
+    def take(self, lines: Iterable[bytes]) -> None:
+        """Lines that are no events, such as the torn last one of a killed run, are passed over."""
+        for line in lines:
+            try:
+                told = json.loads(line)
+                if "loader" in told:
+                    self.loaders.setdefault(told["loader"], LoaderState(told["loader"])).take(told)
+                else:
+                    self.runs.setdefault(told["run"], RunState(told["run"])).take(told)
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    @property
+    def is_over(self) -> bool:
+        runs = all(run.exit_code is not None for run in self.runs.values())
+        return bool(self.runs or self.loaders) and runs and all(loader.closed for loader in self.loaders.values())
 
 
 def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
-    """Show until every run has ended; once: what there is now, and no more."""
-    tails, runs = [Tail(path) for path in paths], dict[str, RunState]()
+    """Show until every run has ended and every loader is closed; once: what there is now, and no more."""
+    seen = Seen()
+    with ExitStack() as stack:
+        tails = [stack.enter_context(closing(Tail(path))) for path in paths]
 
-    def look() -> Group:
-        for tail in tails:
-            follow(tail.lines(), runs)
-        return _view(list(runs.values()))
+        def look() -> Group:
+            for tail in tails:
+                seen.take(tail.lines())
+            return _view(list(seen.runs.values()), list(seen.loaders.values()))
 
-    if once:
-        console.print(look())
-        return
-    with Live(look(), console=console, auto_refresh=False, transient=False) as live:
-        while not runs or any(run.exit_code is None for run in runs.values()):
-            time.sleep(EVERY_SECONDS)
-            live.update(look(), refresh=True)
+        if once:
+            console.print(look())
+            return
+        with Live(look(), console=console, auto_refresh=False, transient=False) as live:
+            while not seen.is_over:
+                time.sleep(EVERY_SECONDS)
+                live.update(look(), refresh=True)
 
 
-def _view(runs: list[RunState]) -> Group:
-    if not runs:
+def _view(runs: list[RunState], loaders: list[LoaderState]) -> Group:
+    if not runs and not loaders:
         return Group(Text("no events yet"))
+    parts: list[Text | Group | ProgressBar] = [loader_view.view(loader) for loader in loaders[-SHOWN_RUNS:]]
+    return Group(*parts, *_view_of_runs(runs))
+
+
+def _view_of_runs(runs: list[RunState]) -> list[Text | Group | ProgressBar]:
     parts: list[Text | Group | ProgressBar] = []
     shown = sorted(runs, key=lambda run: (run.exit_code is not None, -run.last))[:SHOWN_RUNS]
     for run in shown:
         parts += [_headline(run), ProgressBar(total=max(1, run.total), completed=run.done, width=60)]
     if len(runs) > len(shown):
         parts.append(Text(f"and {len(runs) - len(shown)} runs more"))
-    now = max(run.last for run in runs)
+    now = max((run.last for run in runs), default=0.0)
     flying = sorted(
         (video for run in runs if run.exit_code is None for video in run.flying.values()), key=lambda video: video.began
     )
@@ -78,7 +134,7 @@ def _view(runs: list[RunState]) -> Group:
         parts.append(_videos("slowest so far", slowest, now))
     if failures := [video for run in runs for video in run.failures]:
         parts.append(_videos("failed last", failures[-SHOWN_VIDEOS:], now))
-    return Group(*parts)
+    return parts
 
 
 def _headline(run: RunState) -> Text:

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.helpers import with_peers
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import CrashedError, SettingsError, StoreError
 from vidprep.formats.files import memory_bytes
@@ -516,3 +517,47 @@ def test_half_an_hour_of_killed_workers(store_of):
     epochs, kills = soak(store_of("h264"), 1800)
     print(f"{epochs} epochs, {kills} workers killed")
     assert kills > 500
+
+
+# ------------------------------------------------------------------------------------------------ devices
+
+ON_A_DEVICE = """
+import sys, torch
+from vidprep.formats import PrefetchLoader, VideoDataset
+from vidprep.formats.errors import MissingError
+dataset = VideoDataset(sys.argv[1], 4)
+for name in ("cuda", "cpu", "nonsense"):
+    try:
+        with PrefetchLoader(dataset, 2, processes=False, device=name) as loader:
+            batch = next(iter(loader))
+            assert batch["frames"].device.type == name
+            assert (batch["frames"].cpu().numpy()[1] == dataset[1]["frames"]).all()
+            print(name, "works")
+    except MissingError as error:
+        print(name, "is missing:", error)
+print("there" if torch.cuda.is_available() else "absent")
+"""
+
+
+def test_batches_come_on_the_device_or_it_is_said_that_there_is_none(store_of):
+    said = with_peers(ON_A_DEVICE, store_of("burst"), needs=["torch"]).splitlines()
+    assert said[0].startswith(
+        "cuda works" if said[-1] == "there" else "cuda is missing: torch finds no device 'cuda' here"
+    )
+    assert said[1] == "cpu works"
+    assert said[2].startswith("nonsense is missing")
+
+
+def test_hardware_that_is_not_there_is_told(store_of):
+    try:
+        store = open_store(store_of("h264"), hardware="cuda")
+    except StoreError as error:
+        assert "cannot be decoded by cuda here" in str(error)
+        assert "leave hardware out" in str(error)
+    else:
+        plain = open_store(store_of("h264"))
+        for id_ in plain.ids:
+            error = store[id_].frames().astype(float) - plain[id_].frames()
+            assert 10 * np.log10(255**2 / np.mean(error**2)) > 40
+    with pytest.raises(StoreError, match="hardware is for encoded videos"):
+        open_store(store_of("burst"), hardware="cuda")

@@ -16,7 +16,9 @@ import pytest
 
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.files import memory_bytes
-from vidprep.transcode.events import RunState, follow
+from vidprep.transcode.events import RunState
+from vidprep.transcode.loader_view import bars
+from vidprep.transcode.monitor import Seen
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"
 
@@ -94,8 +96,9 @@ def test_a_killed_run_can_be_followed_into_the_next(sources, tmp_path):
     with events.open("ab") as file:
         file.write(b"\n")
     assert transcode(sources, tmp_path / "made", "--events", events).code == 1
-    runs: dict[str, RunState] = {}
-    follow(events.read_bytes().splitlines(), runs)
+    seen = Seen()
+    seen.take(events.read_bytes().splitlines())
+    runs = seen.runs
     first, second = runs.values()
     assert first.exit_code is None and first.done == 2 and second.exit_code == 1
     assert first.done + second.done == 6
@@ -159,3 +162,49 @@ def test_a_child_loads_nothing_that_it_does_not_need():
     script = "import sys, vidprep.transcode.cli; print(*{'numpy', 'pyarrow', 'joblib', 'distributed', 'rich'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == ""
+
+
+LOADS = """
+import sys
+from vidprep.formats import PrefetchLoader, VideoDataset
+with PrefetchLoader(VideoDataset(sys.argv[1], 4), 2, shuffle=True, processes=False, events=sys.argv[2]) as loader:
+    for _ in range(3):
+        for batch in loader:
+            pass
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_a_loader_is_shown_with_its_history(way, sources, tmp_path):
+    assert transcode(sources, tmp_path / "made", "--include", "c*.mp4").code == 0
+    events = tmp_path / f"[red]{way}"
+    if way == "pipe":
+        os.mkfifo(events)
+    loads = [sys.executable, "-c", LOADS, str(tmp_path / "made"), str(events)]
+    if way == "file":
+        subprocess.run(loads, check=True, timeout=60)
+        ran = monitor(events)
+    else:
+        shown = subprocess.Popen(command(events, verb="monitor"), env=environment(COLUMNS="200"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        time.sleep(2)  # a pipe loses what is written before somebody reads
+        subprocess.run(loads, check=True, timeout=60)
+        ran = subprocess.CompletedProcess(shown.args, 0, *shown.communicate(timeout=30))
+    said = ran.stdout
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for part in (
+        "epoch 2, batch",
+        "batches/s",
+        "of frames from the cache",
+        "closed",
+        "wait per batch",
+        "ready",
+        "decoding per batch",
+    ):
+        assert part in said, said
+    assert set(said) & set("▁▂▃▄▅▆▇█")
+
+
+def test_bars_are_as_high_as_their_values():
+    assert bars([0, 1, 2, 4, 8]) == " ▁▂▄█"
+    assert bars([]) == ""
+    assert bars([0.0, 0.0]) == "  "
