@@ -61,7 +61,7 @@ def epoch(network: Network, optimizer: torch.optim.Optimizer, batches: Iterable[
 def main() -> None:
     path, epochs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     dataset = VideoDataset(
-        path, FRAMES, crop=CROP, random_crop=True, flip=True, dtype="float32", normalize=True, tensors=True
+        path, FRAMES, step=2, crop=CROP, random_crop=True, flip=True, dtype="float32", normalize=True, tensors=True
     )
     print(dataset)
     plain = DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True, drop_last=True)

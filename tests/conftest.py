@@ -300,6 +300,10 @@ coloured("colour_601.mp4", "bt601", "smpte170m smpte170m smpte170m tv")
 coloured("colour_pal.mp4", "bt601", "bt470bg bt470bg bt470bg tv")
 coloured("colour_full.mp4", "bt709", "bt709 bt709 bt709 pc", full=True)
 coloured("colour_untagged.mp4", "bt601", "unknown unknown unknown unknown")
+recipe("colour_untagged_hd.mp4", *CHART_IN, "-vf",
+       "scale=128:720:out_color_matrix=bt709:out_range=limited:flags=bicubic+accurate_rnd+full_chroma_int,format=yuv420p"
+       ",setparams=colorspace=unknown:color_primaries=unknown:color_trc=unknown:range=unknown",
+       "-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-qp", 1, stdin=chart)  # fmt: skip
 coloured("colour_deep.mp4", "bt709", "bt709 bt709 bt709 tv", pixels="yuv420p10le")
 coloured("colour_2020.mp4", "bt2020", "bt2020nc bt2020 bt2020-10 tv", pixels="yuv420p10le")
 coloured("colour_240.mp4", "smpte240m", "smpte240m smpte240m smpte240m tv")
@@ -363,6 +367,22 @@ joined("mixed.ts", "part_progressive.ts", "part_interlaced_late.ts")
 joined("mixed_interlaced_first.ts", "part_interlaced.ts", "part_progressive_late.ts")
 joined("size_changes.ts", "part_small.ts", "part_wide.ts")
 joined("jumps_back.ts", "part_small.ts", "part_small.ts", "part_small.ts")
+
+
+below_zero = ("-bsf:v", "setts=pts=PTS-0.3/TB:dts=DTS-0.3/TB", "-avoid_negative_ts", "disabled")
+copied("below_zero.mp4", "cfr.mp4", (), below_zero)  # ten packets are to be decoded and not shown
+copied("below_zero.mkv", "cfr.mp4", (), below_zero)  # Matroska has no time below 0: nine packets have none
+
+
+@made("claims_431.avi")
+def claims_431(media: Media, path: Path) -> None:
+    """An AVI whose headers claim 431 frames; 12 are there."""
+    data = bytearray(media["mjpeg.avi"].read_bytes())
+    for header, field in ((b"avih", 16), (b"strh", 32)):
+        at = data.index(header) + 8 + field
+        assert int.from_bytes(data[at : at + 4], "little") == 12
+        data[at : at + 4] = (431).to_bytes(4, "little")
+    path.write_bytes(data)
 
 
 @made("swapped.mkv")

@@ -23,7 +23,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.store import FrameStore
 from vidprep.formats.video import READ_OPTIONS, file_url
 from vidprep.formats.video_store import VideoStore
-from vidprep.transcode.pack import coded, make_empty
+from vidprep.transcode.pack import coded, make_empty, refuse_odd_ids
 from vidprep.transcode.settings import FrameOptions
 
 MP4_OPTIONS = {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"}
@@ -33,6 +33,7 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOptions) -> in
     """Write `out` as `kind` says. Returns how many videos are in it. Raises DestinationError, StoreError, OSError."""
     if kind in ("hf", "torchcodec", "dali") and not isinstance(store, VideoStore):
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)
+    refuse_odd_ids(store)
     make_empty(out)
     {"frames": _frames, "hf": _hf, "torchcodec": _torchcodec, "dali": _dali, "mmaction": _mmaction}[kind](
         store, out, options

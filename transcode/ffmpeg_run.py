@@ -24,6 +24,7 @@ import av
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import DiskFullError, FfmpegError, MissingError, VerifyError
+from vidprep.formats.files import DISK_FULL
 from vidprep.formats.model import OutputFormat, VideoInfo, rescale
 from vidprep.formats.profiles import CONTAINERS, MUXERS
 from vidprep.formats.video import READ_OPTIONS, file_url
@@ -33,6 +34,7 @@ from vidprep.transcode.quality import Measured, Verifier
 from vidprep.transcode.settings import RunSettings
 
 STDERR_TAIL_BYTES = 4096
+NO_ROOM = tuple(f": {os.strerror(number)}" for number in DISK_FULL)
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, CAP_SYS_NICE = 1, 24, 23
 
 
@@ -166,28 +168,36 @@ def _timescale(time_base: Fraction) -> int:
 
 
 def run_ffmpeg(command: list[str], path: str) -> str:
-    """Run it to the end. Its stderr goes to a file, so it never blocks; the end of it is returned.
+    """Run it to the end. Its stderr is read as it comes, so it never blocks, and needs no room on a disk; the end of it is
+    returned.
 
     Raises FfmpegError with command and stderr tail, DiskFullError when that says there is no room.
     """
-    with tempfile.TemporaryFile() as stderr:
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )  # fmt: skip
+    except OSError as error:
+        raise FfmpegError(f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path) from error
+    said = b""
+    with process:
+        assert process.stderr is not None
         try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, check=False,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-            )  # fmt: skip
-        except OSError as error:
-            raise FfmpegError(
-                f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path
-            ) from error
-        size = stderr.seek(0, os.SEEK_END)
-        stderr.seek(max(0, size - STDERR_TAIL_BYTES))
-        tail = stderr.read().decode("utf-8", "replace").strip()
-    if done.returncode:
-        if "No space left on device" in tail or "File too large" in tail or done.returncode == -signal.SIGXFSZ:
-            raise DiskFullError("ffmpeg found no room left", path=path)
+            while piece := process.stderr.read(STDERR_TAIL_BYTES):
+                said = (said + piece)[-STDERR_TAIL_BYTES:]
+        except BaseException:
+            process.kill()
+            raise
+    tail = said.decode("utf-8", "replace").strip()
+    # ffmpeg 5.1 says so, and ends with 0.
+    if process.returncode == -signal.SIGXFSZ or any(line.endswith(NO_ROOM) for line in tail.splitlines()):
+        raise DiskFullError("ffmpeg found no room left", path=path)
+    if process.returncode:
         last = " | ".join(tail.splitlines()[-3:]) or "it said nothing"
-        raise FfmpegError(f"ffmpeg ended with {done.returncode}: {last}", command=command, stderr_tail=tail, path=path)
+        raise FfmpegError(
+            f"ffmpeg ended with {process.returncode}: {last}", command=command, stderr_tail=tail, path=path
+        )
     return tail
 
 

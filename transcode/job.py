@@ -199,9 +199,9 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
                 if facts.stamps_sorted:  # its fps filter may have picked other frames, at the right times
                     raise VerifyError("the frames may be others than those that were asked")
             except VerifyError as error:
-                if facts.stamps_sorted or facts.stamps_nudged or painter.num_changes:
+                if facts.stamps_sorted or facts.stamps_nudged or facts.stamps_guessed or painter.num_changes:
                     raise VerifyError(
-                        f"ffmpeg neither sorts timestamps nor keeps the clock when the size changes; take --engine av "
+                        f"ffmpeg neither sorts nor fills in timestamps, nor keeps the clock when the size changes; take --engine av "
                         f"({error.message})"
                     ) from error
                 raise

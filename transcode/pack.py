@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import simplejpeg
 
-from vidprep.formats.errors import DestinationError
+from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS, TarLayout, facts_of, sample_key, tar_member
 from vidprep.formats.manifest import MANIFEST_NAME, ManifestRow, read_rows, write_rows
@@ -28,6 +28,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
 
     Videos of an encoded folder go into webdataset shards as they are. Raises DestinationError, StoreError, OSError.
     """
+    refuse_odd_ids(store)
     make_empty(out)
     as_videos = options.store == "webdataset" and isinstance(store, VideoStore)
     layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else LAYOUTS[options.store]
@@ -52,6 +53,13 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
         file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
     layout.write_index(out, read_rows(out), about)
     return len(rows)
+
+
+def refuse_odd_ids(store: FrameStore) -> None:
+    """Raises StoreError that lists ids which lead out of the folder that is made of them: other people's stores name any."""
+    odd = [id_ for id_ in store.ids if not {"", ".", ".."}.isdisjoint(id_.split("/"))]
+    if odd:
+        raise StoreError(f"has ids that are no names below a folder: {', '.join(map(repr, odd[:5]))}", path=store.path)
 
 
 def make_empty(out: Path) -> None:

@@ -139,7 +139,7 @@ def rgb_of(cli: Any, path: Path, meaning: tuple[str, str], size: tuple[int, int]
 
 
 @pytest.mark.parametrize("name", sorted(MEANING))
-def test_colours_are_right_in_readers_that_know_nothing_of_the_source(name, media, dst, cli):
+def test_f15_colours_are_right_in_readers_that_know_nothing_of_the_source(name, media, dst, cli):
     """Within 1 dB of a JPEG that Pillow makes from the reference RGB, and no channel off by a level."""
     assert burst(media[name], dst, "--quality", "90").code == 0
     ((frames, row),) = zip(is_whole(dst).values(), good(dst).values(), strict=True)
@@ -279,6 +279,49 @@ def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
     assert burst(clips, dst, "--format", store, "--json").summary["done_before"] == 5
 
 
+@pytest.mark.parametrize("store", ["burst", "webdataset"])
+def test_f6_a_worker_killed_in_the_middle_of_a_video_leaves_no_byte_of_it(store, clips, dst, tmp_path):
+    once = tmp_path / "once"
+    code = f"os.path.exists('{once}') or (open('{once}', 'w'), os.kill(os.getpid(), signal.SIGKILL))"
+    broken = environment(
+        tmp_path / "hook", fault("vidprep.formats.jpeg", "JpegCoder.encode", at=10, code=code, only="child")
+    )
+    ran = burst(clips, dst, "--format", store, "--jobs", 1, env=broken)
+    assert ran.code == 1
+    (failed,) = (row for row in manifest(dst).values() if row["status"] == "failed")
+    assert failed["error"] == "CrashedError" and "SIGKILL" in failed["message"]
+    assert len(is_whole(dst)) == 4
+    again = burst(clips, dst, "--format", store, "--json")
+    assert (again.code, again.summary["done_before"]) == (0, 4)
+    assert is_whole(dst).keys() == {f"c{number:02d}" for number in range(5)}
+
+
+# Real: from the third unit on, a file may grow by 50 bytes and no more until the shard is cut back.
+FULL = {
+    "shard": (
+        fault("vidprep.formats.shards", "Shards._append", at=-3, only="parent",
+              code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (max(p.stat().st_size for p in args[0].paths()) + 50, -1))"),
+        fault("vidprep.formats.shards", "Shards._close_at", at=-1, only="parent", code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))"),
+    ),
+    "frames": (fault("vidprep.transcode.burst", "store_frames", at=3, only="child", code="raise OSError(28, 'No space left on device')"),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "store"), [("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")])
+def test_f7_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(
+    what, store, clips, dst, tmp_path
+):
+    full = environment(tmp_path / "hook", *FULL[what])
+    ran = burst(clips, dst, "--format", store, "--jobs", 1, "--json", env=full)
+    assert ran.code == 1
+    assert "no room left in" in ran.err and "bytes are free" in ran.err
+    assert ran.summary["ok"] == 2 and ran.summary["not_started"] >= 2
+    assert len(is_whole(dst)) == 2
+    again = burst(clips, dst, "--format", store, "--json")
+    assert (again.code, again.summary["done_before"]) == (0, 2), again.err
+    assert len(is_whole(dst)) == 5
+
+
 def test_a_kill_half_way_through_an_append_is_cut_off(clips, dst, tmp_path):
     torn = environment(tmp_path / "hook", fault("vidprep.formats.shards", "copy", at=3, code=KILL_ALL, only="parent"))
     assert burst(clips, dst, env=torn).code == -9
@@ -311,7 +354,7 @@ def test_overwriting_makes_all_anew(clips, dst):
     assert len(is_whole(dst)) == 5
 
 
-def test_a_shard_that_was_lost_or_cut_is_made_again(clips, dst):
+def test_f19_a_shard_that_was_lost_or_cut_is_made_again(clips, dst):
     assert burst(clips, dst).code == 0
     whole = is_whole(dst)
     path = dst / "data-00000.bin"

@@ -194,16 +194,52 @@ POISON = {
 
 
 @pytest.mark.parametrize("kills", ["worker", pytest.param("child", marks=pytest.mark.slow)])
-def test_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, sources, tmp_path):
+def test_f1_f2_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, sources, tmp_path):
     env = environment(tmp_path / "hook", POISON[kills])
     with dask(tmp_path, workers=2, env=env) as (address, _):
-        ran = transcode(sources, tmp_path / "made", "--gop", 4, "--backend", "dask", "--scheduler", address)
+        on_it = ("--backend", "dask", "--scheduler", address)
+        ran = transcode(sources, tmp_path / "made", "--gop", 4, *on_it, timeout=120)  # else it hangs
     assert ran.code == 1, ran.err
     rows = manifest(tmp_path / "made")
     assert {id_ for id_, row in rows.items() if row["status"] != "ok"} == {"c03"}
     assert rows["c03"]["error"] == "CrashedError"
     assert ("SIGSEGV" if kills == "child" else "KilledWorker") in rows["c03"]["message"]
     assert len(rows) == 12 and not leftovers(tmp_path / "made")
+
+
+def children_that_read(path):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "--multiprocessing-fork" in process.cmdline() and str(path) in (
+                file.path for file in process.open_files()
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_f1_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_path):
+    clips = make_clips(tmp_path / "src", 3)
+    poison = make_clip(clips / "poison.mp4", 300, (320, 240), noise=True)
+    made = tmp_path / "made"
+    killed = 0
+    with subprocess.Popen(command(clips, made, *cluster), env=environment(), stderr=subprocess.PIPE, text=True) as run:
+        while run.poll() is None:
+            for child in children_that_read(poison):
+                child.kill()
+                child.wait()
+                killed += 1
+        assert run.returncode == 1, run.communicate()[1]
+    assert killed == 1, "a crash is not tried again in the same run"
+    rows = manifest(made)
+    row = rows.pop("poison")
+    assert (row["status"], row["error"], row["attempts"]) == ("failed", "CrashedError", 1) and "SIGKILL" in row[
+        "message"
+    ]
+    assert {other["status"] for other in rows.values()} == {"ok"} and len(rows) == 3
+    assert set(outputs(made)) == {"c00.mp4", "c01.mp4", "c02.mp4"} and not leftovers(made)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
+from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.ffmpeg_run import build_command
@@ -167,7 +170,7 @@ def test_the_files_of_both_engines_have_the_same_frames_times_and_keyframes(name
         ("size_changes.ts", "15"),
     ],
 )
-def test_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine(name, rate, media, cli, tmp_path):
+def test_f13_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine(name, rate, media, cli, tmp_path):
     """At a constant rate its fps filter picks other frames at the right times: scored, that would be a silent lie."""
     settings = RunSettings(retime=Retime(Fraction(rate) if rate else None))
     row, _ = finished(media[name], settings, tmp_path, cli)
@@ -176,3 +179,139 @@ def test_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine
     assert (row.status, row.error, row.stage) == ("failed", "VerifyError", "verify")
     assert "--engine av" in row.message
     assert not partial.exists()
+
+
+# ------------------------------------------------------------------------------------------------ whatever the source is
+
+ENGINES = ("av", "ffmpeg")
+
+
+@pytest.fixture(scope="module")
+def run_of(media, cli, tmp_path_factory):
+    """Rows and destination of a run over these clips and a good one, once for each engine."""
+    done: dict[tuple[str, tuple[str, ...]], tuple[dict[str, dict[str, Any]], Path]] = {}
+
+    def of(engine: str, names: tuple[str, ...]) -> tuple[dict[str, dict[str, Any]], Path]:
+        if (engine, names) not in done:
+            root = tmp_path_factory.mktemp(engine)
+            make_clip(root / "src" / "good.mp4", 5)
+            for name in names:
+                (root / "src" / name).symlink_to(media[name])
+            options = ("--ffmpeg", cli.exe) if engine == "ffmpeg" else ()
+            ran = transcode(
+                root / "src", root / "dst", "--engine", engine, *options, "--keep-source-suffix", "--gop", 8
+            )
+            rows = manifest(root / "dst")
+            assert rows["good.mp4"]["status"] == "ok"
+            assert set(rows) == {"good.mp4", *names}
+            assert ran.code == any(row["status"] == "failed" for row in rows.values()), ran.err
+            assert set(outputs(root / "dst")) == {row["file_name"] for row in rows.values() if row["status"] == "ok"}
+            assert leftovers(root / "dst") == []
+            done[engine, names] = rows, root / "dst"
+        return done[engine, names]
+
+    return of
+
+
+# What the header says of frames; None where it says nothing.
+MISCOUNTED = {"closed.mkv": 0, "edit_list.mp4": 26, "below_zero.mp4": 36, "claims_431.avi": 431, "ts_late.ts": 0}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", MISCOUNTED)
+def test_f11_frames_are_counted_by_decoding_whatever_the_header_says(name, engine, run_of, media, cli):
+    with av.open(str(media[name])) as container:
+        assert container.streams.video[0].frames == MISCOUNTED[name]
+    rows, dst = run_of(engine, tuple(MISCOUNTED))
+    row, due = rows[name], len(cli.frames(media[name]))
+    assert due not in (0, MISCOUNTED[name])
+    assert row["source_num_frames"] == row["num_frames"] == len(cli.frames(dst / row["file_name"])) == due
+
+
+STAMPED = (
+    "swapped.mkv", "doubled.mkv", "jumps_back.ts", "ts_late.ts", "edit_list_late.mp4", "below_zero.mp4", "below_zero.mkv", "annexb.h264",
+)  # fmt: skip
+NOT_BY_FFMPEG = {"swapped.mkv", "doubled.mkv", "below_zero.mkv"}
+REMARKS = {
+    "swapped.mkv": "timestamps ran backwards and were sorted", "doubled.mkv": "6 frames shared a timestamp",
+    "jumps_back.ts": "time jumped back 2 times", "below_zero.mkv": "9 frames had no timestamp", "annexb.h264": "20 frames had no timestamp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", STAMPED)
+def test_f13_whatever_the_timestamps_are_those_of_the_output_rise_from_0_and_are_in_its_row(
+    name, engine, run_of, media, cli
+):
+    rows, dst = run_of(engine, STAMPED)
+    row = rows[name]
+    if engine == "ffmpeg" and name in NOT_BY_FFMPEG:
+        assert (row["status"], row["error"]) == ("failed", "VerifyError")
+        assert "--engine av" in row["message"]
+        return
+    assert row["status"] == "ok", row["message"]
+    times = [frame.time for frame in cli.frames(dst / row["file_name"])]
+    assert times[0] == 0 and all(earlier < later for earlier, later in pairwise(times))
+    assert times == [pts * Fraction(row["time_base_num"], row["time_base_den"]) for pts in row["pts"]]
+    assert len(times) == row["source_num_frames"] == len(cli.frames(media[name]))
+    assert REMARKS.get(name, "") in " ".join(row["warnings"])
+
+
+# Size of the output, and what its row says of it.
+ODD = {
+    "odd_444.mp4": (96, 62, "odd size 97x63 cropped to 96x62"), "odd_420.webm": (96, 62, "odd size 97x63 cropped to 96x62"),
+    "sar_wide.mp4": (128, 64, ""), "sar_tall.mp4": (72, 64, ""), "deep.mp4": (96, 64, ""), "deep_422.mkv": (96, 64, ""), "grey.mp4": (96, 64, ""),
+    "grey16.mkv": (96, 64, ""), "rgb.mkv": (96, 64, ""), "alpha.mov": (96, 64, "alpha composited over black"),
+    "alpha.webm": (96, 64, "alpha composited over black"), "interlaced_top.mkv": (96, 64, "20 interlaced frames deinterlaced"),
+    "size_changes.ts": (96, 64, "the picture changed 1 times; later sizes fitted into 96x64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ODD)
+def test_f16_an_odd_picture_has_a_defined_result_that_its_row_tells(name, engine, run_of, media, cli):
+    rows, dst = run_of(engine, tuple(ODD))
+    row = rows[name]
+    if engine == "ffmpeg" and name == "size_changes.ts":
+        assert (row["status"], row["error"]) == ("failed", "VerifyError")
+        assert "when the size changes; take --engine av" in row["message"]
+        return
+    width, height, said = ODD[name]
+    assert row["status"] == "ok", row["message"]
+    assert (row["width"], row["height"], row["pixel_format"]) == (width, height, "yuv420p")
+    assert said in " ".join(row["warnings"])
+    with av.open(str(dst / row["file_name"])) as made:
+        frames = [
+            (frame.width, frame.height, frame.format.name, frame.interlaced_frame) for frame in made.decode(video=0)
+        ]
+        assert made.streams.video[0].sample_aspect_ratio in (None, 1)
+    assert frames == [(width, height, "yuv420p", False)] * len(cli.frames(media[name]))
+
+
+@pytest.mark.parametrize("way", ["av", "ffmpeg", "burst"])
+def test_f12_a_varying_rate_keeps_its_frames_and_times_and_a_constant_one_only_comes_when_asked(
+    way, media, cli, tmp_path
+):
+    """30 frames a second, then 10."""
+    source = media["slows_down.mp4"]
+    options = {"av": (), "ffmpeg": ("--engine", "ffmpeg", "--ffmpeg", cli.exe), "burst": ()}[way]
+    verb = "burst" if way == "burst" else "transcode"
+    due = [frame.time for frame in cli.frames(source)]
+    assert len({later - earlier for earlier, later in pairwise(due)}) == 2, "the clip lost what is special about it"
+    assert transcode(source, tmp_path / "own", *options, verb=verb).code == 0
+    (row,) = manifest(tmp_path / "own").values()
+    tick = Fraction(row["time_base_num"], row["time_base_den"])
+    assert row["source_is_vfr"] and (row["duplicated_frames"], row["dropped_frames"]) == (0, 0)
+    assert len(row["pts"]) == row["num_frames"] == len(due)
+    assert max(abs(pts * tick - time) for pts, time in zip(row["pts"], due, strict=True)) <= tick
+    if way != "burst":
+        told = [frame.time for frame in cli.frames(tmp_path / "own" / row["file_name"])]
+        assert told == [pts * tick for pts in row["pts"]]
+
+    assert transcode(source, tmp_path / "constant", "--fps", 20, *options, verb=verb).code == 0
+    (row,) = manifest(tmp_path / "constant").values()
+    whole = [frame.md5 for frame in cli.frames(source)]
+    picked = [whole.index(frame.md5) for frame in cli.frames(source, "fps=20:round=near")]
+    assert row["source_frames"] == picked and row["pts"] is None
+    assert row["duplicated_frames"] == len(picked) - len(set(picked)) > 0
+    assert row["dropped_frames"] == len(whole) - len(set(picked)) > 0

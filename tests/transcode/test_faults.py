@@ -94,21 +94,22 @@ def one_failed(ran: Ran, dst: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "said", "engine"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
-        ("os._exit(3)", "code 3"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "av"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", "av"),
+        ("os._exit(3)", "code 3", "av"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "ffmpeg"),
     ],
 )
 def test_f1_a_video_that_kills_its_process_is_one_row(
-    poisoned: Path, dst: Path, tmp_path: Path, code: str, said: str
+    poisoned: Path, dst: Path, tmp_path: Path, code: str, said: str, engine: str
 ) -> None:
-    ran = transcode(poisoned, dst, "--jobs", 2, env=environment(tmp_path / "hook", on_poison(code)))
-    told = one_failed(ran, dst)
+    env = environment(tmp_path / "hook", on_poison(code))
+    told = one_failed(transcode(poisoned, dst, "--jobs", 2, "--engine", engine, env=env), dst)
     assert told.startswith("CrashedError: ") and said in told
-    assert manifest(dst)["poison"]["stage"] == "isolate"
-    assert transcode(poisoned, dst).code == 0
+    assert (manifest(dst)["poison"]["stage"], manifest(dst)["poison"]["attempts"]) == ("isolate", 1)
+    assert transcode(poisoned, dst, "--engine", engine).code == 0
     assert manifest(dst)["poison"]["attempts"] == 2
 
 
@@ -147,10 +148,18 @@ def test_f1_children_that_never_start_are_a_row_each(poisoned: Path, dst: Path, 
     assert "does not start" in ran.err
 
 
-def test_f3_a_video_that_hangs_is_stopped_at_its_deadline(poisoned: Path, dst: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+def test_f3_a_video_that_hangs_is_stopped_at_its_deadline(
+    poisoned: Path, dst: Path, tmp_path: Path, engine: str
+) -> None:
     """SIGSTOP stands for a decoder that spins: no signal but SIGKILL reaches either."""
-    hung = environment(tmp_path / "hook", on_poison("os.kill(os.getpid(), signal.SIGSTOP)"))
-    process = start(poisoned, dst, "--jobs", 2, "--timeout", 6, env=hung)
+    if engine == "av":
+        hung = environment(tmp_path / "hook", on_poison("os.kill(os.getpid(), signal.SIGSTOP)"))
+        options: list[object] = []
+    else:
+        stop = "os.kill(os.getpid(), 19) if 'poison' in ' '.join(sys.argv) else os.execv(REAL, [REAL, *sys.argv[1:]])"
+        hung, options = environment(), ["--engine", "ffmpeg", "--ffmpeg", fake_ffmpeg(tmp_path, stop)]
+    process = start(poisoned, dst, "--jobs", 2, "--timeout", 6, *options, env=hung)
     out, err = process.communicate(timeout=60)
     told = one_failed(Ran(process.returncode, out, err), dst)
     assert told.startswith("DeadlineError: stopped after 6 s")
@@ -416,11 +425,15 @@ def test_f7_no_room_for_an_output_stops_the_run_and_the_next_one_finishes(
     assert min(len(content) for content in outputs(dst).values()) > 9000, "the limit was none"
 
 
-@pytest.mark.parametrize("size", [100, 1500, 8000, 12000])
-def test_f7_wherever_in_the_file_the_room_ends(dst: Path, tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "engine"), [(0, "av"), (0, "ffmpeg"), (100, "av"), (1500, "av"), (8000, "av"), (12000, "av")]
+)
+def test_f7_wherever_in_the_file_the_room_ends(dst: Path, tmp_path: Path, size: int, engine: str) -> None:
+    """At 0 there is no room for a file of ours beside it either."""
     src = make_clips(tmp_path / "src", 1, 12, noise=True)
     full = environment(tmp_path / "hook", VIDPREP_CHILD_LIMIT=f"RLIMIT_FSIZE|{size}")
-    ran = transcode(src, dst, "--container", ("mp4", "mkv")[size % 800 == 0], "--json", env=full)
+    container = ("mp4", "mkv")[size % 800 == 0]
+    ran = transcode(src, dst, "--container", container, "--engine", engine, "--json", env=full)
     assert [row["error"] for row in ran.rows.values()] == ["DiskFullError"], ran.out
     assert outputs(dst) == {} and leftovers(dst) == []
 
@@ -495,6 +508,10 @@ FAKES = {
         "subprocess.run([REAL, *sys.argv[1:]]); os.truncate(OUT, os.path.getsize(OUT) // 2)",
         "VerifyError",
     ),
+    "half a file of Matroska": (
+        "subprocess.run([REAL, *sys.argv[1:]]); os.truncate(OUT, os.path.getsize(OUT) // 2)",
+        "VerifyError",
+    ),
     "a few bytes short": (
         "subprocess.run([REAL, *sys.argv[1:]]); os.truncate(OUT, os.path.getsize(OUT) - 9)",
         "VerifyError",
@@ -520,12 +537,47 @@ def test_f8_an_engine_that_fails_or_says_it_did_not_is_found_out(dst: Path, tmp_
     body, error = FAKES[what]
     make_clip(tmp_path / "src" / "a.mp4", 8)
     fake = fake_ffmpeg(tmp_path, body)
-    ran = transcode(tmp_path / "src", dst, "--engine", "ffmpeg", "--ffmpeg", fake, "--json", "--gop", 4)
+    container = "mkv" if "Matroska" in what else "mp4"
+    args = ["--engine", "ffmpeg", "--ffmpeg", fake, "--container", container, "--json", "--gop", 4]
+    ran = transcode(tmp_path / "src", dst, *args)
     assert ran.code == 1, ran.err
     assert ran.rows["a"]["error"] == error
     if what == "says why":
         assert "Conversion failed!" in ran.rows["a"]["message"] and "ended with 1" in ran.rows["a"]["message"]
     assert outputs(dst) == {} and leftovers(dst) == []
+
+
+@pytest.mark.parametrize("code", [0, 228])
+def test_f7_an_ffmpeg_that_says_there_is_no_room_stops_the_run_whatever_it_ends_with(
+    dst: Path, tmp_path: Path, code: int
+) -> None:
+    """On a file system that is full, where a limit would kill it: 5.1 ends with 0, 9.0 with 228."""
+    src = make_clips(tmp_path / "src", 3)
+    fake = fake_ffmpeg(
+        tmp_path,
+        "subprocess.run([REAL, *sys.argv[1:]]); os.truncate(OUT, os.path.getsize(OUT) // 2)\n"
+        "print('Error writing trailer of x.mp4: No space left on device\\nError closing file x.mp4: No space left on device', "
+        f"file=sys.stderr); sys.exit({code})",
+    )
+    ran = transcode(src, dst, "--engine", "ffmpeg", "--ffmpeg", fake, "--jobs", 1, "--json")
+    assert ran.code == 1
+    assert [row["error"] for row in ran.rows.values()] == ["DiskFullError"], ran.out
+    assert ran.summary["not_started"] == 2 and "bytes are free" in ran.err
+    assert outputs(dst) == {} and leftovers(dst) == []
+    assert transcode(src, dst, "--engine", "ffmpeg").code == 0
+    assert len(outputs(dst)) == 3
+
+
+@pytest.mark.parametrize("container", ["mp4", "mkv", "webm"])
+def test_f8_an_output_that_is_shorter_than_what_was_written_is_found_out(
+    poisoned: Path, dst: Path, tmp_path: Path, container: str
+) -> None:
+    """The engine av closes the file and hears of no error, and half of it is there."""
+    code = f"if args[0].path.stem == '{partial_stem('poison')}': os.truncate(args[0].path, os.path.getsize(args[0].path) // 2)"
+    short = fault("vidprep.transcode.encode", "VideoWriter.close", at=-1, when="after", code=code, only="child")
+    args = ["--container", container, *(["--codec", "vp9", "--preset", "8"] if container == "webm" else [])]
+    ran = transcode(poisoned, dst, "--jobs", 2, *args, env=environment(tmp_path / "hook", short))
+    assert one_failed(ran, dst).startswith("VerifyError: ")
 
 
 def test_f4_an_engine_that_talks_a_megabyte_does_not_block(dst: Path, tmp_path: Path) -> None:
@@ -538,6 +590,23 @@ def test_f4_an_engine_that_talks_a_megabyte_does_not_block(dst: Path, tmp_path: 
     ran = transcode(tmp_path / "src", tmp_path / "other", "--engine", "ffmpeg", "--ffmpeg", fails, "--json")
     assert ran.code == 1
     assert len(ran.rows["a"]["message"]) < 5000, "only the end of it is kept"
+
+
+def test_f5_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: Path, dst: Path, tmp_path: Path) -> None:
+    engine = ("--engine", "ffmpeg", "--ffmpeg", imageio_ffmpeg.get_ffmpeg_exe())
+    assert transcode(clips, tmp_path / "whole", *engine, "--jobs", 2).code == 0
+    code = "if os.path.exists(MARK): os.killpg(0, 9)".replace("MARK", repr(str(tmp_path / "now")))
+    fake = fake_ffmpeg(tmp_path, f"{code}\nsubprocess.run([REAL, *sys.argv[1:]], check=True)\n{code}")
+    mark = fault(
+        "vidprep.formats.manifest", "Journal.append", at=4, when="after", code=f"open({str(tmp_path / 'now')!r}, 'w')", only="parent"
+    )  # fmt: skip
+    broken = environment(tmp_path / "hook", mark)
+    process = start(clips, dst, "--jobs", 2, "--engine", "ffmpeg", "--ffmpeg", fake, env=broken)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, f"the moment never came: {err}"
+    no_processes_left(process.pid)
+    assert 3 <= len(outputs(dst)) < CLIPS
+    resumed(clips, dst, outputs(tmp_path / "whole"), *engine)
 
 
 def test_f5_the_ffmpeg_below_a_killed_run_dies_too(dst: Path, tmp_path: Path) -> None:
@@ -558,6 +627,7 @@ def test_f5_the_ffmpeg_below_a_killed_run_dies_too(dst: Path, tmp_path: Path) ->
 # ---------------------------------------------------------------------------------------------- sources
 
 
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -567,16 +637,21 @@ def test_f5_the_ffmpeg_below_a_killed_run_dies_too(dst: Path, tmp_path: Path) ->
     ],
 )
 def test_f18_a_source_that_changes_while_it_is_read_is_no_output(
-    poisoned: Path, dst: Path, tmp_path: Path, change: str, said: str
+    poisoned: Path, dst: Path, tmp_path: Path, change: str, said: str, engine: str
 ) -> None:
     path, other = poisoned / "poison.mp4", make_clip(tmp_path / "other.mp4", 10, seed=4)
     code = change.replace("PATH", repr(str(path))).replace("OTHER", repr(str(other)))
-    code = f"if args[0].path.stem == '{partial_stem('poison')}': {code}"
-    broken = fault("vidprep.transcode.encode", "VideoWriter.close", at=-1, code=code, only="child")
-    told = one_failed(transcode(poisoned, dst, env=environment(tmp_path / "hook", broken)), dst)
+    if engine == "av":
+        code = f"if args[0].path.stem == '{partial_stem('poison')}': {code}"
+        broken = fault("vidprep.transcode.encode", "VideoWriter.close", at=-1, code=code, only="child")
+    else:
+        code = f"if args[1].stem == '{partial_stem('poison')}': {code}"
+        broken = fault("vidprep.transcode.job", "measure_file", at=-1, when="after", code=code, only="child")
+    env = environment(tmp_path / "hook", broken)
+    told = one_failed(transcode(poisoned, dst, "--engine", engine, env=env), dst)
     assert told.startswith("ReadError") and said in told
     make_clip(path, 7, seed=8)
-    assert transcode(poisoned, dst).code == 0
+    assert transcode(poisoned, dst, "--engine", engine).code == 0
     assert manifest(dst)["poison"]["num_frames"] == 7
 
 
@@ -635,6 +710,13 @@ def test_f36_what_cannot_work_at_all_is_one_line_before_any_work(tmp_path: Path,
     assert ran.code == 2
     assert ran.err.startswith("vidprep: ") and ran.err.count("\n") == 1
     assert not dst.is_dir()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="writes to /proc, where not even root makes a folder")
+def test_f36_a_destination_that_nobody_can_write_to_is_one_line(clips: Path) -> None:
+    ran = transcode(clips, "/proc/dst")
+    assert ran.code == 2
+    assert ran.err.startswith("vidprep: /proc/dst: ") and ran.err.count("\n") == 1
 
 
 @pytest.mark.skipif(IS_ROOT, reason="root may write everywhere")

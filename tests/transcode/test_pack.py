@@ -199,6 +199,23 @@ def test_what_cannot_be_packed_says_so_and_writes_nothing(made, tmp_path):
     assert [p.name for p in out.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("to", ["frames", "burst", "webdataset", "mmaction"])
+@pytest.mark.parametrize("id_", ["../evil", "a/../../evil", "{root}/evil", "a//b", "."])
+def test_f30_ids_that_lead_out_of_the_folder_are_refused_and_nothing_is_written(id_, to, tmp_path):
+    """A store of other people's may call its videos anything, and `frames` makes folders of that."""
+    id_ = id_.format(root=tmp_path)
+    jpeg = bytes(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8)))
+    (tmp_path / "gulp").mkdir()
+    (tmp_path / "gulp" / "data_0.gulp").write_bytes(jpeg)
+    entry = {"frame_info": [[0, 0, len(jpeg)]], "meta_data": [{"label": "x"}]}
+    (tmp_path / "gulp" / "meta_0.gmeta").write_text(json.dumps({"good": entry, id_: entry}))
+    before = sorted(tmp_path.rglob("*"))
+    ran = pack(tmp_path / "gulp", tmp_path / "deep" / "out", "--to", to)
+    assert ran.code == 2
+    assert repr(id_) in ran.err and "good" not in ran.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_labels_on_frames_and_seconds_follow_a_change_of_rate_and_cuts(tmp_path):
     """By hand: the source has 25 frames a second; cuts and rates pick from it what ffmpeg's fps filter would."""
     src = make_clips(tmp_path / "src", 1, 50)

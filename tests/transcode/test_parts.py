@@ -72,7 +72,7 @@ def frames_of(destination):
     return {id_: [bytes(frame) for frame in store.coded(id_) or ()] for id_ in store.ids}
 
 
-def test_parts_are_disjoint_complete_and_end_together():
+def test_f34_parts_are_disjoint_complete_and_end_together():
     chance = random.Random(0)
     units = [Unit(f"u{n}", f"/u{n}", int(chance.paretovariate(1.2) * 1e6), 0) for n in range(1000)]
     shares = [Part(index, 7).of(units) for index in range(7)]
@@ -109,7 +109,7 @@ def test_which_part_a_task_is(text, variables, expected):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
+def test_f34_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
     tasks = [
@@ -216,7 +216,7 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     assert ran.code == 2 and "run.json" in ran.err
 
 
-def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path):
+def test_f34_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path):
     made = tmp_path / "made"
     wait = fault("vidprep.formats.manifest", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent")
     task = subprocess.Popen(

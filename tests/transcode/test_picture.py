@@ -9,6 +9,7 @@ from typing import Any
 
 import av
 import cv2
+import imageio_ffmpeg
 import numpy as np
 import pytest
 
@@ -41,7 +42,8 @@ TO_RGB = (
 def made(path: Path, settings: RunSettings, tmp_path: Path) -> tuple[Any, Path]:
     stat = path.stat()
     name = f"out.{settings.encoder.container_name}"
-    row = run_job(Job(Unit("x", str(path), stat.st_size, stat.st_mtime_ns), settings, name, str(tmp_path / name)))
+    unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
+    row = run_job(Job(unit, settings, name, str(tmp_path / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     assert row.ok, f"{row.stage}: {row.message}"
     return row, tmp_path / name
 
@@ -83,16 +85,23 @@ UPRIGHT = {
 }
 
 
+# What the row says: degrees counter-clockwise, as the display matrix has them.
+TURNED = {"cfr.mp4": 0, "turned_90.mp4": 90, "turned_180.mp4": -180, "turned_270.mp4": -90}
+
+
 @pytest.mark.parametrize("name", UPRIGHT)
-def test_a_turned_source_comes_out_upright(name, media, pipeline):
+def test_f14_a_turned_source_comes_out_upright(name, media, pipeline):
     plain, ours = pipeline(media["cfr.mp4"], keep=True), pipeline(media[name], keep=True)
     for stored, upright in zip(planes(plain, 5), planes(ours, 5), strict=True):
         assert np.array_equal(UPRIGHT[name](stored), upright)
 
 
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize("name", [*UPRIGHT, "turned_90_mirrored.mp4", "turned_270_mirrored.mp4"])
-def test_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name, media, cli, tmp_path):
-    row, path = made(media[name], RunSettings(encoder=FINE), tmp_path)
+def test_f14_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name, engine, media, cli, tmp_path):
+    row, path = made(media[name], RunSettings(encoder=FINE, engine=engine), tmp_path)
+    if name in TURNED:
+        assert row.source_rotation == TURNED[name]
     shown = cli.raw(media[name], "format=gray", row.width, row.height, "gray", reading=())
     ours = cli.raw(path, "format=gray", row.width, row.height, "gray")
     assert shown.shape == ours.shape
@@ -204,10 +213,12 @@ def test_a_size_that_changes_half_way_is_fitted_into_the_first(name, media, pipe
 # ------------------------------------------------------------------------------------------------ colour
 
 
-@pytest.mark.parametrize("pixel_format", ["yuv420p", "yuv420p10le", "yuv444p"])
+@pytest.mark.parametrize(
+    ("pixel_format", "engine"), [("yuv420p", "av"), ("yuv420p10le", "av"), ("yuv444p", "av"), ("yuv420p", "ffmpeg")]
+)
 @pytest.mark.parametrize("name", MEANING)
-def test_colours_come_out_as_they_went_in(name, pixel_format, media, cli, tmp_path):
-    settings = RunSettings(encoder=EncoderOptions(crf=10, pixel_format=pixel_format))
+def test_f15_colours_come_out_as_they_went_in(name, pixel_format, engine, media, cli, tmp_path):
+    settings = RunSettings(encoder=EncoderOptions(crf=10, pixel_format=pixel_format), engine=engine)
     row, path = made(media[name], settings, tmp_path)
     matrix, range_ = MEANING[name]
     source = cli.raw(media[name], TO_RGB.format(matrix, range_), 128, 96)
@@ -220,6 +231,15 @@ def test_colours_come_out_as_they_went_in(name, pixel_format, media, cli, tmp_pa
     assert guessed == (name == "colour_untagged.mp4")
 
 
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+def test_f15_an_untagged_source_of_many_lines_is_taken_for_bt709_and_tagged(engine, media, cli, tmp_path):
+    row, path = made(media["colour_untagged_hd.mp4"], RunSettings(encoder=FINE, engine=engine), tmp_path)
+    assert any("not tagged; taken for BT.709 by its 720 lines" in said for said in row.warnings)
+    assert "yuv420p(tv, bt709" in cli.says("-i", path)
+    source = cli.raw(media["colour_untagged_hd.mp4"], TO_RGB.format("bt709", "limited"), 128, 720)
+    assert psnr(source, cli.raw(path, TO_RGB.format("auto", "auto"), 128, 720)) > 35
+
+
 @pytest.mark.parametrize("name", MEANING)
 def test_colours_survive_scaling(name, media, cli, tmp_path):
     _, path = made(media[name], RunSettings(encoder=FINE, scale=Scale(short_side=48)), tmp_path)
@@ -229,20 +249,22 @@ def test_colours_survive_scaling(name, media, cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("codec", "container"),
+    ("codec", "container", "engine"),
     [
-        ("h264", "mp4"),
-        ("h264", "mkv"),
-        ("hevc", "mp4"),
-        ("vp9", "mp4"),
-        ("vp9", "webm"),
-        ("av1", "mp4"),
-        ("av1", "mkv"),
+        ("h264", "mp4", "av"),
+        ("h264", "mkv", "av"),
+        ("hevc", "mp4", "av"),
+        ("vp9", "mp4", "av"),
+        ("vp9", "webm", "av"),
+        ("av1", "mp4", "av"),
+        ("av1", "mkv", "av"),
+        ("h264", "mp4", "ffmpeg"),
     ],
 )
 @pytest.mark.parametrize("name", TAGS)
-def test_tags_are_written_and_true(name, codec, container, media, cli, tmp_path):
-    _, path = made(media[name], RunSettings(encoder=EncoderOptions(codec=codec, container=container)), tmp_path)
+def test_f15_tags_are_written_and_true(name, codec, container, engine, media, cli, tmp_path):
+    settings = RunSettings(encoder=EncoderOptions(codec=codec, container=container), engine=engine)
+    _, path = made(media[name], settings, tmp_path)
     said = re.search(r"Video: .*", cli.says("-i", path))
     assert said
     told = re.search(r"yuv420p\(([^)]*)\)", said[0])

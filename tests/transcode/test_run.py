@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import time
+import unicodedata
 from pathlib import Path
 
 import av
@@ -88,10 +90,11 @@ def test_json_prints_a_line_per_row_then_the_summary_and_nothing_else(src: Path,
     assert (again.summary["done_before"], again.summary["skipped_failed"]) == (3, 1)
 
 
-def test_infinite_psnr_is_a_string_in_json(tmp_path: Path, dst: Path) -> None:
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+def test_f31_infinite_psnr_is_a_string_in_json(tmp_path: Path, dst: Path, engine: str) -> None:
     """JSON has no infinity; `Infinity` would break every strict reader."""
     make_clip(tmp_path / "src" / "a.mp4", 4)
-    ran = transcode(tmp_path / "src", dst, "--json", "--crf", 0)
+    ran = transcode(tmp_path / "src", dst, "--json", "--crf", 0, "--engine", engine)
     assert ran.code == 0, ran.err
     assert ran.rows["a"]["psnr_y_db"] == "inf"
     assert manifest(dst)["a"]["psnr_y_db"] == float("inf")
@@ -194,7 +197,7 @@ def test_f19_an_output_that_is_gone_or_cut_short_is_redone(src: Path, dst: Path,
     assert outputs(dst) == content
 
 
-def test_failed_rows_are_tried_again_and_attempts_counted(src: Path, dst: Path) -> None:
+def test_f35_failed_rows_are_tried_again_and_attempts_counted(src: Path, dst: Path) -> None:
     bad = src / "bad.mp4"
     bad.write_bytes(b"nothing to see")
     for attempt in (1, 2):
@@ -256,22 +259,32 @@ def test_min_psnr_fails_an_output_and_leaves_nothing(src: Path, dst: Path) -> No
     assert outputs(dst) == {} and leftovers(dst) == []
 
 
-def test_on_damage_decides_whether_a_damaged_source_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+@pytest.mark.parametrize(("how", "said"), [("f9 flipped bytes", "decoding errors"), ("f10 cut short", "cut short")])
+def test_f9_f10_on_damage_decides_whether_a_damaged_source_fails(
+    tmp_path: Path, how: str, said: str, engine: str
+) -> None:
     clip = make_clip(tmp_path / "src" / "a.mp4", 20, muxing={"movflags": "faststart"})
-    clip.write_bytes(clip.read_bytes()[: clip.stat().st_size * 2 // 3])
-    warned = transcode(tmp_path / "src", tmp_path / "warned", "--json")
-    assert warned.code == 0
-    assert any(text.startswith("damaged: ") and "cut short" in text for text in warned.rows["a"]["warnings"])
-    assert warned.summary["warned"] == 1
-    failed = transcode(tmp_path / "src", tmp_path / "failed", "--json", "--on-damage", "fail")
+    make_clip(tmp_path / "src" / "good.mp4", 5)
+    data = bytearray(clip.read_bytes())
+    for at in random.Random(3).sample(range(len(data) // 2, len(data) - 200), 20):
+        data[at] ^= 0x55
+    clip.write_bytes(data if "flipped" in how else clip.read_bytes()[: len(data) * 2 // 3])
+    options = ("--json", "--engine", engine)
+    warned = transcode(tmp_path / "src", tmp_path / "warned", *options, "--on-damage", "warn")
+    assert warned.code == 0, warned.err
+    assert any(text.startswith("damaged: ") and said in text for text in warned.rows["a"]["warnings"])
+    assert not any(text.startswith("damaged: ") for text in warned.rows["good"]["warnings"])
+    failed = transcode(tmp_path / "src", tmp_path / "failed", *options, "--on-damage", "fail")
     assert failed.code == 1
-    assert failed.rows["a"]["error"] == "DamagedError" and "cut short" in failed.rows["a"]["message"]
-    assert outputs(tmp_path / "failed") == {} and leftovers(tmp_path / "failed") == []
+    assert failed.rows["a"]["error"] == "DamagedError" and said in failed.rows["a"]["message"]
+    assert set(outputs(tmp_path / "failed")) == {"good.mp4"} and leftovers(tmp_path / "failed") == []
 
 
-def test_f32_an_output_larger_than_its_source_stays_and_is_named(tmp_path: Path, dst: Path) -> None:
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+def test_f32_an_output_larger_than_its_source_stays_and_is_named(tmp_path: Path, dst: Path, engine: str) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 10, (128, 96), options={"qp": "45"}, noise=True)
-    ran = transcode(tmp_path / "src", dst, "--crf", 5, "--gop", 1, "--json")
+    ran = transcode(tmp_path / "src", dst, "--crf", 5, "--gop", 1, "--json", "--engine", engine)
     assert ran.code == 0
     assert any(text.startswith("larger than its source") for text in ran.rows["a"]["warnings"])
     assert ran.summary["larger_than_source"] == 1 and "1 larger than their source" in ran.err
@@ -315,6 +328,33 @@ def test_f17_sources_that_want_one_output_are_refused_before_any_work(src: Path,
     assert not dst.exists()
     assert transcode(src, dst, "--keep-source-suffix").code == 0
     assert {"a.avi.mp4", "a.mp4.mp4"} <= set(outputs(dst))
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "said"),
+    [
+        ("a/x.mp4", "a/x.avi", "--keep-source-suffix"),
+        ("X.mp4", "x.mkv", "--keep-source-suffix"),
+        (
+            unicodedata.normalize("NFC", "café.mp4"),
+            unicodedata.normalize("NFD", "café.mp4"),
+            "does not tell them apart",
+        ),
+        ("é" * 126 + ".ts", "good.mp4", "has a name of 256 bytes"),
+    ],
+)
+def test_f17_names_that_cannot_all_be_outputs_are_refused_before_any_work(
+    tmp_path: Path, dst: Path, one: str, two: str, said: str
+) -> None:
+    """No clip is one: nothing may be opened to find out."""
+    for name in (one, two):
+        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / name).write_bytes(b"x")
+    if len([path for path in (tmp_path / "src").rglob("*") if path.is_file()]) < 2:
+        pytest.skip("this file system takes the names for the same")
+    ran = transcode(tmp_path / "src", dst)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err and not dst.exists()
 
 
 def hold(src: Path, dst: Path, hook: Path) -> subprocess.Popen[str]:

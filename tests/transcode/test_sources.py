@@ -141,7 +141,7 @@ def test_an_empty_file_is_an_ordinary_unit(src: Path, dst: Path) -> None:
     ["-x", "--crf", " x ", "a b", "quo'te", 'quo"te', "new\nline", "%03d", "*", "[a-z]", "a:b", "http:x", "concat:x|y",
      "data:x", "naïve", "视频", "back\\slash", "x.", "100%", "$HOME", "\x7f"],
 )  # fmt: skip
-def test_odd_names_are_plain_names(src: Path, dst: Path, name: str) -> None:
+def test_f24_odd_names_are_plain_names(src: Path, dst: Path, name: str) -> None:
     """Fault F24."""
     touch(src / "a" / f"{name}.mp4")
     (unit,) = find_sources(src, dst).units
@@ -240,7 +240,7 @@ def test_links_in_a_circle_end(src: Path, dst: Path) -> None:
     assert set(names(found.ignored).values()) == {"a link back to a folder that it lies in"}
 
 
-def test_a_broken_link_with_a_video_name_is_a_problem_and_else_ignored(src: Path, dst: Path) -> None:
+def test_f36_a_broken_link_with_a_video_name_is_a_problem_and_else_ignored(src: Path, dst: Path) -> None:
     (src / "x.mp4").symlink_to("nowhere.mp4")
     (src / "loop.mp4").symlink_to("loop.mp4")
     (src / "folder").symlink_to("nowhere")
@@ -259,7 +259,7 @@ def test_an_excluded_broken_link_is_no_problem(src: Path, dst: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "socket"])
-def test_a_fifo_or_socket_is_never_opened(src: Path, dst: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f36_a_fifo_or_socket_is_never_opened(src: Path, dst: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(src)  # a socket takes only a short path
     if kind == "FIFO":
         os.mkfifo("x.mp4")
@@ -275,12 +275,12 @@ def test_a_fifo_or_socket_is_never_opened(src: Path, dst: Path, kind: str, monke
         find_sources(src / "x.mp4", dst)
 
 
-def test_a_link_to_a_device_is_a_problem(src: Path, dst: Path) -> None:
+def test_f36_a_link_to_a_device_is_a_problem(src: Path, dst: Path) -> None:
     (src / "x.mp4").symlink_to("/dev/null")
     assert find_sources(src, dst).problems == ((str(src / "x.mp4"), "not a regular file: a device"),)
 
 
-def test_a_file_that_may_not_be_read_is_a_problem(src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f36_a_file_that_may_not_be_read_is_a_problem(src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(src / "x.mp4")
     touch(src / "y.mp4")
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("x.mp4"))
@@ -292,7 +292,7 @@ def test_a_file_that_may_not_be_read_is_a_problem(src: Path, dst: Path, monkeypa
 
 
 @as_user
-def test_missing_permissions_are_problems(src: Path, dst: Path) -> None:
+def test_f36_missing_permissions_are_problems(src: Path, dst: Path) -> None:
     touch(src / "a" / "x.mp4").chmod(0)
     touch(src / "closed" / "y.mp4")
     (src / "closed").chmod(0)
@@ -388,7 +388,7 @@ def test_a_broken_link_as_source_is_refused(src: Path, dst: Path) -> None:
         find_sources(src / "x.mp4", dst)
 
 
-def test_an_empty_folder_is_refused(src: Path, dst: Path) -> None:
+def test_f36_an_empty_folder_is_refused(src: Path, dst: Path) -> None:
     with pytest.raises(SourceError, match="no video found; 0 ignored"):
         find_sources(src, dst)
 
@@ -460,7 +460,7 @@ def test_a_destination_reached_by_another_way_is_skipped_too(src: Path, tmp_path
 # ---- collisions (fault F17)
 
 
-def test_two_sources_with_one_output_are_refused_with_the_way_out(src: Path, dst: Path) -> None:
+def test_f17_two_sources_with_one_output_are_refused_with_the_way_out(src: Path, dst: Path) -> None:
     touch(src / "a" / "x.mp4")
     touch(src / "a" / "x.avi")
     with pytest.raises(SourceError, match=r"outputs that two sources want.*\n") as error:
@@ -470,13 +470,13 @@ def test_two_sources_with_one_output_are_refused_with_the_way_out(src: Path, dst
     assert ids(find_sources(src, dst, keep_source_suffix=True)) == ["a/x.avi", "a/x.mp4"]
 
 
-def test_names_that_differ_in_case_collide(src: Path, dst: Path) -> None:
+def test_f17_names_that_differ_in_case_collide(src: Path, dst: Path) -> None:
     exact_names(src, "X.mp4", "x.mkv", "straße.mp4", "STRASSE.avi", "A/y.mp4", "a/Y.mp4")
     with pytest.raises(SourceError, match=r"outputs that two sources want .*: 3;"):
         find_sources(src, dst)
 
 
-def test_names_that_differ_in_unicode_form_collide(src: Path, dst: Path) -> None:
+def test_f17_names_that_differ_in_unicode_form_collide(src: Path, dst: Path) -> None:
     forms = [unicodedata.normalize(form, "café.mp4") for form in ("NFC", "NFD")]
     exact_names(src, *forms)
     with pytest.raises(SourceError, match=r"outputs that two sources want .*: 1;") as error:
@@ -520,7 +520,7 @@ def test_the_same_tree_gives_the_same_list(src: Path, tmp_path: Path, dst: Path)
     assert [unit.id for unit in first.units] == [unit.id for unit in second.units]
 
 
-def test_an_output_name_that_no_file_system_holds_is_refused(src: Path, dst: Path) -> None:
+def test_f17_an_output_name_that_no_file_system_holds_is_refused(src: Path, dst: Path) -> None:
     touch(src / ("é" * 126 + ".ts"))  # 255 bytes; .mp4 is one more
     with pytest.raises(SourceError, match=r"has a name of 256 bytes, more than 255; rename it"):
         find_sources(src, dst)

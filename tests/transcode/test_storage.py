@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ import pytest
 from tests.cluster import dask
 from tests.helpers import command, environment, fault, make_clip, make_clips, manifest, outputs, table, transcode
 from tests.s3 import Bucket, bucket
+from vidprep.formats import remote
 
 NOT_COMPARED = {"source", "source_mtime_ns", "encode_seconds", "cpu_seconds"}
 
@@ -290,6 +292,49 @@ def test_memory_is_a_place_like_any(sources, here, monkeypatch):
     memory.rm("/made", recursive=True)
     assert results(made) == outputs(here)
     check_tidy(made)
+
+
+@pytest.mark.parametrize(
+    ("failing", "error", "calls"),
+    [
+        (2, ConnectionResetError("by peer"), 3),
+        (99, TimeoutError("no answer"), remote.TRIES),
+        (99, PermissionError(13, "Access Denied"), 1),
+    ],
+)
+def test_f35_what_may_pass_is_tried_again_so_many_times_with_growing_pauses_and_what_may_not_is_not(
+    failing, error, calls, tmp_path, monkeypatch
+):
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    src = make_clips(tmp_path / "src", 2)
+    tried: list[str] = []
+    pauses: list[float] = []
+    put = type(memory).put_file
+
+    def flaky(self, path, target, **more):
+        if target.endswith("c01.mp4"):
+            tried.append(target)
+            if len(tried) <= failing:
+                raise error
+        return put(self, path, target, **more)
+
+    monkeypatch.setattr(type(memory), "put_file", flaky)
+    monkeypatch.setattr(remote.time, "sleep", pauses.append)
+    ran = transcode(src, "memory://flaky", "--json", "--jobs", 1)
+    made = {name.removeprefix("/flaky/") for name in memory.find("/flaky") if name.endswith(".mp4")}
+    memory.rm("/flaky", recursive=True)
+    assert len(tried) == calls
+    waited = [pause for pause in pauses if pause >= remote.FIRST_PAUSE_SECONDS / 2]
+    assert len(waited) == calls - 1 and all(long > 0.99 * short for short, long in pairwise(waited))
+    assert ran.rows["c00"]["status"] == "ok" and ran.rows["c01"]["attempts"] == 1
+    if failing < calls:
+        assert ran.code == 0 and made == {"c00.mp4", "c01.mp4"}
+    else:
+        assert ran.code == 1 and made == {"c00.mp4"}
+        assert (ran.rows["c01"]["status"], ran.rows["c01"]["error"]) == ("failed", "StorageError")
+        assert f"{type(error).__name__}: " in ran.rows["c01"]["message"]
+        assert (f"in {remote.TRIES} tries" in ran.rows["c01"]["message"]) == (calls > 1)
 
 
 def test_without_the_driver_it_is_named(tmp_path, monkeypatch):
