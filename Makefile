@@ -48,6 +48,7 @@ bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder);
 	$(BIN)/python tests/bench/bench.py
 	$(BIN)/python tests/bench/stores.py
 	$(BIN)/python tests/bench/scale.py
+	$(BIN)/python tests/bench/feeding.py
 
 soak: $(READY)  ## the tests that take minutes: memory over thousands of clips
 	$(BIN)/pytest -q -m slow

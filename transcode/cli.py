@@ -18,7 +18,7 @@ import click
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.remote import is_url
-from vidprep.transcode import cli_after, cli_choose
+from vidprep.transcode import cli_after, cli_bench, cli_choose
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.options import (
     CHECK_OPTIONS,
@@ -290,6 +290,7 @@ def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
 
 main.add_command(cli_choose.sweep)
 main.add_command(cli_choose.tune)
+main.add_command(cli_bench.bench)
 main.add_command(cli_after.validate)
 main.add_command(cli_after.report)
 main.add_command(cli_after.monitor)

@@ -1,6 +1,7 @@
-"""Other people's ways to read a video, one interface: the frames in order, and a frame by its number.
+"""Other people's ways to read a video, one interface: the frames in order, and where there is a seek a frame by its number.
 
-They bring libraries of their own and are imported when they are asked for. What is not installed is not there.
+They bring libraries of their own and are imported when they are asked for. What is not installed is not there. Each decodes
+with one thread.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ from vidprep.formats.video import READ_OPTIONS, file_url
 Picture = npt.NDArray[np.uint8]
 
 
-class Loader(ABC):
-    """One opened video. Pictures are (H, W, 3) uint8 RGB. Raises ReadError, and what the library raises."""
+class StreamLoader(ABC):
+    """One video. Pictures are (H, W, 3) uint8 RGB. Raises ReadError, and what the library raises."""
 
     package: str
 
@@ -32,13 +34,17 @@ class Loader(ABC):
     def in_order(self) -> Iterator[Picture]:
         """All frames, from the first, by a reader of its own."""
 
+
+class Loader(StreamLoader):
+    """One opened video that can be entered anywhere."""
+
     @abstractmethod
     def at(self, number: int) -> Picture:
         """A frame by its number, 0-based, reached by a seek."""
 
+    @abstractmethod
     def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
-        """Frames by their numbers, as the library does it best."""
-        return [self.at(number) for number in numbers]
+        """Frames by their numbers, which ascend, as the library does it best."""
 
 
 class PyAvLoader(Loader):
@@ -72,6 +78,19 @@ class PyAvLoader(Loader):
                 picture: Picture = frame.to_ndarray(format="rgb24")
                 return picture
         raise ReadError(f"a seek to frame {number} ends past it", path=self.path)
+
+    def several(self, numbers: list[int]) -> Sequence[Picture]:
+        """One seek, and on from there."""
+        stream = self._container.streams.video[0]
+        due = [self._pts[number] for number in numbers]
+        found: dict[int, Picture] = {}
+        self._container.seek(due[0], stream=stream)
+        for frame in self._container.decode(stream):
+            if frame.pts in due:
+                found[frame.pts] = frame.to_ndarray(format="rgb24")
+                if len(found) == len(due):
+                    return [found[pts] for pts in due]
+        raise ReadError(f"a seek to frame {numbers[0]} leads to {len(found)} of {len(due)} frames", path=self.path)
 
 
 class TorchcodecLoader(Loader):
@@ -158,12 +177,58 @@ class OpenCvLoader(Loader):
         found: Picture = picture[..., ::-1]
         return found
 
+    def several(self, numbers: list[int]) -> Sequence[Picture]:
+        """One seek; what lies between is decoded and not converted."""
+        pictures = [self.at(numbers[0])]
+        for before, number in pairwise(numbers):
+            for _ in range(before + 1, number):
+                self._capture.grab()
+            there, picture = self._capture.read()
+            if not there:
+                raise ReadError(f"OpenCV gives no frame {number}", path=self.path)
+            pictures.append(picture[..., ::-1])
+        return pictures
+
+
+class ImageioFfmpegLoader(StreamLoader):
+    """Raw pictures through a pipe from the ffmpeg program that imageio-ffmpeg brings."""
+
+    package = "imageio_ffmpeg"
+
+    def in_order(self) -> Iterator[Picture]:
+        import imageio_ffmpeg
+
+        # A frame is a frame: without this ffmpeg doubles and drops frames to a constant rate.
+        frames = imageio_ffmpeg.read_frames(
+            str(self.path), input_params=["-threads", "1"], output_params=["-fps_mode", "passthrough"]
+        )
+        try:
+            width, height = next(frames)["size"]
+            for data in frames:
+                yield np.frombuffer(data, np.uint8).reshape(height, width, 3)
+        finally:
+            frames.close()
+
+
+class ScikitVideoLoader(StreamLoader):
+    """Raw pictures through a pipe from the ffmpeg and ffprobe programs on PATH."""
+
+    package = "skvideo"
+
+    def in_order(self) -> Iterator[Picture]:
+        import skvideo.io
+
+        yield from skvideo.io.vreader(str(self.path), inputdict={"-threads": "1"})
+
 
 LOADERS: dict[str, type[Loader]] = {
     "PyAV": PyAvLoader, "torchcodec": TorchcodecLoader, "decord": DecordLoader, "OpenCV": OpenCvLoader,
 }  # fmt: skip
+STREAM_LOADERS: dict[str, type[StreamLoader]] = {
+    "imageio-ffmpeg": ImageioFfmpegLoader, "scikit-video": ScikitVideoLoader,
+}  # fmt: skip
 
 
 def installed() -> list[str]:
-    """Names of the loaders that can be imported here."""
+    """Names of the loaders with a seek that can be imported here."""
     return [name for name, loader in LOADERS.items() if importlib.util.find_spec(loader.package) is not None]
