@@ -16,9 +16,9 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import dropwhile, islice, takewhile
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -30,7 +30,7 @@ from vidprep.formats.dataset import Item, VideoDataset, as_tensors, found_device
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.loader_crew import Crew, Gone
 from vidprep.formats.loader_events import LoaderEvents
-from vidprep.formats.loader_worker import Ahead, Done, Request, Reset
+from vidprep.formats.loader_worker import Done, Orders, Request, Reset
 
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128
@@ -47,10 +47,18 @@ class _Batch:
 
     epoch: int
     position: int
-    indexes: npt.NDArray[np.int64]
+    indexes: list[int]
     workers: list[int]
     place: int | None = None
     done: dict[int, Done] = field(default_factory=dict)
+
+    def left_to(self, worker: int) -> list[tuple[int, int]]:
+        """(place in the batch, sequence) of what a worker has not done."""
+        return [
+            (slot, index)
+            for slot, (index, owner) in enumerate(zip(self.indexes, self.workers, strict=True))
+            if owner == worker and slot not in self.done
+        ]
 
 
 class PrefetchLoader:
@@ -130,7 +138,7 @@ class PrefetchLoader:
 
     def close(self) -> None:
         """End the workers. Batches that were given stay good."""
-        self._running = None
+        self._running, self._plan = None, iter(())
         self._crew.close()
         if self._events is not None:
             self._events.close()
@@ -190,7 +198,7 @@ class PrefetchLoader:
             for number in range(skip, self._count(len(order))):
                 part = slice(number * self.batch_size, (number + 1) * self.batch_size)
                 first, self._planned = self._planned, self._planned + len(order[part])
-                yield _Batch(epoch, first, order[part], owners[part].tolist())
+                yield _Batch(epoch, first, order[part].tolist(), owners[part].tolist())
             if self._sampler is not None:
                 return
             epoch, skip = epoch + 1, 0
@@ -224,40 +232,28 @@ class PrefetchLoader:
         first = self._coming[0].position if self._coming else self._planned
         while self._planned - first < self._horizon and (batch := next(self._plan, None)) is not None:
             ahead.append(batch)
-        self._announce(ahead, range(self.workers))
         self._coming.extend(ahead)
-        for batch in self._coming:
-            if batch.place is None:
-                if not self._free:
-                    break
-                batch.place = self._free.popleft()
-                for worker in set(batch.workers):
-                    self._crew.tell(worker, self._requests(batch, worker))
+        now = [*islice(dropwhile(lambda each: each.place is not None, self._coming), len(self._free))]
+        for batch in now:
+            batch.place = self._free.popleft()
+        self._tell(ahead, now, range(self.workers))
 
-    def _announce(self, batches: list[_Batch], workers: Iterable[int]) -> None:
-        """What is not done of these batches."""
-        left = [
-            (worker, batch.position + slot, index)
-            for batch in batches
-            for slot, (worker, index) in enumerate(zip(batch.workers, batch.indexes.tolist(), strict=True))
-            if slot not in batch.done
-        ]
+    def _tell(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
+        """Tell workers what is not done of these batches."""
         for worker in workers:
-            mine = np.asarray([(position, index) for owner, position, index in left if owner == worker], np.int64)
-            if len(mine):
-                self._crew.tell(worker, Ahead(mine[:, 0], mine[:, 1]))
+            orders = Orders(
+                [(batch.position + slot, index) for batch in ahead for slot, index in batch.left_to(worker)],
+                [request for batch in now for request in self._requests(batch, worker)],
+            )
+            if orders.ahead or orders.now:
+                self._crew.tell(worker, orders)
 
-    def _requests(self, batch: _Batch, worker: int) -> list[Request]:
+    def _requests(self, batch: _Batch, worker: int) -> Iterator[Request]:
         assert batch.place is not None
         start = batch.place * self._batch_bytes
-        return [
-            Request(
-                batch.position + slot, index, batch.epoch, start + slot * self._item_bytes,
-                alone=batch.position + slot in self._deaths,
-            )
-            for slot, index in enumerate(batch.indexes.tolist())
-            if batch.workers[slot] == worker and slot not in batch.done
-        ]  # fmt: skip
+        for slot, index in batch.left_to(worker):
+            position = batch.position + slot
+            yield Request(position, index, batch.epoch, start + slot * self._item_bytes, position in self._deaths)
 
     def batch_for(self, iteration: _Epoch) -> Item:
         """The next one. Raises StopIteration, and what went wrong with a sequence of it."""
@@ -303,24 +299,19 @@ class PrefetchLoader:
         """Another worker in the place of one that was killed, with all that it had left to do."""
         if gone.code >= 0:
             raise CrashedError(f"a worker ended with exit code {gone.code}; what it said stands on stderr")
-        left = [
-            request for batch in self._coming if batch.place is not None for request in self._requests(batch, worker)
-        ]
-        if left:
-            at_work = left[0]
+        now = [batch for batch in self._coming if batch.place is not None]
+        at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
+        if at_work is not None:
             self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
             if self._deaths[at_work.position] == DEATHS_PER_SEQUENCE:
-                id_, numbers = self.dataset.locate(at_work.index)
+                id_, numbers = self.dataset.locate(at_work.sequence)
                 error = CrashedError(
                     f"{DEATHS_PER_SEQUENCE} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
                     path=self.dataset.store.path,
                 )
                 self._take(worker, Done(at_work.position, error, {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
-        self._announce(list(self._coming), [worker])
-        for batch in self._coming:
-            if batch.place is not None and (requests := self._requests(batch, worker)):
-                self._crew.tell(worker, requests)
+        self._tell(self._coming, now, [worker])
 
     def _collate(self, batch: _Batch) -> Item:
         """The batch in its memory; a copy, when others are kept and this would leave the workers too little."""

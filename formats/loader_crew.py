@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -36,13 +35,8 @@ class Gone:
     code: int
 
 
-@dataclass(slots=True)
-class _Process:
-    process: subprocess.Popen[bytes]
-    line: Connection
-
-
 Inbox = queue.SimpleQueue[tuple[int, Done | Reset | Gone]]
+Line = queue.SimpleQueue[Any]
 
 
 class Crew:
@@ -59,9 +53,8 @@ class Crew:
         self._file = _reserved(memory_bytes) if processes else None
         self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
         self._size = memory_bytes
-        self._tell: dict[int, Callable[[Any], None]] = {}
-        self._processes: dict[int, _Process] = {}
-        self._lines: dict[int, queue.SimpleQueue[Any]] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._lines: dict[int, Line] = {}
         self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._file)
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
@@ -69,12 +62,11 @@ class Crew:
         return np.frombuffer(self._memory, np.uint8, size, offset)
 
     def tell(self, worker: int, message: object) -> None:
-        if not self._tell:
+        """Never waits. A worker that is gone says so in the inbox, and who replaces it is to be told everything again."""
+        if not self._lines:
             for number in range(self._workers):
                 self.start(number)
-        # A worker that is gone says so in the inbox, and who replaces it is told everything again.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._tell[worker](message)
+        self._lines[worker].put(message)
 
     def tell_all(self, message: object) -> None:
         for worker in range(self._workers):
@@ -82,27 +74,25 @@ class Crew:
 
     def start(self, worker: int) -> None:
         """A new worker of this number. Raises OSError."""
+        line = self._lines[worker] = Line()
         if self._file is None:
-            line: queue.SimpleQueue[Any] = queue.SimpleQueue()
             serve = Worker(self._dataset, self._memory, self._frame_bytes).serve
             threading.Thread(target=serve, args=(line, _Reply(self.inbox, worker)), daemon=True).start()
-            self._lines[worker], self._tell[worker] = line, line.put
             return
         ours, theirs = Pipe()
         fds = theirs.fileno(), self._file.fileno()
-        process = subprocess.Popen(
+        process = self._processes[worker] = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *map(str, (*fds, self._size, self._frame_bytes))],
             pass_fds=fds, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         theirs.close()
-        self._processes[worker], self._tell[worker] = _Process(process, ours), ours.send
-        threading.Thread(target=_listen, args=(worker, process, ours, self.inbox), daemon=True).start()
-        self.tell(worker, self._dataset)
+        threading.Thread(target=_listen, args=(worker, process, ours, line, self.inbox), daemon=True).start()
+        threading.Thread(target=_pass_on, args=(line, ours), daemon=True).start()
+        line.put(self._dataset)
 
     def close(self) -> None:
         """End the workers, and wait for them."""
         self._finalizer()
-        self._tell.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,29 +106,35 @@ class _Reply:
         self.inbox.put((self.worker, message))
 
 
-def _listen(worker: int, process: subprocess.Popen[bytes], line: Connection, inbox: Inbox) -> None:
+def _listen(worker: int, process: subprocess.Popen[bytes], connection: Connection, line: Line, inbox: Inbox) -> None:
     """Always reading, so that no worker ever waits for the loader to listen."""
-    while True:
-        try:
-            inbox.put((worker, line.recv()))
-        except (EOFError, OSError):
-            inbox.put((worker, Gone(process.wait())))
-            return
+    with connection:
+        while True:
+            try:
+                inbox.put((worker, connection.recv()))
+            except (EOFError, OSError):
+                break
+    line.put(None)
+    inbox.put((worker, Gone(process.wait())))
 
 
-def _end(processes: dict[int, _Process], lines: dict[int, queue.SimpleQueue[Any]], file: IO[bytes] | None) -> None:
+def _pass_on(line: Line, connection: Connection) -> None:
+    """So that the loader never waits for a worker to listen."""
+    with contextlib.suppress(OSError):  # the worker is gone, and whoever listens to it says so
+        while (message := line.get()) is not None:
+            connection.send(message)
+        connection.send(None)
+
+
+def _end(processes: dict[int, subprocess.Popen[bytes]], lines: dict[int, Line], file: IO[bytes] | None) -> None:
     for line in lines.values():
         line.put(None)
-    for each in processes.values():
-        with contextlib.suppress(OSError):
-            each.line.send(None)
-    for each in processes.values():
+    for process in processes.values():
         try:
-            each.process.wait(END_SECONDS)
+            process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            each.process.kill()
-            each.process.wait()
-        each.line.close()
+            process.kill()
+            process.wait()
     processes.clear()
     lines.clear()
     if file is not None:

@@ -15,10 +15,9 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,34 +28,30 @@ from vidprep.formats.frame_cache import FrameCache
 from vidprep.formats.store import Frames
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """Requests that will come: (N,) int64 positions in the order, ascending, and sequences of the dataset."""
-
-    positions: npt.NDArray[np.int64]
-    indexes: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Make a sequence now. offset: where its frames go in the shared memory, bytes. alone: it may be one that kills workers."""
 
     position: int
-    index: int
+    sequence: int
     epoch: int
     offset: int
     alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Orders(NamedTuple):
+    """ahead: what will be asked for, (position in the order, sequence of the dataset), positions ascending. now: what is."""
+
+    ahead: list[tuple[int, int]]
+    now: list[Request]
+
+
+class Reset(NamedTuple):
     """Nothing that was told or asked before counts; answered by itself."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """error: why there is no such sequence. about: the item without its frames. hits, frames: wanted frames, and those that were
     decoded before."""
 
@@ -98,27 +93,26 @@ class Worker:
                     waiting.clear()
                     self._cache.forget_uses()
                     reply(message)
-                elif isinstance(message, Ahead):
-                    self._announce(message)
                 else:
-                    waiting.extend(message)
+                    self._announce(message.ahead)
+                    waiting.extend(message.now)
             reply(self._make(waiting.popleft()))
 
-    def _announce(self, ahead: Ahead) -> None:
-        for position, index in zip(ahead.positions.tolist(), ahead.indexes.tolist(), strict=True):
+    def _announce(self, ahead: list[tuple[int, int]]) -> None:
+        for position, index in ahead:
             id_, numbers = self._dataset.locate(index)
             for number in numbers.tolist():
                 self._cache.announce((id_, number), position)
 
     def _make(self, request: Request) -> Done:
         started, about, error, hits = time.perf_counter(), Item(), None, 0
-        id_, numbers = self._dataset.locate(request.index)
+        id_, numbers = self._dataset.locate(request.sequence)
         try:
             out = self._place(request.offset)
             frames = out if self._dataset.transform.is_identity else self._scratch_for(id_)
             hits = self._fill(id_, numbers.tolist(), frames, alone=request.alone)
             if frames is not out:
-                self._dataset.finish(frames, out, request.index, request.epoch)
+                self._dataset.finish(frames, out, request.sequence, request.epoch)
             about = self._dataset.describe(id_, numbers)
         except Exception as caught:  # noqa: BLE001 (it goes to whoever asks for the item)
             error = _portable(caught)

@@ -71,7 +71,7 @@ def print_table(told: Path) -> None:
                 shown.append("refused" if mine else "–")
                 continue
             faster = f" ({mine[0]['speed_up']:.0f} ×)" if mine[0]["speed_up"] else ""
-            shown.append(" / ".join(f"{row['ms_median']:.3g}" for row in mine) + faster)
+            shown.append(" / ".join(f"{row['ms_median']:,.1f}" for row in mine) + faster)
         print(f"| {Path(store).name} | {' | '.join(shown)} |")
 
 
