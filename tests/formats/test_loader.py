@@ -383,9 +383,10 @@ def test_workers_that_cannot_start_are_an_error_at_once(store_of, capfd):
 
 
 def test_nothing_is_left_behind(store_of):
+    folder = store_of("burst")
     files, threads = open_files(), threading.active_count()
     for processes in (True, False):
-        loader = PrefetchLoader(VideoDataset(store_of("burst"), 4), 2, processes=processes)
+        loader = PrefetchLoader(VideoDataset(folder, 4), 2, processes=processes)
         running = iter(loader)
         next(running)
         assert len(children()) == (2 if processes else 0)
@@ -393,7 +394,7 @@ def test_nothing_is_left_behind(store_of):
         loader.close()
         del loader, running
         assert children() == []
-    with PrefetchLoader(VideoDataset(store_of("burst"), 4), 2) as loader:
+    with PrefetchLoader(VideoDataset(folder, 4), 2) as loader:
         next(iter(loader))
     del loader
     deadline = time.monotonic() + 5
