@@ -37,6 +37,7 @@ class IndexedStore(FrameStore):
 
     def _open_handles(self) -> None:
         self._indexes = Handles(lambda _: FrameIndex(self.path, self.kind), FrameIndex.close)
+        self._files = Handles(lambda name: ShardFile(self._shard(name)), ShardFile.close)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -112,10 +113,6 @@ class BurstStore(IndexedStore):
     ) -> None:
         self._short_side, self._fast = short_side, fast
         super().__init__(path, checksum=checksum)
-
-    def _open_handles(self) -> None:
-        super()._open_handles()
-        self._files = Handles(lambda name: ShardFile(self._shard(name)), ShardFile.close)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         return scaled_size(height, width, self._short_side)

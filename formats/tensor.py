@@ -1,4 +1,4 @@
-"""Tensor format 1: frames uncoded, to be mapped into memory.
+"""Tensor format 1: frames uncoded; a shard can be mapped into memory as it is.
 
 DST/data-00000.raw …   frames as (H, W, 3) uint8 RGB in C order, back to back: a video is one (N, H, W, 3) array
 DST/index.parquet      where the frames of each video lie, with a CRC-32 of each: formats/frame_index.py
@@ -7,34 +7,36 @@ DST/tensor.json        format name and version, settings, versions, totals
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-
-import numpy as np
 
 from vidprep.formats.burst import IndexedStore
 from vidprep.formats.errors import StoreError
-from vidprep.formats.store import Frames, Handles
+from vidprep.formats.store import Frames
 
 
 class TensorStore(IndexedStore):
-    """Reads tensor format 1."""
+    """Reads tensor format 1. From the file into the array at once: a map would read around each page that it misses."""
 
     kind = "tensor"
 
-    def _open_handles(self) -> None:
-        super()._open_handles()
-        self._maps = Handles(lambda name: np.memmap(self._shard(name), np.uint8, "r"), lambda _: None)
-
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)
-        shard, shape = self._maps[places.shard], (places.height, places.width, 3)
+        path, file = self.path / places.shard, self._files[places.shard]
         offsets, sizes = self._spans(id_, places, numbers)
         for number, offset, size, row in zip(numbers, offsets, sizes, rows, strict=True):
-            data = shard[offset : offset + size]
             if size != row.size:
                 raise StoreError(
-                    f"frame {number} of {id_} at offset {offset} is {size} bytes, {row.size} make {shape[1]}x{shape[0]}",
-                    path=self.path / places.shard,
+                    f"frame {number} of {id_} at offset {offset} is {size} bytes, {row.size} make {places.width}x{places.height}",
+                    path=path,
                 )
-            self._check(data.data, places, number, id_)
-            row[:] = data.reshape(shape)
+            data = row.data.cast("B")
+            try:
+                read = os.preadv(file.number, [data], offset)
+            except OSError as error:
+                raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
+            if read != size:
+                raise StoreError(
+                    f"ends at byte {offset + read}; frame {number} of {id_} lies there up to {offset + size}", path=path
+                )
+            self._check(data, places, number, id_)

@@ -65,7 +65,7 @@ def measure(cell: Cell, ready: Ready) -> Measured:
     while spent < cell.seconds or len(taken) < FEWEST_SEQUENCES:
         for request in next(asked):
             if cell.is_cold:
-                aside += _empty(reader, request)
+                aside += _empty(request)
             began = time.perf_counter()
             frames += _read(reader, request, cell.access)
             taken.append(time.perf_counter() - began)
@@ -94,11 +94,10 @@ def _read(reader: Reader, request: Request, access: Access) -> int:
     return len(reader.read(video.id, numbers))
 
 
-def _empty(reader: Reader, request: Request) -> float:
+def _empty(request: Request) -> float:
     """Drop from the page cache what is about to be read. Returns the CPU seconds that it took."""
     began = _cpu_seconds()
     video, numbers = request
-    reader.let_go(video.id)
     a_file_each = len(video.files) == video.num_frames > 1
     drop_from_cache([video.files[number] for number in numbers] if a_file_each else video.files)
     return _cpu_seconds() - began

@@ -6,8 +6,6 @@ and at most 16 stay open, whoever reads.
 
 from __future__ import annotations
 
-import copy
-import gc
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ import numpy as np
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.store import FrameStore, Handles
-from vidprep.formats.tensor import TensorStore
 from vidprep.transcode.bench_places import OURS, Place
 from vidprep.transcode.loaders import LOADERS, STREAM_LOADERS, Loader, Picture, StreamLoader
 
@@ -38,16 +35,12 @@ class Reader(ABC):
     def whole(self, id_: str) -> Iterator[Picture]:
         """All frames in order, (H, W, 3) each."""
 
-    def let_go(self, id_: str) -> None:  # noqa: B027 (most have nothing to let go of)
-        """Of what keeps pages of files in the page cache, before this video is read from a cold one."""
-
 
 class OwnReader(Reader):
     """As `open_store` reads."""
 
     def __init__(self, store: FrameStore) -> None:
         self._store = store
-        self.tells_bytes = not isinstance(store, TensorStore)  # it is mapped into memory
 
     def read(self, id_: str, numbers: range) -> Picture:
         return self._store[id_].frames(numbers)
@@ -61,13 +54,6 @@ class OwnReader(Reader):
             if end - start >= WHOLE_FRAMES or end == len(video):
                 yield from video.frames(range(start, end))
                 start = end
-
-    def let_go(self, id_: str) -> None:
-        """Pages that are mapped stay: a map goes with its store, whose index is read again before anything is timed."""
-        if isinstance(self._store, TensorStore):
-            self._store = copy.copy(self._store)
-            gc.collect()
-            self._store.facts(id_)
 
 
 class FileReader(Reader):
