@@ -59,7 +59,7 @@ if in_child and "VIDPREP_CHILD_LIMIT" in os.environ:
 """
 KILL_ALL = "os.killpg(0, signal.SIGKILL)"
 # Real clips that take seconds to decode.
-LARGE_MEDIA = ("*1080*", "*4k60*", "hdr10*", "clock*", "concert*")
+LARGE_MEDIA = ("*1080*", "*4k60*", "hdr10*", "clock*", "concert*", "traffic*", "gopro*")
 
 
 def make_clip(
