@@ -316,6 +316,14 @@ def _rows_of(path: Path) -> Iterator[ManifestRow]:
             yield from map(row_from_dict, batch.to_pylist())
 
 
+def import_writer() -> None:
+    """What writing a manifest imports: 0.4 s where pandas is installed, which pyarrow looks for with its first array."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.array([0])
+
+
 def label_fields(destination: Path) -> pa.Schema:
     """The columns of a manifest that are labels."""
     import pyarrow as pa

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import DiskFullError
 from vidprep.formats.files import is_disk_full
-from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.manifest import ManifestRow, import_writer
 from vidprep.transcode.agenda import Agenda
 from vidprep.transcode.destination import Destination
 from vidprep.transcode.job import Job, Made, discard, fail
@@ -63,6 +64,8 @@ def run(
     finished = 0
     abandoned: list[Job] = []
     agenda = Agenda(plan.jobs, on_job)
+    if plan.jobs:
+        threading.Thread(target=import_writer).start()  # while the workers work
     try:
         for rejected in plan.rejected:
             _settle(rejected, None, destination, plan, summary)
