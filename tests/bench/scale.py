@@ -96,8 +96,9 @@ def speedup(root: Path) -> None:
 
 
 def clusters(root: Path) -> None:
-    src = copies(root / "src", source_clip(), 300, 1)
+    src, few = copies(root / "src", source_clip(), 600, 1), copies(root / "few", source_clip(), 4, 1)
     ratios: dict[str, list[float]] = {"dask": [], "ray": []}
+    fixed: dict[str, list[float]] = {"local": [], "dask": [], "ray": []}
     with ExitStack() as stack:
         (root / "dask").mkdir()
         address, _ = stack.enter_context(dask(root / "dask", 2))
@@ -105,21 +106,19 @@ def clusters(root: Path) -> None:
         head = stack.enter_context(ray_head(short, cpus=2))
         there = {"dask": ("--scheduler", address), "ray": ("--address", head)}
         for backend, options in there.items():  # their children start once, before the clock
-            vidprep(
-                copies(root / f"warm-{backend}", source_clip(), 4, 1),
-                root / f"w-{backend}",
-                "--backend",
-                backend,
-                *options,
-            )
+            vidprep(few, root / f"w-{backend}", "--backend", backend, *options)
         for number in range(ROUNDS):
+            fixed["local"].append(vidprep(few, root / f"lf{number}", "--jobs", 2))
             local = vidprep(src, root / f"l{number}", "--jobs", 2)
             for backend, options in there.items():
+                fixed[backend].append(vidprep(few, root / f"{backend}f{number}", "--backend", backend, *options))
                 wall = vidprep(src, root / f"{backend}{number}", "--backend", backend, *options)
                 ratios[backend].append(wall / local)
-    print("\nwall time over that of two local workers, 300 clips of 1 s, connecting included")
+    print("\nwall time over that of two local workers, 600 clips of 1 s, connecting included")
     for backend, found in ratios.items():
         told(backend, found)
+    walls = ", ".join(f"{backend} {statistics.median(found):.1f} s" for backend, found in fixed.items())
+    print(f"four clips take: {walls}")
 
 
 def split(root: Path) -> None:
