@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from vidprep.formats.arguments import whole
 from vidprep.formats.errors import MissingError, SettingsError, StoreError
 from vidprep.formats.store import Frames, FrameStore, StoredVideo, open_store
 from vidprep.formats.transform import ColourModel, DType, Transform
@@ -57,15 +58,12 @@ class VideoDataset:
         normalize: bool | tuple[tuple[float, float, float], tuple[float, float, float]] = False, colour: ColourModel = "rgb",
         tensors: bool = False, seed: int = 0, rank: int = 0, world_size: int = 1,
     ) -> None:  # fmt: skip
-        for name, value in {
-            "sequence_length": sequence_length,
-            "stride": stride,
-            "step": step,
-            "world_size": world_size,
-        }.items():
-            if value < 1:
-                raise SettingsError(f"{name} is {value}; give 1 or more")
-        if not 0 <= rank < world_size:
+        sequence_length, stride, step = (
+            whole(name, value, 1)
+            for name, value in (("sequence_length", sequence_length), ("stride", stride), ("step", step))
+        )
+        seed, rank, world_size = whole("seed", seed, 0), whole("rank", rank, 0), whole("world_size", world_size, 1)
+        if rank >= world_size:
             raise SettingsError(f"rank is {rank}; with world_size {world_size} it is 0 to {world_size - 1}")
         self.transform = Transform(size, crop, random_crop, flip, dtype, normalize, colour)
         if tensors:
@@ -136,7 +134,7 @@ class VideoDataset:
 
     def set_epoch(self, epoch: int) -> None:
         """What is random differs from epoch to epoch. Processes that are already running keep the epoch they began with."""
-        self.epoch = epoch
+        self.epoch = whole("epoch", epoch, 0)
 
     def locate(self, index: SupportsIndex) -> tuple[str, npt.NDArray[np.int64]]:
         """The id of the video of a sequence, and the numbers of its frames, (T,). Raises IndexError."""
@@ -220,4 +218,6 @@ def _store(source: Source) -> FrameStore:
         return source
     if isinstance(source, str | os.PathLike):
         return VideoFiles([source]) if Path(source).is_file() else open_store(source)
-    return VideoFiles(source)
+    if not isinstance(source, Iterable):
+        raise SettingsError(f"source is {source!r}; give the path of a store, a store, or a list of video files")
+    return VideoFiles(list(source))

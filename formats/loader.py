@@ -22,11 +22,12 @@ from functools import cached_property
 from itertools import dropwhile, islice, takewhile
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from vidprep.formats.arguments import whole
 from vidprep.formats.dataset import Item, VideoDataset, as_tensors, found_device
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.loader_crew import Crew, Gone
@@ -81,11 +82,19 @@ class PrefetchLoader:
         sampler: Iterable[int] | None = None, drop_last: bool = False, workers: int = 2, processes: bool = True,
         cache_bytes: int = GIBIBYTE, events: str | os.PathLike[str] | None = None, device: str | None = None,
     ) -> None:  # fmt: skip
-        for name, value in (("batch_size", batch_size), ("workers", workers)):
-            if value < 1:
-                raise SettingsError(f"{name} is {value}; give 1 or more")
+        if not isinstance(dataset, VideoDataset):
+            raise SettingsError(f"{dataset!r} is no VideoDataset; make one of it: VideoDataset(…)")
+        batch_size, workers, cache_bytes = (
+            whole(name, value, 1)
+            for name, value in (("batch_size", batch_size), ("workers", workers), ("cache_bytes", cache_bytes))
+        )
+        seed = whole("seed", seed, 0)
         if shuffle and sampler is not None:
             raise SettingsError("shuffle and sampler both say the order; give one of them")
+        if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, Iterator)):
+            raise SettingsError(
+                f"sampler is {sampler!r}; give what can be iterated over anew in each epoch, such as a list"
+            )
         self._device = None if device is None else found_device(device)
         self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
         self._shuffle, self._seed, self._sampler, self._drop_last = shuffle, seed, sampler, drop_last
@@ -106,9 +115,8 @@ class PrefetchLoader:
         places = max(LEAST_BATCHES, min(MOST_BATCHES, cache_bytes // 2 // self._batch_bytes))
         self._frame_bytes = (cache_bytes - places * self._batch_bytes) // workers
         frame = dataset.store.sizes()[:, 1:].prod(1).max() * 3
-        self._horizon = places * batch_size + HORIZON * (
-            self._frame_bytes * workers // int(frame) // dataset.sequence_length
-        )
+        kept = self._frame_bytes * workers // int(frame) // dataset.sequence_length
+        self._horizon = places * batch_size + min(HORIZON * kept, len(dataset))
         self._crew = Crew(dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes)
         self._places, self._lent = places, 0
         self._free = deque(range(places))
@@ -121,6 +129,7 @@ class PrefetchLoader:
         self._deaths: dict[int, int] = {}
         self._resets = 0
         self._running: _Epoch | None = None
+        self._process: int | None = os.getpid()
 
     def __len__(self) -> int:
         """Batches of an epoch. Raises TypeError for a sampler without a length."""
@@ -139,7 +148,7 @@ class PrefetchLoader:
 
     def close(self) -> None:
         """End the workers. Batches that were given stay good."""
-        self._running, self._plan = None, iter(())
+        self._running, self._plan, self._process = None, iter(()), None
         self._crew.close()
         if self._events is not None:
             self._events.close()
@@ -149,21 +158,29 @@ class PrefetchLoader:
         return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises SettingsError when the state is of a loader of other batches."""
+        """Raises SettingsError when the state is of a loader of other batches, or none."""
+        if not isinstance(state, dict) or not {"epoch", "batches_given"} <= state.keys():
+            raise SettingsError(f"{state!r} is no state of a loader")
+        epoch, given = whole("epoch", state["epoch"], 0), whole("batches_given", state["batches_given"], 0)
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise SettingsError(f"the state was saved with {name} {state.get(name)}, this loader has {value}")
         self._stop()
-        self._epoch, self._batches_given = state["epoch"], state["batches_given"]
+        self._epoch, self._batches_given = epoch, given
 
     def _identity(self) -> dict[str, Any]:
         return {
             "sequences": len(self.dataset), "batch_size": self.batch_size, "shuffle": self._shuffle, "seed": self._seed,
-            "dataset_seed": self.dataset.seed, "drop_last": self._drop_last,
+            "dataset_seed": self.dataset.seed, "drop_last": self._drop_last, "dataset": repr(self.dataset),
+            "transform": repr(self.dataset.transform),
         }  # fmt: skip
 
     def __iter__(self) -> Iterator[Item]:
-        """The batches of the next epoch, or what is left of one whose state was loaded. Ends an iteration that was left."""
+        """The batches of the next epoch, or what is left of one whose state was loaded. Ends an iteration that was left.
+
+        Raises SettingsError when the loader is closed, or of another process.
+        """
+        self._check_is_mine()
         if self._running is not None and self._batches_given:
             self._stop()
             self._epoch, self._batches_given = self._epoch + 1, 0
@@ -172,6 +189,14 @@ class PrefetchLoader:
         self._running = _Epoch(self)
         self._fill()
         return self._running
+
+    def _check_is_mine(self) -> None:
+        if self._process is None:
+            raise SettingsError("this loader is closed; make another")
+        if self._process != os.getpid():
+            raise SettingsError(
+                f"this loader belongs to process {self._process}; make another in this one, {os.getpid()}"
+            )
 
     def _stop(self) -> None:
         """Forget what was planned."""
@@ -208,7 +233,15 @@ class PrefetchLoader:
         if self._sampler is not None:
             if hasattr(self._sampler, "set_epoch"):
                 self._sampler.set_epoch(epoch)
-            return np.fromiter(self._sampler, np.int64)
+            order = list(self._sampler)
+            count = len(self.dataset)
+            if wrong := [
+                index for index in order if not isinstance(index, SupportsIndex) or not 0 <= int(index) < count
+            ]:
+                raise SettingsError(
+                    f"the sampler gives {wrong[0]!r}; give numbers of sequences, 0 to {count - 1}: batches are made by batch_size"
+                )
+            return np.asarray(order, np.int64)
         count = len(self.dataset)
         return np.random.default_rng((self._seed, epoch)).permutation(count) if self._shuffle else np.arange(count)
 
@@ -256,11 +289,15 @@ class PrefetchLoader:
 
     def batch_for(self, iteration: _Epoch) -> Item:
         """The next one. Raises StopIteration, and what went wrong with a sequence of it."""
+        self._check_is_mine()
         if iteration is not self._running:
-            raise StopIteration
+            if iteration.is_over:
+                raise StopIteration
+            raise SettingsError("a newer iteration over this loader began, so this one cannot go on")
         batch = self._coming[0] if self._coming else None
         if batch is None or batch.epoch != self._epoch:
             self._epoch, self._batches_given, self._running = self._epoch + 1, 0, None
+            iteration.is_over = True
             raise StopIteration
         started = perf_counter()
         while not self._crew.inbox.empty():
@@ -278,7 +315,7 @@ class PrefetchLoader:
             self._fill()
         if self._events is not None:
             items = [(worker, batch.done[slot]) for slot, worker in enumerate(batch.workers)]
-            self._events.batch(self._epoch, self._batches_given - 1, waited, ready, len(self._coming), items)
+            self._events.batch(self._epoch, self._batches_given - 1, waited, ready, self._places, items)
         return made
 
     def _take(self, worker: int, message: Done | Reset | Gone) -> None:
@@ -342,6 +379,7 @@ class _Epoch:
 
     def __init__(self, loader: PrefetchLoader) -> None:
         self._loader = loader
+        self.is_over = False
 
     def __iter__(self) -> Self:
         return self

@@ -244,7 +244,12 @@ def open_store(
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise StoreError("is no folder; give the destination of a run", path=folder)
+        what = (
+            "is a URL; fetch the store first"
+            if "://" in os.fspath(path)
+            else "is no folder; give the destination of a run"
+        )
+        raise StoreError(what, path=os.fspath(path))
     names = os.listdir(folder)  # noqa: PTH208
     is_packed = {"burst.json", "tensor.json"} & set(names) or any(name.endswith((".gmeta", ".tar")) for name in names)
     if hardware is not None and is_packed:
@@ -271,4 +276,8 @@ def open_store(
         from vidprep.formats.video_store import VideoStore
 
         return VideoStore(folder, hardware=hardware)
-    raise StoreError("is no store: no burst.json, tensor.json, *.gmeta, *.tar or manifest.parquet in it", path=folder)
+    raise StoreError(
+        "is no store: no burst.json, tensor.json, *.gmeta, *.tar or manifest.parquet in it; make one with `vidprep transcode` or "
+        "`burst`, or give VideoDataset a list of video files",
+        path=folder,
+    )

@@ -49,7 +49,8 @@ class Transform:
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("crop", self.crop)):
             numbers = value if isinstance(value, tuple) else (value,)
-            if value is not None and not (len(numbers) <= 2 and all(isinstance(n, int) and n > 0 for n in numbers)):
+            due = 2 if isinstance(value, tuple) else 1
+            if value is not None and not (len(numbers) == due and all(isinstance(n, int) and n > 0 for n in numbers)):
                 raise SettingsError(f"{name} is {value!r}; give pixels above 0, as one number or (height, width)")
         if self.dtype not in ("uint8", "float16", "float32"):
             raise SettingsError(f"dtype is {self.dtype!r}; give uint8, float16 or float32")

@@ -3,16 +3,15 @@
 Nothing was promised of them, so each is scanned when it is first needed. Where one packet is one frame (H.264, HEVC, AV1, VP9
 in MP4, MOV, MKV or WebM) the packets tell when every frame is shown, and a frame is decoded from the keyframe before it.
 Anything else is decoded from its first frame each time, which is slow; `vidprep transcode` makes what is read fast.
-Pixels keep their shape, interlaced frames stay so.
+Display matrices are applied; pixels keep their shape, interlaced frames stay so, high dynamic range is not mapped.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,8 @@ class VideoFiles(FrameStore):
         super().__init__(os.path.commonpath([file.parent for file in files]))
         self._files = {self._id_of(file): file for file in files}
         if len(self._files) < len(files):
-            raise StoreError("two of the files have the same name without extension; rename one", path=self.path)
+            twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
+            raise StoreError("is given twice, or has the name of another but for its extension; rename one", path=twin)
         self._scanned: dict[str, _Scanned] = {}
         self._readers = Handles(self._open, VideoReader.close)
 
@@ -148,7 +148,7 @@ def _scan(path: Path) -> _Scanned:
 
 
 def _counted(path: Path) -> _Scanned:
-    """By decoding all of it. Timestamps that are missing or out of order give way to the rate of the header."""
+    """By decoding all of it. Where timestamps are missing, the rate of the header stands in for them, if it has one."""
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info, times = source.info, list[int | None]()
         size, orientation = (0, 0), Orientation()
@@ -159,11 +159,21 @@ def _counted(path: Path) -> _Scanned:
             times.append(frame.pts)
     if not times:
         raise ReadError("holds no picture that can be decoded", path=path)
-    facts = VideoFacts(len(times), *size, info.frame_rate or Fraction(25), keyframes=[0])
-    known = [pts for pts in times if pts is not None]
-    if len(known) == len(times) and known == sorted(set(known)):
-        facts = replace(facts, frame_rate=None, pts=np.asarray(known, np.int64) - known[0], time_base=info.time_base)
+    facts = VideoFacts(len(times), *size, info.frame_rate, keyframes=[0])
+    known = sorted(pts for pts in times if pts is not None)
+    if len(known) == len(times):  # swapped or doubled ones are put in order, as `vidprep transcode` does
+        rising = [pts + later for pts, later in zip(known, _nudges(known), strict=True)]
+        facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - known[0], time_base=info.time_base)
     return _Scanned(facts, info.stream_index, orientation, None)
+
+
+def _nudges(ascending: Sequence[int]) -> Iterator[int]:
+    """Ticks to add so that each is later than the one before."""
+    last: int | None = None
+    for pts in ascending:
+        nudge = 0 if last is None else max(0, last + 1 - pts)
+        last = pts + nudge
+        yield nudge
 
 
 def _upright(height: int, width: int, orientation: Orientation) -> tuple[int, int]:

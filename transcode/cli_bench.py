@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidprep.formats.errors import MissingError
+from vidprep.formats.errors import DestinationError, MissingError
 from vidprep.transcode.bench_patterns import PATTERNS
-from vidprep.transcode.options import Command
+from vidprep.transcode.options import Command, Finite
 from vidprep.transcode.text import megabytes, printable
 
 if TYPE_CHECKING:
@@ -49,14 +49,10 @@ HEADER = (
 @click.option(
     "--cache", type=click.Choice(("warm", "cold", "both")), default="warm", show_default=True, help="The page cache."
 )
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.01), default=2.0, show_default=True, help="Of each cell, at least."
-)
+@click.option("--seconds", type=Finite(min=0.01), default=2.0, show_default=True, help="Of each cell, at least.")
 @click.option("--sample", type=COUNT, default=16, show_default=True, metavar="N", help="So many of the videos.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sample and of what is asked for.")
-@click.option(
-    "--step-ms", type=click.FloatRange(min=0), metavar="MS", help="Simulate training with a step of this time."
-)
+@click.option("--step-ms", type=Finite(min=0), metavar="MS", help="Simulate training with a step of this time.")
 @click.option("--batch-size", type=COUNT, default=8, show_default=True, metavar="N", help="Of the simulated training.")
 @click.option("--advise", is_flag=True, help="Search for the number of workers and the batch size.")
 @click.option(
@@ -93,7 +89,7 @@ def bench(stores: tuple[Path, ...], **given: Any) -> None:
     wanted = Wanted(caches=caches, **{name: given[name] for name in kept})
     out, as_json = given["out"], given["as_json"]
     if out is not None:
-        _check_page()
+        _check_page(out)
     with tqdm(bar_format="{desc}", leave=False, disable=None, file=sys.stderr) as bar:
 
         def say(text: str) -> None:
@@ -145,14 +141,20 @@ def _results(
             yield "advice", row
 
 
-def _check_page() -> None:
-    """Before anything is measured."""
+def _check_page(out: Path) -> None:
+    """Before anything is measured. Raises MissingError, DestinationError."""
     try:
         import itables  # noqa: F401
         import jinja2  # noqa: F401
         import plotly  # noqa: F401
     except ImportError as error:
         raise MissingError(f"--out writes a page, which needs {error.name}: pip install 'vidprep[report]'") from error
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DestinationError(
+            f"cannot be a folder for the page: {error.strerror}; give another --out", path=out
+        ) from error
 
 
 def _machine() -> str:
@@ -172,7 +174,7 @@ def _cell_line(row: dict[str, Any]) -> str:
     spread = f"{row['ms_p25']:.2f}–{row['ms_p75']:.2f}"
     faster = f"{row['speed_up']:.1f}" if row["speed_up"] else ""
     return (
-        f"{begin}{row['access']:17}{row['cache']:6}{row['workers']:7}{row['frames_per_second']:10,.0f}{row['ms_median']:9.2f}"
+        f"{begin}{row['access']:16} {row['cache']:6}{row['workers']:7}{row['frames_per_second']:10,.0f}{row['ms_median']:9.2f}"
         f"{spread:>18}{row['cpu_seconds_per_1000_frames']:12.2f}{megabytes(row['peak_memory_bytes']):>10}{faster:>7}"
     )
 

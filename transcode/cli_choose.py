@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode import settings as knobs
-from vidprep.transcode.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command
+from vidprep.transcode.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command, Finite
 from vidprep.transcode.text import megabytes, printable
 
 CARRIED_OVER = {
@@ -87,9 +87,7 @@ def _scale(given: dict[str, Any]) -> knobs.Scale:
 @click.option(
     "--sample", type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="So many of the sources."
 )
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="The first so many of each."
-)
+@click.option("--seconds", type=Finite(min=0.1), default=10.0, show_default=True, help="The first so many of each.")
 @click.option(
     "--sequence-length", type=click.IntRange(min=1), default=8, show_default=True, metavar="N", help="Of what is read."
 )
@@ -197,9 +195,7 @@ def _print_table(told: dict[str, Any]) -> None:
     metavar="N",
     help="Frames from one to the next in it.",
 )
-@click.option(
-    "--storage", type=click.FloatRange(min=0, min_open=True), metavar="MB/S", help="What storage gives one reader."
-)
+@click.option("--storage", type=Finite(min=0, min_open=True), metavar="MB/S", help="What storage gives one reader.")
 @click.option(
     "--loader",
     type=click.Choice(("torchcodec", "decord")),
@@ -209,9 +205,7 @@ def _print_table(told: dict[str, Any]) -> None:
 @click.option(
     "--sample", type=click.IntRange(min=1), default=6, show_default=True, metavar="N", help="So many of the sources."
 )
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="The first so many of each."
-)
+@click.option("--seconds", type=Finite(min=0.1), default=5.0, show_default=True, help="The first so many of each.")
 @click.option(
     "--work", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep trials here; a stopped command goes on."
 )

@@ -23,8 +23,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files import memory_bytes
+from vidprep.transcode.text import printable
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import ManifestRow
@@ -45,6 +48,7 @@ class Events:
         self._counts = {"done": 0, "failed": 0, "total": 0}
         self._flying: set[str] = set()
         self._over = threading.Event()
+        self._target, self._is_mute = target, False
         try:
             self._fd = (
                 sys.stdout.fileno() if target == "-" else os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -98,7 +102,12 @@ class Events:
 
     def _write(self, event: str, **told: Any) -> None:
         line = json.dumps({"time": round(time.time(), 3), "event": event, "run": self._run} | told, ensure_ascii=False)
-        os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
+        try:
+            os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
+        except OSError as error:  # a run does not end because nobody can be told of it
+            if not self._is_mute:
+                self._is_mute = True
+                click.echo(f"vidprep: {printable(self._target)}: events cannot be written: {error.strerror}", err=True)
 
 
 # ------------------------------------------------------------------------------------------------ what the lines come to

@@ -55,7 +55,7 @@ class LoaderState:
 
 
 def view(state: LoaderState) -> Group:
-    newest = state.history[-1] if state.history else {"ready": 0, "ahead": 0}
+    newest = state.history[-1] if state.history else {"ready": 0, "places": 0}
     parts = [
         f"epoch {state.epoch}, batch {state.batch}", f"{state.rate():.1f} batches/s",
         f"{state.hits / max(1, state.frames):.0%} of frames from the cache",
@@ -70,7 +70,7 @@ def view(state: LoaderState) -> Group:
     lines = [
         Text.assemble((printable(state.loader), "bold"), "  ", ", ".join(parts)),
         _row("wait per batch", waits, f"{_mean(waits):.1f} ms, at most {max(waits, default=0.0):.1f}"),
-        _row("ready", [each["ready"] for each in state.history], f"{newest['ready']} of {newest['ahead']} planned"),
+        _row("ready", [each["ready"] for each in state.history], f"{newest['ready']} of {newest['places']} batches"),
     ]
     decode = [float(each["decode_ms"]) for each in state.history]
     return Group(*lines, _row("decoding per batch", decode, f"{_mean(decode):.0f} ms of all workers"))

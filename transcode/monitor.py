@@ -98,6 +98,8 @@ def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
         def look() -> Group:
             for tail in tails:
                 seen.take(tail.lines())
+            if not seen.runs and not seen.loaders:
+                return Group(*(Text(f"{printable(str(path))}: {_state(path)}") for path in paths))
             return _view(list(seen.runs.values()), list(seen.loaders.values()))
 
         if once:
@@ -109,9 +111,11 @@ def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
                 live.update(look(), refresh=True)
 
 
+def _state(path: Path) -> str:
+    return "no events yet" if path.exists() else "is not there yet"
+
+
 def _view(runs: list[RunState], loaders: list[LoaderState]) -> Group:
-    if not runs and not loaders:
-        return Group(Text("no events yet"))
     parts: list[Text | Group | ProgressBar] = [loader_view.view(loader) for loader in loaders[-SHOWN_RUNS:]]
     return Group(*parts, *_view_of_runs(runs))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,16 @@ class Command(click.Command):
         except KeyboardInterrupt:
             click.echo("vidprep: interrupted; run the same command again to go on", err=True)
             ctx.exit(INTERRUPTED)
+
+
+class Finite(click.FloatRange):
+    """A range of numbers that are some: no infinity, no NaN."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 class Place(click.ParamType[Any]):

@@ -208,3 +208,15 @@ def test_bars_are_as_high_as_their_values():
     assert bars([0, 1, 2, 4, 8]) == " ▁▂▄█"
     assert bars([]) == ""
     assert bars([0.0, 0.0]) == "  "
+
+
+def test_a_run_goes_on_when_its_events_cannot_be_written(sources, tmp_path):
+    ran = transcode(sources, tmp_path / "made", "--events", "/dev/full")
+    assert ran.code == 1, "the torn source fails, and nothing else"
+    assert ran.err.count("/dev/full: events cannot be written: No space left on device") == 1
+    assert sum(row["status"] == "ok" for row in manifest(tmp_path / "made").values()) == 5
+
+
+def test_files_that_are_not_there_are_said(tmp_path):
+    ran = monitor(tmp_path / "nope.jsonl", "--once")
+    assert "is not there yet" in ran.stdout.replace("\n", "")
