@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,7 @@ BACKENDS = ("local", "dask", "ray")
 TRIES = 3
 READY_SECONDS, QUEUE_SECONDS = 15, 3600
 POLL_SECONDS = 0.5
+SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
 
 
 def workers_of(backend: str, address: str | None, jobs: int, say: Callable[[str], None]) -> Workers[Job, Made]:
@@ -60,16 +62,21 @@ class ClusterWorkers(Workers[Job, Made]):
         """The cluster's workers start theirs."""
 
     def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, Made | None]]:
-        left = iter(tasks)
+        left, again = iter(tasks), set[str]()
         while not self._killed.is_set():
             room = self.width() * 2 - len(self._flying)
             while room > 0 and not self.stopping and (job := next(left, None)) is not None:
                 self._flying[self.submit(_with_absolute_paths(job))] = job
                 room -= 1
             if not self._flying:
+                self.settle()
                 return
             for future in self.ended():
                 job = self._flying.pop(future)
+                if self.was_beside_a_death(future) and job.unit.id not in again and not self.stopping:
+                    again.add(job.unit.id)
+                    self._flying[self.submit(_with_absolute_paths(job))] = job
+                    continue
                 yield job, self._row(future, job)
         for future, job in self._flying.items():
             self.cancel(future)
@@ -107,6 +114,13 @@ class ClusterWorkers(Workers[Job, Made]):
     @abstractmethod
     def cancel(self, future: Any) -> None: ...
 
+    def was_beside_a_death(self, _future: Any) -> bool:
+        """Whether its worker died too often, though another may have killed it."""
+        return False
+
+    def settle(self) -> None:
+        """Wait for what the cluster still does though nobody asked for it."""
+
 
 class DaskWorkers(ClusterWorkers):
     """address: of the scheduler, or the file that it wrote."""
@@ -117,7 +131,7 @@ class DaskWorkers(ClusterWorkers):
         except ImportError as error:
             raise MissingError("--backend dask needs distributed: pip install 'vidprep[dask]'") from error
         super().__init__()
-        self._distributed = distributed
+        self._distributed, self._prefix = distributed, f"vidprep-{uuid.uuid4().hex}"
         logging.getLogger("distributed").setLevel(logging.ERROR)  # a lost worker is no news here
         place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
         try:
@@ -132,7 +146,7 @@ class DaskWorkers(ClusterWorkers):
         return sum(self._client.nthreads().values()) or 1
 
     def submit(self, job: Job) -> Any:
-        return self._client.submit(work, job, version_here(), key=f"vidprep-{uuid.uuid4().hex}", pure=False)
+        return self._client.submit(work, job, version_here(), key=f"{self._prefix}-{uuid.uuid4().hex}", pure=False)
 
     def ended(self) -> list[Any]:
         try:
@@ -143,10 +157,25 @@ class DaskWorkers(ClusterWorkers):
 
     def result(self, future: Any) -> Made | None:
         found: Made | None = future.result()
+        future.release()
         return found
 
     def cancel(self, future: Any) -> None:
         future.cancel()
+
+    def was_beside_a_death(self, future: Any) -> bool:
+        """A death counts against all that were on the worker, waiting ones too."""
+        return future.status == "error" and isinstance(future.exception(), self._distributed.scheduler.KilledWorker)
+
+    def settle(self) -> None:
+        """A worker that is lost with a result that was fetched a moment ago makes dask do it again elsewhere: what that leaves must be
+        there before leftovers are removed.
+        """
+        over = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < over and not self._killed.is_set():
+            if not any(str(key).startswith(self._prefix) for keys in self._client.processing().values() for key in keys):
+                return
+            time.sleep(SETTLE_POLL_SECONDS)
 
     def __exit__(self, *_: object) -> None:
         if self._killed.is_set():
