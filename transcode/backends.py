@@ -173,7 +173,9 @@ class DaskWorkers(ClusterWorkers):
         """
         over = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < over and not self._killed.is_set():
-            if not any(str(key).startswith(self._prefix) for keys in self._client.processing().values() for key in keys):
+            if not any(
+                str(key).startswith(self._prefix) for keys in self._client.processing().values() for key in keys
+            ):
                 return
             time.sleep(SETTLE_POLL_SECONDS)
 
