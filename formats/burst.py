@@ -36,8 +36,14 @@ class IndexedStore(FrameStore):
         self._index  # noqa: B018 (a damaged index is told when the store is opened)
 
     def _open_handles(self) -> None:
-        self._indexes = Handles(lambda _: FrameIndex(self.path, self.kind), FrameIndex.close)
-        self._files = Handles(lambda name: ShardFile(self._shard(name)), ShardFile.close)
+        self._indexes = Handles(self._open_index, FrameIndex.close)
+        self._files = Handles(self._open_shard, ShardFile.close)
+
+    def _open_index(self, _: str) -> FrameIndex:
+        return FrameIndex(self.path, self.kind)
+
+    def _open_shard(self, name: str) -> ShardFile:
+        return ShardFile(self._shard(name))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -15,7 +15,6 @@ import operator
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from vidprep.formats.arguments import whole
 from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.kept import kept
 from vidprep.formats.store import Frames, FrameStore, StoredVideo, open_store
 from vidprep.formats.transform import ColourModel, DType, Transform
 from vidprep.formats.video_files import VideoFiles
@@ -86,7 +86,7 @@ class VideoDataset:
         self._open()
 
     def _open(self) -> None:
-        self._video = lru_cache(maxsize=KEPT_VIDEOS)(self._load_video)
+        self._video = kept(self._load_video, KEPT_VIDEOS)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_video"}

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +30,7 @@ import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files import replacing
+from vidprep.formats.kept import kept
 from vidprep.formats.manifest import COLUMN_NAMES
 
 INDEX_NAME = "index.parquet"
@@ -48,6 +48,7 @@ COLUMNS = pa.schema(
     ]
 )  # fmt: skip
 TAKEN = frozenset(COLUMNS.names).difference(COLUMN_NAMES)  # labels have these names in a manifest, and cannot here
+FrameTimes = tuple[npt.NDArray[np.int64], Fraction, Fraction | None]
 PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
 
 
@@ -228,8 +229,8 @@ class FrameIndex:
         taken = {_label_column(name): name for name in TAKEN}
         self._label_columns = {taken.get(column, column): column for column in columns}
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
-        self.places = lru_cache(maxsize=KEPT_VIDEOS)(self._places)
-        self.times = lru_cache(maxsize=KEPT_VIDEOS)(self._times)
+        self._kept_places = kept(self._read_places, KEPT_VIDEOS)
+        self._kept_times = kept(self._read_times, KEPT_VIDEOS)
 
     def close(self) -> None:
         self._file.close()
@@ -249,8 +250,11 @@ class FrameIndex:
         found = [np.stack([table[name].to_numpy() for name in names], 1) for table in tables]
         return np.concatenate([np.empty((0, 3), np.int64), *found]).astype(np.int64)
 
-    def _places(self, id_: str) -> FramePlaces:
+    def places(self, id_: str) -> FramePlaces:
         """Where the frames of a video lie. Raises KeyError."""
+        return self._kept_places(id_)
+
+    def _read_places(self, id_: str) -> FramePlaces:
         row = self._row(id_, PLACES)
         offsets, sizes, crc32 = (_values(row, name) for name in ("offsets", "sizes", "crc32"))
         if not len(offsets) == len(sizes) == len(crc32):
@@ -260,8 +264,11 @@ class FrameIndex:
         shard, width, height = (row[name][0].as_py() for name in ("shard", "width", "height"))
         return FramePlaces(shard, width, height, offsets, sizes, crc32)
 
-    def _times(self, id_: str) -> tuple[npt.NDArray[np.int64], Fraction, Fraction | None]:
+    def times(self, id_: str) -> FrameTimes:
         """PTS, time base and constant frame rate of a video. Raises KeyError."""
+        return self._kept_times(id_)
+
+    def _read_times(self, id_: str) -> FrameTimes:
         names = ["pts", "time_base_num", "time_base_den", "frame_rate_num", "frame_rate_den"]
         row = self._row(id_, names)
         base_num, base_den, rate_num, rate_den = (row[name][0].as_py() for name in names[1:])

@@ -15,13 +15,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
+from vidprep.formats.kept import kept
 from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
@@ -44,8 +44,8 @@ class GulpStore(FrameStore):
         self._open_handles()
 
     def _open_handles(self) -> None:
-        self._files = Handles(lambda name: ShardFile(self.path / name), ShardFile.close)
-        self._first_size = lru_cache(maxsize=100_000)(self._size_of_first)
+        self._files = Handles(self._open_shard, ShardFile.close)
+        self._first_size = kept(self._size_of_first, 100_000)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -70,6 +70,9 @@ class GulpStore(FrameStore):
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise StoreError(f"is damaged: {error}", path=path) from error
         return entries
+
+    def _open_shard(self, name: str) -> ShardFile:
+        return ShardFile(self.path / name)
 
     def _ids(self) -> Sequence[str]:
         return sorted(self._entries)

@@ -169,10 +169,12 @@ class PrefetchLoader:
         self._epoch, self._batches_given = epoch, given
 
     def _identity(self) -> dict[str, Any]:
+        """What makes the batches; not where the store lies, which may be elsewhere on the next machine."""
+        data = self.dataset
         return {
-            "sequences": len(self.dataset), "batch_size": self.batch_size, "shuffle": self._shuffle, "seed": self._seed,
-            "dataset_seed": self.dataset.seed, "drop_last": self._drop_last, "dataset": repr(self.dataset),
-            "transform": repr(self.dataset.transform),
+            "sequences": len(data), "sequence_length": data.sequence_length, "stride": data.stride, "step": data.step,
+            "transform": repr(data.transform), "dataset_seed": data.seed, "batch_size": self.batch_size,
+            "shuffle": self._shuffle, "seed": self._seed, "drop_last": self._drop_last,
         }  # fmt: skip
 
     def __iter__(self) -> Iterator[Item]:

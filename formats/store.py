@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
+from vidprep.formats.kept import weak
 
 KEPT_HANDLES = 16
 Frames = npt.NDArray[np.uint8]
@@ -205,10 +206,13 @@ class ShardFile:
 
 
 class Handles(Generic[Handle]):
-    """Opened things by name, for each thread of each process; the ones used last stay open."""
+    """Opened things by name, for each thread of each process; the ones used last stay open.
+
+    open_one: a method of what owns them, which they do not keep alive.
+    """
 
     def __init__(self, open_one: Callable[[str], Handle], close_one: Callable[[Handle], None]) -> None:
-        self._open, self._close = open_one, close_one
+        self._open, self._close = weak(open_one), close_one
         self._mine = threading.local()
 
     def __getitem__(self, name: str) -> Handle:

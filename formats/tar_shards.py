@@ -26,7 +26,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
 from vidprep.formats.manifest import manifest_paths, read_rows
 from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
-from vidprep.formats.video_store import VideoReader
+from vidprep.formats.video_store import VideoReader, fill_from
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
@@ -54,7 +54,7 @@ class TarStore(FrameStore):
 
     def _prepare(self) -> None:
         self._samples = dict(self._from_manifest() if manifest_paths(self.path) else self._from_scan())
-        self._files = Handles(lambda name: ShardFile(self.path / name), ShardFile.close)
+        self._files = Handles(self._open_shard, ShardFile.close)
         self._videos = Handles(self._open_video, VideoReader.close)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,6 +150,9 @@ class TarStore(FrameStore):
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=path) from error
 
+    def _open_shard(self, name: str) -> ShardFile:
+        return ShardFile(self.path / name)
+
     def _open_video(self, id_: str) -> VideoReader:
         sample = self._sample(id_)
         assert sample.video is not None
@@ -163,11 +166,7 @@ class TarStore(FrameStore):
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         sample = self._sample(id_)
         if sample.video is not None:
-            try:
-                self._videos[id_].fill(numbers, rows)
-            except StoreError:
-                self._videos.drop(id_)
-                raise
+            fill_from(self._videos, id_, numbers, rows)
             return
         full = self._full_size(id_, sample)
         decode_rows(

@@ -9,7 +9,6 @@ Display matrices are applied; pixels keep their shape, interlaced frames stay so
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import Orientation
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.video import Source, orientation_of
-from vidprep.formats.video_store import VideoReader
+from vidprep.formats.video_store import VideoReader, fill_from
 
 MAX_PIXELS = 36_000_000
 
@@ -93,11 +92,7 @@ class VideoFiles(FrameStore):
         )  # fmt: skip
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        try:
-            self._readers[id_].fill(numbers, rows)
-        except StoreError:
-            self._readers.drop(id_)
-            raise
+        fill_from(self._readers, id_, numbers, rows)
 
 
 class _CountingReader(VideoReader):
@@ -137,8 +132,8 @@ def _scan(path: Path) -> _Scanned:
             raise ReadError("holds no picture that can be decoded", path=path)
         orientation, _ = orientation_of(frame)
     pts = np.asarray(survey.shown, np.int64)
-    starts = sorted({bisect_right(survey.shown, ticks - 1) for ticks in survey.keyframes})
-    keyframes = [number for number in starts if number < len(pts) and survey.shown[number] in set(survey.keyframes)]
+    known = set(survey.keyframes)
+    keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
     if not keyframes or keyframes[0] != 0 or len(set(survey.shown)) < len(pts):
         return _counted(path)
     facts = VideoFacts(

@@ -101,11 +101,7 @@ class VideoStore(FrameStore):
         return VideoReader(None, self.file(id_), id_, self.facts(id_), hardware=self._hardware)
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        try:
-            self._readers[id_].fill(numbers, rows)
-        except StoreError:
-            self._readers.drop(id_)
-            raise
+        fill_from(self._readers, id_, numbers, rows)
 
 
 class VideoReader:
@@ -147,7 +143,11 @@ class VideoReader:
         self._stream.thread_count = 1
 
     def close(self) -> None:
-        self._container.close()
+        container = getattr(self, "_container", None)
+        if container is not None:
+            container.close()
+
+    __del__ = close
 
     def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         """Frames into arrays; numbers ascend."""
@@ -219,3 +219,12 @@ class VideoReader:
                 path=self._path,
             )
         row[:] = picture
+
+
+def fill_from(readers: Handles[VideoReader], id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+    """By the reader of a video, which is not used again when it failed. Raises StoreError."""
+    try:
+        readers[id_].fill(numbers, rows)
+    except StoreError:
+        readers.drop(id_)
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -192,6 +193,17 @@ def leftovers(destination: Path) -> list[str]:
     house = destination / ".vidprep"
     found = [*house.glob("partial/*"), *house.glob(".*"), *destination.rglob(".*.partial"), *house.glob("journal*")]
     return [str(path) for path in found]
+
+
+def open_files(folder: Path | None = None) -> list[str]:
+    """What this process has opened below a folder, and files without a name; or everything. On Linux."""
+    links = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(str(each.readlink()))
+    return sorted(
+        link for link in links if folder is None or link.startswith(f"{folder}/") or link.endswith(" (deleted)")
+    )
 
 
 def processes_of_group(group: int) -> list[psutil.Process]:

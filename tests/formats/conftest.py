@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,15 @@ STORED = {
     "burst shards": ["--quality", 100, "--shard-size", "1MiB"], "gulp": ["--format", "gulp"],
     "webdataset": ["--format", "webdataset"], "tensor": ["--format", "tensor"],
 }  # fmt: skip
+
+
+@pytest.fixture
+def without_gc() -> Iterator[None]:
+    """What is let go must be gone by its references alone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.formats.conftest import ENCODED, STORED
-from tests.helpers import make_clip, make_clips, table, transcode, with_peers
+from tests.helpers import make_clip, make_clips, open_files, table, transcode, with_peers
 from vidprep.formats import VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.transform import scale, to_ycbcr
@@ -46,6 +47,18 @@ def test_every_sequence_of_every_store(kind, length, stride, step, store_of):
     for outside in (len(due), -len(due) - 1):
         with pytest.raises(IndexError):
             dataset[outside]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for open files in /proc")
+@pytest.mark.parametrize("kind", [*STORED, *ENCODED, "raw"])
+def test_files_close_with_their_dataset(kind, store_of, without_gc):
+    folder = store_of("burst").parent / "src" if kind == "raw" else store_of(kind)
+    files = open_files(folder)
+    dataset = VideoDataset(sorted(folder.rglob("*.mp4")) if kind == "raw" else folder, 4)
+    assert len(dataset[0]["frames"]) == len(dataset[-1]["frames"]) == 4
+    assert len(open_files(folder)) > len(files)
+    del dataset
+    assert open_files(folder) == files
 
 
 def test_all_stores_give_the_same_sequence_within_their_loss(store_of):
