@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -62,26 +63,31 @@ class ClusterWorkers(Workers[Job, Made]):
         """The cluster's workers start theirs."""
 
     def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, Made | None]]:
-        left, again = iter(tasks), set[str]()
+        left = iter(tasks)
+        suspects: deque[Job] = deque()  # each runs once more, with no other on the cluster: so only a killer fails
+        alone = False
         while not self._killed.is_set():
             room = self.width() * 2 - len(self._flying)
             while room > 0 and not self.stopping and (job := next(left, None)) is not None:
                 self._flying[self.submit(_with_absolute_paths(job))] = job
                 room -= 1
+            if not self._flying and suspects and not self.stopping:
+                job, alone = suspects.popleft(), True
+                self._flying[self.submit(_with_absolute_paths(job))] = job
             if not self._flying:
-                self.settle()
-                return
+                break
             for future in self.ended():
                 job = self._flying.pop(future)
-                if self.was_beside_a_death(future) and job.unit.id not in again and not self.stopping:
-                    again.add(job.unit.id)
-                    self._flying[self.submit(_with_absolute_paths(job))] = job
-                    continue
-                yield job, self._row(future, job)
-        for future, job in self._flying.items():
+                if self.was_beside_a_death(future) and not alone:
+                    suspects.append(job)
+                else:
+                    yield job, self._row(future, job)
+        for future in self._flying:
             self.cancel(future)
+        for job in (*self._flying.values(), *suspects):
             yield job, None
         self._flying.clear()
+        self.settle()
 
     def _row(self, future: Any, job: Job) -> Made | None:
         try:
