@@ -14,6 +14,7 @@ import heapq
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MANIFEST_NAME = "manifest.parquet"
+OUTSIDE = r"^/|(^|/)\.\.(/|$)"  # in RE2's syntax and in Python's
+OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
 RANK_COLUMNS = ["id", "status", "attempts"]
 COLUMNS_KEY = b"vidprep.columns_crc32"
 ROWS_AT_A_TIME = 1000
@@ -178,7 +181,9 @@ def _to_json(value: Any) -> Any:
 
 
 def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
-    """The row of one JSON object. Raises KeyError when id, file_name or source is missing."""
+    """The row of one JSON object. Raises KeyError when id, file_name or source is missing, ValueError for a file_name that
+    leads out of the destination.
+    """
     known = {name: values[name] for name in COLUMN_NAMES if name in values}
     for name in _DOUBLES & known.keys():
         if known[name] is not None:
@@ -194,6 +199,8 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
             labels[bare if bare in COLUMNS else name] = value
     for required in ("id", "file_name", "source"):
         known[required]
+    if re.search(OUTSIDE, known["file_name"]):
+        raise ValueError(OUTSIDE_MESSAGE % known["file_name"])
     return ManifestRow(**known, labels=labels)
 
 
@@ -280,6 +287,8 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
     for path in paths:
         with _opened(path) as file:
             tables.append(file.read(columns=asked))
+            if "file_name" in tables[-1].column_names:
+                _check_names(tables[-1]["file_name"])
     if not tables:
         return None
     table = pa.concat_tables(tables, promote_options="permissive")
@@ -304,6 +313,15 @@ def read_rows(destination: Path) -> Iterator[ManifestRow]:
     merged = heapq.merge(*map(_rows_of, manifest_paths(destination)), key=attrgetter("id"))
     for _, rows in groupby(merged, key=attrgetter("id")):
         yield max(rows, key=lambda row: _rank(row.status, row.attempts))
+
+
+def _check_names(names: pa.Array | pa.ChunkedArray) -> None:
+    """Raises ValueError for a file that is not below the destination."""
+    import pyarrow.compute as pc
+
+    outside = pc.match_substring_regex(names, OUTSIDE)
+    if pc.any(outside).as_py():
+        raise ValueError(OUTSIDE_MESSAGE % names.filter(outside)[0].as_py())
 
 
 def _rank(status: str | None, attempts: int | None) -> tuple[bool, int]:

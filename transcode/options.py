@@ -62,7 +62,7 @@ class Command(click.Command):
             click.echo(f"vidprep: {error}", err=True)
             ctx.exit(USAGE_ERROR)
         except KeyboardInterrupt:
-            click.echo("vidprep: interrupted; run the same command again to go on", err=True)
+            click.echo("vidprep: interrupted", err=True)
             ctx.exit(INTERRUPTED)
 
 

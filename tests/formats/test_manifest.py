@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from vidprep.formats.errors import ManifestError
+from vidprep.formats.errors import ManifestError, VidprepError
 from vidprep.formats.manifest import (
     COLUMN_NAMES,
     COLUMNS,
@@ -20,10 +20,12 @@ from vidprep.formats.manifest import (
     ManifestRow,
     arrow_schema,
     manifest_paths,
+    read_rows,
     read_table,
     row_from_dict,
     write_rows,
 )
+from vidprep.formats.store import open_store
 
 
 def full_row(name: str = "a/b", **changes: Any) -> ManifestRow:
@@ -243,3 +245,21 @@ def test_a_cleared_journal_is_gone_and_can_be_cleared_again(tmp_path):
 def test_a_row_without_what_names_it_is_refused():
     with pytest.raises(KeyError):
         row_from_dict({"id": "a", "file_name": "a.mp4"})
+
+
+@pytest.mark.parametrize("name", ["../a.mp4", "/etc/passwd", "x/../../a.mp4", "x/.."])
+def test_a_row_whose_file_lies_outside_is_refused_however_it_is_read(name, tmp_path):
+    row = ManifestRow(id="a", file_name=name, source="/src/a.mkv", status="ok")
+    write_rows(tmp_path / MANIFEST_NAME, None, [bare_row("0"), row])
+    for read in (read_table, lambda folder: list(read_rows(folder)), open_store):
+        with pytest.raises(VidprepError, match="is a file outside of the folder"):
+            read(tmp_path)
+    with pytest.raises(ManifestError, match="line 2 is no row"):
+        list(journal_of(tmp_path / "j", bare_row("0"), row).rows())
+
+
+@pytest.mark.parametrize("name", ["a..b.mp4", "..a/b.mp4", "x../b...mp4", "…/ü.mp4"])
+def test_dots_in_a_name_are_no_harm(name, tmp_path):
+    write_rows(tmp_path / MANIFEST_NAME, None, [ManifestRow(id="a", file_name=name, source="/src/a.mkv")])
+    assert [row.file_name for row in read_rows(tmp_path)] == [name]
+    assert read_table(tmp_path, ["file_name"]).to_pylist() == [{"file_name": name}]
