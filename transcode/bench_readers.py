@@ -60,18 +60,22 @@ class FileReader(Reader):
     """A library that opens video files."""
 
     def __init__(self, place: Place, loader: type[StreamLoader]) -> None:
-        files = {video.id: Path(video.files[0]) for video in place.videos}
+        self._files = {video.id: Path(video.files[0]) for video in place.videos}
+        self._loader = loader
         self.tells_bytes = loader not in STREAM_LOADERS.values()  # a program reads, and pictures come through a pipe
-        self._open: Handles[StreamLoader] = Handles(lambda id_: loader(files[id_]), lambda _loader: None)
+        self._opened: Handles[StreamLoader] = Handles(self._open, lambda _loader: None)
+
+    def _open(self, id_: str) -> StreamLoader:
+        return self._loader(self._files[id_])
 
     def read(self, id_: str, numbers: range) -> Picture:
-        loader = self._open[id_]
+        loader = self._opened[id_]
         assert isinstance(loader, Loader)
         pictures = loader.several(list(numbers))
         return np.ascontiguousarray(pictures) if isinstance(pictures, np.ndarray) else np.stack(pictures)
 
     def whole(self, id_: str) -> Iterator[Picture]:
-        return map(np.ascontiguousarray, self._open[id_].in_order())
+        return map(np.ascontiguousarray, self._opened[id_].in_order())
 
 
 class GulpReader(Reader):
