@@ -1,6 +1,6 @@
 """Workers of dask as Slurm jobs, and one run on all of them: pip install dask-jobqueue 'vidprep[dask]'
 
-    python examples/dask_jobqueue_slurm.py 64 raw/ ready/ --fps 15 --short-side 240 --gop 5
+    DASK_CONFIG=$PWD/examples/dask.yaml python examples/dask_jobqueue_slurm.py 64 raw/ ready/ --fps 15 --short-side 240 --gop 5
 
 The first argument is how many jobs of one core there are at most; what follows goes to `vidprep transcode`. Sources and
 destination lie on a file system that all nodes see. Jobs that Slurm ends are started again, and their videos too.

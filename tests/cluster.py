@@ -149,7 +149,7 @@ def dask(folder: Path, workers: int, env: dict[str, str] | None = None) -> Itera
             str(port),
             "--no-dashboard",
         ]
-        stack.enter_context(daemon(program, folder / "scheduler.log"))
+        stack.enter_context(daemon(program, folder / "scheduler.log", env))
         started = []
         for number in range(workers):
             program = [

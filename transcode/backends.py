@@ -9,6 +9,7 @@ dask's never returns when a task has killed its workers, and ray's streams nothi
 from __future__ import annotations
 
 import logging
+import queue
 import socket
 import threading
 import time
@@ -32,7 +33,7 @@ from vidprep.transcode.workers import Workers
 BACKENDS = ("local", "dask", "ray")
 TRIES = 3
 READY_SECONDS, QUEUE_SECONDS = 15, 3600
-POLL_SECONDS = 0.5
+POLL_SECONDS, WIDTH_SECONDS = 0.5, 1.0
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
 
 
@@ -137,6 +138,8 @@ class DaskWorkers(ClusterWorkers):
         except ImportError as error:
             raise MissingError("--backend dask needs distributed: pip install 'vidprep[dask]'") from error
         super().__init__()
+        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._width, self._ask_again = 1, 0.0
         self._distributed, self._prefix = distributed, f"vidprep-{uuid.uuid4().hex}"
         logging.getLogger("distributed").setLevel(logging.ERROR)  # a lost worker is no news here
         place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
@@ -149,17 +152,22 @@ class DaskWorkers(ClusterWorkers):
             raise BackendError(f"no dask cluster with workers at {address}: {error}") from error
 
     def width(self) -> int:
-        return sum(self._client.nthreads().values()) or 1
+        """Asked for once in a while: it is a question to the scheduler."""
+        if time.monotonic() >= self._ask_again:
+            self._width = sum(self._client.nthreads().values()) or 1
+            self._ask_again = time.monotonic() + WIDTH_SECONDS
+        return self._width
 
     def submit(self, job: Job) -> Any:
-        return self._client.submit(work, job, version_here(), key=f"{self._prefix}-{uuid.uuid4().hex}", pure=False)
+        future = self._client.submit(work, job, version_here(), key=f"{self._prefix}-{uuid.uuid4().hex}", pure=False)
+        future.add_done_callback(self._ended.put)
+        return future
 
     def ended(self) -> list[Any]:
         try:
-            done = self._distributed.wait(list(self._flying), timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
-        except TimeoutError:
+            return [self._ended.get(timeout=POLL_SECONDS)]
+        except queue.Empty:
             return []
-        return list(done)
 
     def result(self, future: Any) -> Made | None:
         found: Made | None = future.result()

@@ -7,7 +7,7 @@ clusters  wall time of a run of one-second clips with two workers on dask and on
 split     the speed-up of one long video in pieces, and what the pieces cost in PSNR and bytes.
 model     per-video constants measured here, and what they come to at ten million videos.
 
-Rounds alternate; medians. Clusters are started before the clock. BENCH_SRC=folder names the clips, BENCH_ROUNDS the rounds.
+Rounds alternate; medians. Clusters are started before the clock, and are gone while others are measured. BENCH_SRC=folder names the clips, BENCH_ROUNDS the rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -30,6 +31,7 @@ from vidprep.transcode.ffmpeg_run import find_ffmpeg
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.cluster import dask, ray_head  # after the path is known
 
+LEAN = ENVIRONMENT | {"DASK_CONFIG": str(Path(__file__).resolve().parents[2] / "examples" / "dask.yaml")}
 OPTIONS = ("--gop", "16", "--preset", "medium", "--crf", "20", "--tune", "psnr", "--quiet")
 MILLIONS = 10
 
@@ -73,22 +75,32 @@ def told(name: str, ratios: list[float], note: str = "") -> None:
     print(f"{name:44}{statistics.median(ratios):7.3f}   ({spread}) {note}", flush=True)
 
 
+@contextmanager
+def cluster(name: str, workers: int = 2) -> Iterator[tuple[str, ...]]:
+    """Options of a run on a cluster that is up as long as the block."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        if name == "ray":
+            with ray_head(Path(folder), cpus=workers) as head:
+                yield "--backend", "ray", "--address", head
+        else:
+            with dask(Path(folder), workers, LEAN if name == "dask" else None) as (address, _):
+                yield "--backend", "dask", "--scheduler", address
+
+
 def speedup(root: Path) -> None:
-    src = copies(root / "src", source_clip(), 48, 4)
+    src, few = copies(root / "src", source_clip(), 48, 4), copies(root / "few", source_clip(), 4, 1)
     ours, theirs, on_dask = [], [], []
-    with ExitStack() as stack:
-        there = []
+    for number in range(ROUNDS):
+        one, two = (xargs(src, root / f"x{number}-{workers}", workers) for workers in (1, 2))
+        theirs.append(one / two)
+        one, two = (vidprep(src, root / f"v{number}-{jobs}", "--jobs", jobs) for jobs in (1, 2))
+        ours.append(one / two)
+        walls = []
         for workers in (1, 2):
-            (root / f"dask{workers}").mkdir()
-            address, _ = stack.enter_context(dask(root / f"dask{workers}", workers))
-            there.append(("--backend", "dask", "--scheduler", address))
-        for number in range(ROUNDS):
-            one, two = (xargs(src, root / f"x{number}-{workers}", workers) for workers in (1, 2))
-            theirs.append(one / two)
-            one, two = (vidprep(src, root / f"v{number}-{jobs}", "--jobs", jobs) for jobs in (1, 2))
-            ours.append(one / two)
-            one, two = (vidprep(src, root / f"d{number}-{jobs}", *there[jobs - 1]) for jobs in (1, 2))
-            on_dask.append(one / two)
+            with cluster("dask", workers) as options:
+                vidprep(few, root / f"w{number}-{workers}", *options)  # its children start, before the clock
+                walls.append(vidprep(src, root / f"d{number}-{workers}", *options))
+        on_dask.append(walls[0] / walls[1])
     print("\nspeed-up of two workers over one, 48 clips of 4 s")
     told("xargs -P2 ffmpeg -threads 1", theirs)
     told("vidprep --jobs 2", ours, f"{statistics.median(ours) / statistics.median(theirs):.3f} of xargs's")
@@ -96,29 +108,24 @@ def speedup(root: Path) -> None:
 
 
 def clusters(root: Path) -> None:
-    src, few = copies(root / "src", source_clip(), 600, 1), copies(root / "few", source_clip(), 4, 1)
-    ratios: dict[str, list[float]] = {"dask": [], "ray": []}
-    fixed: dict[str, list[float]] = {"local": [], "dask": [], "ray": []}
-    with ExitStack() as stack:
-        (root / "dask").mkdir()
-        address, _ = stack.enter_context(dask(root / "dask", 2))
-        short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")))
-        head = stack.enter_context(ray_head(short, cpus=2))
-        there = {"dask": ("--scheduler", address), "ray": ("--address", head)}
-        for backend, options in there.items():  # their children start once, before the clock
-            vidprep(few, root / f"w-{backend}", "--backend", backend, *options)
-        for number in range(ROUNDS):
-            fixed["local"].append(vidprep(few, root / f"lf{number}", "--jobs", 2))
-            local = vidprep(src, root / f"l{number}", "--jobs", 2)
-            for backend, options in there.items():
-                fixed[backend].append(vidprep(few, root / f"{backend}f{number}", "--backend", backend, *options))
-                wall = vidprep(src, root / f"{backend}{number}", "--backend", backend, *options)
-                ratios[backend].append(wall / local)
-    print("\nwall time over that of two local workers, 600 clips of 1 s, connecting included")
-    for backend, found in ratios.items():
-        told(backend, found)
-    walls = ", ".join(f"{backend} {statistics.median(found):.1f} s" for backend, found in fixed.items())
-    print(f"four clips take: {walls}")
+    src, few = copies(root / "src", source_clip(), 300, 1), copies(root / "few", source_clip(), 4, 1)
+    names = "dask", "dask without examples/dask.yaml", "ray"
+    walls: dict[str, list[float]] = {name: [] for name in names}
+    fixed: dict[str, list[float]] = {name: [] for name in ("local", *names)}
+    for number in range(ROUNDS):
+        local = vidprep(src, root / f"l{number}", "--jobs", 2)
+        fixed["local"].append(vidprep(few, root / f"lf{number}", "--jobs", 2))
+        for at, name in enumerate(names):
+            with cluster(name) as options:
+                vidprep(few, root / f"w{number}-{at}", *options)  # its children start, before the clock
+                fixed[name].append(vidprep(few, root / f"f{number}-{at}", *options))
+                walls[name].append(vidprep(src, root / f"c{number}-{at}", *options) / local)
+    print(
+        "\nwall time over that of two local workers, 300 clips of 1 s, connecting and all processes of the cluster included"
+    )
+    for name, found in walls.items():
+        told(name, found)
+    print("four clips take: " + ", ".join(f"{name} {statistics.median(found):.1f} s" for name, found in fixed.items()))
 
 
 def split(root: Path) -> None:
@@ -186,11 +193,9 @@ def model(root: Path) -> None:
     overhead = (2 * seconds - working) / count
     manifest = (root / "dst" / "manifest.parquet").stat().st_size / count
     parent = _parent_seconds(src, root / "again") / count
-    with ExitStack() as stack:
-        (root / "dask").mkdir()
-        address, _ = stack.enter_context(dask(root / "dask", 2))
+    with cluster("dask") as options:
         events = root / "events"
-        vidprep(src, root / "on-dask", "--backend", "dask", "--scheduler", address, "--events", events)
+        vidprep(src, root / "on-dask", *options, "--events", events)
         finished = [json.loads(line)["time"] for line in events.read_text().splitlines() if '"finished"' in line]
         rate = (len(finished) - 1) / (finished[-1] - finished[0])
     total = MILLIONS * 1_000_000
