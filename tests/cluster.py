@@ -133,9 +133,15 @@ PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8
 
 
 @contextmanager
-def dask(folder: Path, workers: int, env: dict[str, str] | None = None) -> Iterator[tuple[str, list[int]]]:
-    """A scheduler and workers over TCP, each a command of its own: the address, and the workers' process numbers."""
+def dask(
+    folder: Path, workers: int, env: dict[str, str] | None = None, *, config: Path | None = None
+) -> Iterator[tuple[str, list[int]]]:
+    """A scheduler and workers over TCP, each a command of its own: the address, and the workers' process numbers.
+
+    env: of the workers. config: dask's, of all.
+    """
     needs_modules(("distributed",), "pip install '.[dask]'")
+    configured = {} if config is None else {"DASK_CONFIG": str(config)}
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     with ExitStack() as stack:
@@ -149,7 +155,7 @@ def dask(folder: Path, workers: int, env: dict[str, str] | None = None) -> Itera
             str(port),
             "--no-dashboard",
         ]
-        stack.enter_context(daemon(program, folder / "scheduler.log", env))
+        stack.enter_context(daemon(program, folder / "scheduler.log", os.environ | configured))
         started = []
         for number in range(workers):
             program = [
@@ -165,7 +171,11 @@ def dask(folder: Path, workers: int, env: dict[str, str] | None = None) -> Itera
             ]
             started.append(
                 stack.enter_context(
-                    daemon([*program, "--local-directory", str(folder)], folder / f"worker{number}.log", env)
+                    daemon(
+                        [*program, "--local-directory", str(folder)],
+                        folder / f"worker{number}.log",
+                        (env or os.environ) | configured,
+                    )
                 ).pid
             )
         from distributed import Client

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
+from itertools import islice
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +35,7 @@ BACKENDS = ("local", "dask", "ray")
 TRIES = 3
 READY_SECONDS, QUEUE_SECONDS = 15, 3600
 POLL_SECONDS, WIDTH_SECONDS = 0.5, 1.0
+GROUP_PER_WORKER = 2
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
 
 
@@ -68,13 +70,12 @@ class ClusterWorkers(Workers[Job, Made]):
         suspects: deque[Job] = deque()  # each runs once more, with no other on the cluster: so only a killer fails
         alone = False
         while not self._killed.is_set():
-            room = self.width() * 2 - len(self._flying)
-            while room > 0 and not self.stopping and (job := next(left, None)) is not None:
-                self._flying[self.submit(_with_absolute_paths(job))] = job
-                room -= 1
+            group = self.width() * GROUP_PER_WORKER
+            if len(self._flying) <= group and not self.stopping:
+                self._send(list(islice(left, group)))
             if not self._flying and suspects and not self.stopping:
-                job, alone = suspects.popleft(), True
-                self._flying[self.submit(_with_absolute_paths(job))] = job
+                alone = True
+                self._send([suspects.popleft()])
             if not self._flying:
                 break
             for future in self.ended():
@@ -89,6 +90,9 @@ class ClusterWorkers(Workers[Job, Made]):
             yield job, None
         self._flying.clear()
         self.settle()
+
+    def _send(self, jobs: list[Job]) -> None:
+        self._flying.update(zip(self.submit([_with_absolute_paths(job) for job in jobs]), jobs, strict=True))
 
     def _row(self, future: Any, job: Job) -> Made | None:
         try:
@@ -108,7 +112,7 @@ class ClusterWorkers(Workers[Job, Made]):
         """Videos that the cluster can work on at once now."""
 
     @abstractmethod
-    def submit(self, job: Job) -> Any: ...
+    def submit(self, jobs: list[Job]) -> list[Any]: ...
 
     @abstractmethod
     def ended(self) -> list[Any]:
@@ -158,10 +162,13 @@ class DaskWorkers(ClusterWorkers):
             self._ask_again = time.monotonic() + WIDTH_SECONDS
         return self._width
 
-    def submit(self, job: Job) -> Any:
-        future = self._client.submit(work, job, version_here(), key=f"{self._prefix}-{uuid.uuid4().hex}", pure=False)
-        future.add_done_callback(self._ended.put)
-        return future
+    def submit(self, jobs: list[Job]) -> list[Any]:
+        """Together: a message of one costs the scheduler as much as one of several."""
+        keys = [f"{self._prefix}-{uuid.uuid4().hex}" for _ in jobs]
+        futures: list[Any] = self._client.map(work, jobs, version_there=version_here(), key=keys, pure=False)
+        for future in futures:
+            future.add_done_callback(self._ended.put)
+        return futures
 
     def ended(self) -> list[Any]:
         try:
@@ -218,8 +225,8 @@ class RayWorkers(ClusterWorkers):
     def width(self) -> int:
         return int(self._ray.cluster_resources().get("CPU", 1)) or 1
 
-    def submit(self, job: Job) -> Any:
-        return self._work.remote(job, version_here())
+    def submit(self, jobs: list[Job]) -> list[Any]:
+        return [self._work.remote(job, version_here()) for job in jobs]
 
     def ended(self) -> list[Any]:
         done, _ = self._ray.wait(list(self._flying), num_returns=1, timeout=POLL_SECONDS)

@@ -4,9 +4,9 @@
 
 Prints the README's two tables: median ms for a sequence, warm / cold, and times the frames a second of raw files, warm.
 
-The action clips of ../shared/media (BENCH_SRC=folder names others) at 15 frames a second and 240 lines: H.264 at GOP 5 and 16, VP9,
-HEVC and AV1 at GOP 16, burst, tensor, and folders of .jpg and .png; then again H.264 against those raw files that are 720p and
-1080p. What is given after WORK goes to `vidprep bench`.
+The action clips of ../shared/media (BENCH_SRC=folder names others) at 15 frames a second and 240 lines: H.264, HEVC,
+VP9 and AV1 at GOP 5 and 16, burst, tensor, and folders of .jpg and .png; then again H.264 against those raw files that are 720p
+and 1080p. What is given after WORK goes to `vidprep bench`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ ACTION = (
     "kinetics_arm_wrestling_340x256_28fps.mp4", "gulpio_matchbox_256x144_vp8.webm", "bunny_1280x720_25fps_h264_aac.mp4",
     "concert_1080p50_h264_pcm.mov", "bunny_1080p_60fps_vp8.webm", "gopro_848x480_gpmf.mp4",
 )  # fmt: skip
-ENCODED = {
-    "h264-gop5": ("h264", 5), "h264-gop16": ("h264", 16), "vp9-gop16": ("vp9", 16), "hevc-gop16": ("hevc", 16),
-    "av1-gop16": ("av1", 16),
-}  # fmt: skip
+ENCODED = {f"{codec}-gop{gop}": (codec, gop) for codec in ("h264", "hevc", "vp9", "av1") for gop in (5, 16)}
 SHAPE = ["--fps", "15", "--short-side", "240", "--quiet"]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -21,17 +22,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from bench import ENVIRONMENT, ROUNDS, by_size, clips, timed
 
+from vidprep.formats.manifest import read_rows, write_rows
 from vidprep.transcode.ffmpeg_run import find_ffmpeg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.cluster import dask, ray_head  # after the path is known
 
-LEAN = ENVIRONMENT | {"DASK_CONFIG": str(Path(__file__).resolve().parents[2] / "examples" / "dask.yaml")}
+LEAN = Path(__file__).resolve().parents[2] / "examples" / "dask.yaml"
 OPTIONS = ("--gop", "16", "--preset", "medium", "--crf", "20", "--tune", "psnr", "--quiet")
 MILLIONS = 10
 
@@ -83,7 +87,7 @@ def cluster(name: str, workers: int = 2) -> Iterator[tuple[str, ...]]:
             with ray_head(Path(folder), cpus=workers) as head:
                 yield "--backend", "ray", "--address", head
         else:
-            with dask(Path(folder), workers, LEAN if name == "dask" else None) as (address, _):
+            with dask(Path(folder), workers, config=LEAN if name == "dask" else None) as (address, _):
                 yield "--backend", "dask", "--scheduler", address
 
 
@@ -172,45 +176,56 @@ def model(root: Path) -> None:
     """What is left of a run when the work on the videos is taken out, and what that allows."""
     count = 3000
     src = copies(root / "src", source_clip(), count, 0.12)
-    command = [
-        sys.executable,
-        "-m",
-        "vidprep.transcode",
-        "transcode",
-        str(src),
-        str(root / "dst"),
-        *OPTIONS,
-        "--jobs",
-        "2",
-        "--json",
-    ]
-    before = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
-    wall = time.perf_counter() - before
+    command = [sys.executable, "-m", "vidprep.transcode", "transcode", str(src), str(root / "dst"), *OPTIONS]
+    done = subprocess.run(
+        [*command, "--jobs", "2", "--json"], capture_output=True, text=True, check=True, env=ENVIRONMENT
+    )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    working = sum(line["encode_seconds"] for line in lines[:-1])
     seconds = lines[-1]["summary"]["seconds"]
-    overhead = (2 * seconds - working) / count
-    manifest = (root / "dst" / "manifest.parquet").stat().st_size / count
+    overhead = (2 * seconds - sum(line["encode_seconds"] for line in lines[:-1])) / count
     parent = _parent_seconds(src, root / "again") / count
     with cluster("dask") as options:
-        events = root / "events"
-        vidprep(src, root / "on-dask", *options, "--events", events)
-        finished = [json.loads(line)["time"] for line in events.read_text().splitlines() if '"finished"' in line]
-        rate = (len(finished) - 1) / (finished[-1] - finished[0])
-    total = MILLIONS * 1_000_000
-    print(f"\nmodel, from {count} clips of 3 frames in {wall:.0f} s")
+        before = _scheduler_seconds(options[-1])
+        vidprep(src, root / "on-dask", *options)
+        scheduler = (_scheduler_seconds(options[-1]) - before) / count
+    videos = MILLIONS * 1_000_000
+    print(f"\nmodel, from {count} clips of 3 frames in {seconds:.0f} s")
     print(
-        f"each video costs a worker {1000 * overhead:.1f} ms beside the work on it, and the parent {1000 * parent:.1f} ms of CPU"
+        f"each video costs a worker {1000 * overhead:.1f} ms beside the work on it, the parent {1000 * parent:.1f} ms of CPU"
     )
+    print(f"on dask, the scheduler {1000 * scheduler:.1f} ms of CPU")
+    print(f"at {MILLIONS} million clips of 10 s: manifest {videos * _row_bytes(root) / 1e9:.1f} GB,")
+    print(f"  parent {videos * parent / 3600:.1f} CPU hours; where a video takes a core 2 s,")
     print(
-        f"dask carried {rate:.0f} videos a second to two workers here, {2 * rate:.0f} messages (a task there, a row back)"
+        f"  one parent keeps up with {2 / parent:.0f} cores: {1 / parent:.0f} videos and {2 / parent:.0f} messages a second,"
     )
-    print(
-        f"at {MILLIONS} million videos: manifest {total * manifest / 1e9:.1f} GB, parent {total * parent / 3600:.1f} CPU hours,"
-    )
-    print(f"  one parent keeps up with {1 / parent:.0f} videos a second: {2 / parent:.0f} cores at 2 s a video;")
+    print(f"  and a dask scheduler with {2 / scheduler:.0f} cores: {1 / scheduler:.0f} videos a second;")
     print("  beyond that --shard: tasks share nothing but the destination, and each has a parent of its own")
+
+
+def _row_bytes(root: Path) -> float:
+    """Of a manifest whose rows have names, numbers and checksums of their own, as of clips of 10 s from 30 fps to 15."""
+    (row,) = islice(read_rows(root / "dst"), 1)
+    dice, rows = random.Random(0), []
+    for number in range(100_000):
+        name = f"{dice.randbytes(8).hex()}_{number % 97:06d}"
+        doubles = {"psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim", "encode_seconds", "cpu_seconds"}
+        rows.append(replace(
+            row, id=name, file_name=f"{name}.mp4", source=f"/data/raw/{name}.mp4", sha256=dice.randbytes(32).hex(),
+            source_size_bytes=dice.randrange(10**6, 10**7), source_mtime_ns=dice.randrange(10**18, 2 * 10**18),
+            size_bytes=dice.randrange(10**5, 10**6), worst_frame=dice.randrange(150), num_frames=150,
+            keyframes=[*range(0, 150, 16)], source_frames=[*range(0, 300, 2)], **{each: dice.random() for each in doubles},
+        ))  # fmt: skip
+    write_rows(root / "rows.parquet", None, rows)
+    return (root / "rows.parquet").stat().st_size / len(rows)
+
+
+def _scheduler_seconds(address: str) -> float:
+    """CPU time of a dask scheduler."""
+    from distributed import Client
+
+    with Client(address, set_as_default=False) as client:
+        return float(client.run_on_scheduler(time.process_time))
 
 
 def _parent_seconds(src: Path, dst: Path) -> float:
