@@ -9,8 +9,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, DiskFullError
 from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.job import Job, Made, discard
-from vidprep.transcode.pieces import MadePiece, misfit
+from vidprep.transcode.task import Job, Made, MadePiece, discard, misfit
 
 FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__, DiskFullError.__name__}
 

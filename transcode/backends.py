@@ -28,7 +28,7 @@ from typing import Any, Self
 from vidprep.formats.errors import BackendError, CrashedError, MissingError
 from vidprep.formats.remote import is_url
 from vidprep.transcode.isolate import Child, Interrupted, found_no_room, make
-from vidprep.transcode.job import Job, Made, fail, new_row
+from vidprep.transcode.task import Job, Made, fail, new_row
 from vidprep.transcode.workers import Workers
 
 BACKENDS = ("local", "dask", "ray")

@@ -14,6 +14,7 @@ from vidprep.formats.files import replacing
 from vidprep.transcode.figures import for_json
 from vidprep.transcode.page import (
     COLOURS,
+    LOG,
     Chart,
     Column,
     Page,
@@ -97,7 +98,7 @@ def _summary(told: dict[str, Any]) -> Section:
             Tile(
                 f"{best['frames_per_second']:,.0f}",
                 "frames a second, the most",
-                f"{best['loader']} on {place_name(best)}",
+                f"{best['loader']}, {best['access']}, {best['cache']}, on {place_name(best)}",
             )
         )
     faster = [row for row in rows if row["speed_up"]]
@@ -155,7 +156,7 @@ def _rates(rows: Sequence[Row]) -> Chart:
             "y": [mine[store]["frames_per_second"] if store in mine else None for store in stores],
             "marker": {"color": COLOURS[number % len(COLOURS)]},
         })  # fmt: skip
-    style = layout("", "frames a second", barmode="group", yaxis={"type": "log"}, legend=BESIDE)
+    style = layout("", "frames a second", barmode="group", yaxis=LOG, legend=BESIDE)
     return Chart({"data": bars, "layout": style}, "Frames a second of all workers together. The scale is logarithmic.")
 
 
@@ -228,7 +229,7 @@ def _series(rows: Sequence[Row]) -> Chart:
                 "symbol": ["x" if n in late else "circle" for n in range(row["batches"])],
             },
         })  # fmt: skip
-    style = layout("batch", "ms from batch to batch", yaxis={"type": "log"}, legend=BESIDE)
+    style = layout("batch", "ms from batch to batch", yaxis=LOG, legend=BESIDE)
     caption = "Time from one batch to the next, the step included. A cross took more than three times the median."
     return Chart({"data": traces, "layout": style}, caption)
 

@@ -163,7 +163,6 @@ def _run(
             sources, units=place.part.of(sources.units), problems=sources.problems if place.part.index == 0 else ()
         )
         progress.say(f"part {place.part.index} of {place.part.count}: {len(sources.units)} videos")
-    made_by = encoder_version(settings, ffmpeg)
     jobs = given["jobs"] or default_jobs()
     has_to_search = settings.target is not None and not settings.target.per_video
     if has_to_search and not given["overwrite"] and (value := place.value_found_for(settings.target)) is not None:
@@ -172,7 +171,7 @@ def _run(
 
     def planned() -> Plan:
         return plan(
-            sources, settings, place, ffmpeg=ffmpeg, encoder_version=made_by,
+            sources, settings, place, ffmpeg=ffmpeg, encoder_version=encoder_version(settings, ffmpeg),
             overwrite=given["overwrite"], skip_failed=given["skip_failed"],
         )  # fmt: skip
 
@@ -181,6 +180,8 @@ def _run(
         return
     local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
     with place.hold(), workers_of(given["backend"], _address(given), local, progress.say) as workers:
+        if settings.split_seconds is not None:
+            workers.start_children()  # the pieces come from one of them; before this process needs a decoder itself
         recovered = place.recover()
         if has_to_search:
             value = _shared_value(
@@ -198,10 +199,9 @@ def _run(
             progress.say(f"{recovered} finished outputs of a stopped run were given their names")
         if todo.other_versions:
             progress.say(
-                f"{todo.other_versions} outputs were made by another version than {made_by}; they stay (--overwrite makes them anew)"
+                f"{todo.other_versions} outputs were made by another version than {encoder_version(settings, ffmpeg)}; "
+                "they stay (--overwrite makes them anew)"
             )
-        if settings.split_seconds is not None:
-            workers.start_children()  # the pieces come from one of them
         progress.start(todo, str(where), given["backend"])
         summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job)
     progress.finish(summary)
@@ -276,7 +276,7 @@ def _settings(given: dict[str, Any], value: float | None, option: str, **more: A
 
 def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
     """The ffmpeg of the second engine, checked for the encoder; nothing for the first."""
-    from vidprep.transcode.ffmpeg_run import find_ffmpeg, has_encoder
+    from vidprep.transcode.ffmpeg_program import find_ffmpeg, has_encoder
 
     if settings.engine != "ffmpeg":
         if asked:

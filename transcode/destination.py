@@ -21,15 +21,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files import replacing, sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
 from vidprep.transcode.parts import Part, parts_in
 from vidprep.transcode.settings import RunSettings, Target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HOUSE = ".vidprep"
 STATE_COLUMNS = [

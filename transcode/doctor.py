@@ -19,7 +19,7 @@ from vidprep.formats.errors import VidprepError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import DEFAULT_ENCODER, ENCODERS, EncoderOptions
 from vidprep.formats.video_writer import VideoWriter
-from vidprep.transcode.ffmpeg_run import ffmpeg_version, find_ffmpeg, has_encoder
+from vidprep.transcode.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.quality import Verifier, check_decoder, check_file
 
 TRIAL = OutputFormat(FrameSize(128, 96), "yuv420p", Colour(1, 1, 1), Fraction(1, 25), Fraction(25), Fraction(25))

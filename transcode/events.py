@@ -31,9 +31,9 @@ from vidprep.transcode.text import printable
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import ManifestRow
-    from vidprep.transcode.job import Job
     from vidprep.transcode.plan import Plan
     from vidprep.transcode.run import Summary
+    from vidprep.transcode.task import Job
 
 PROGRESS_SECONDS = 2.0
 RECENT_SECONDS = 60.0

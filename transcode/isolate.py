@@ -28,7 +28,7 @@ import pebble
 from vidprep.formats.errors import CrashedError, DeadlineError, DiskFullError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import is_url
-from vidprep.transcode.job import Job, Made, discard, fail, new_row, run_job
+from vidprep.transcode.task import Job, Made, discard, fail, new_row
 
 OPEN_SECONDS = 120
 LEAST_SECONDS = 300
@@ -208,6 +208,8 @@ _claimed_here: Any = None
 
 
 def _run_in_child(job: Job) -> Made:
+    from vidprep.transcode.job import run_job
+
     return run_job(job, _tell_length)
 
 
@@ -226,3 +228,4 @@ def _start_child(parent: int, claimed: Any) -> None:
             os._exit(1)
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("500")
+    import vidprep.transcode.job  # noqa: F401 (before the first video, and not in the parent, which needs no decoder)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import (
     DamagedError,
-    DiskFullError,
     GateError,
     LimitError,
     PictureError,
@@ -27,7 +25,6 @@ from vidprep.formats.errors import (
     VerifyError,
     VidprepError,
 )
-from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video import Source
@@ -38,74 +35,18 @@ from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
-from vidprep.transcode.pieces import MadePiece, Piece, facts_of, pieces_of
+from vidprep.transcode.pieces import facts_of, pieces_of
 from vidprep.transcode.quality import Measured
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.task import Job, Made, MadePiece, Piece, discard, fail, new_row
 from vidprep.transcode.versions import encoder_version
 
 if TYPE_CHECKING:
     from vidprep.transcode.burst import StoredFrames
 
 MAX_NOMINAL_RATE = Fraction(240)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
-
-    upload: URL that a proven output goes to. best: where an output waits that reaches a target, while a coarser one is
-    tried. piece: only that is to be made. pieces: they are to be joined. not_split: why it is not split after all.
-    """
-
-    unit: Unit
-    settings: RunSettings
-    file_name: str
-    partial: str
-    attempt: int = 1
-    ffmpeg: str = "ffmpeg"
-    upload: str | None = None
-    piece: Piece | None = None
-    pieces: tuple[MadePiece, ...] = ()
-    not_split: str | None = None
-
-    @property
-    def best(self) -> str:
-        return f"{self.partial}.best"
-
-
-def new_row(job: Job) -> ManifestRow:
-    """A row that knows what was asked, and nothing yet of what came out."""
-    unit = job.unit
-    row = ManifestRow(
-        id=unit.id,
-        file_name=job.file_name,
-        source=unit.path,
-        start_seconds=unit.start_seconds,
-        end_seconds=unit.end_seconds,
-        attempts=job.attempt,
-        source_size_bytes=unit.size_bytes,
-        source_mtime_ns=unit.mtime_ns,
-        settings_digest=job.settings.digest,
-        engine=job.settings.engine,
-        pixel_format=job.settings.pixel_format,
-        labels=dict(unit.labels),
-    )
-    frames, encoder = job.settings.frames, job.settings.encoder.resolved
-    if frames is None:
-        row.encoder, row.crf, row.preset = encoder.encoder, encoder.crf, encoder.preset
-        row.codec, row.container = encoder.codec, encoder.container
-    elif frames.is_coded:
-        row.encoder, row.codec, row.container = "simplejpeg", "jpeg", frames.store
-        row.jpeg_quality, row.subsampling = frames.quality, frames.subsampling
-    else:
-        row.codec, row.container = "rawvideo", frames.store
-    return row
-
-
-# What comes of a job: the row of a video, a piece of one, or the pieces that it is to be made in.
-Made = ManifestRow | MadePiece | tuple[Piece, ...]
 
 
 def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> Made:
@@ -136,28 +77,6 @@ def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> 
     row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in job.pieces)
     row.cpu_seconds = _cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.pieces)
     return row
-
-
-def discard(job: Job) -> None:
-    """Remove what a job has written so far, and pieces that it was to join."""
-    for path in (job.partial, job.best, *(made.path for made in job.pieces)):
-        Path(path).unlink(missing_ok=True)
-
-
-def fail(row: ManifestRow, error: Exception) -> None:
-    """Write a failure into its row: stage, class and message; a bug of ours with the place where it happened."""
-    if is_disk_full(error) and not isinstance(error, DiskFullError):
-        error = DiskFullError(f"no room left on the device or under the file size limit for {row.file_name}")
-    elif isinstance(error, MemoryError):
-        error = ReadError("ran out of memory; allow fewer --jobs, or lower --max-pixels", stage="memory")
-    row.status = "failed"
-    row.error = type(error).__name__
-    if isinstance(error, VidprepError):
-        row.stage, row.message = error.stage, error.message
-    else:
-        where = traceback.extract_tb(error.__traceback__)[-3:]
-        trail = " < ".join(f"{Path(step.filename).name}:{step.lineno} {step.name}" for step in reversed(where))
-        row.stage, row.message = "run", f"{error} ({trail})"
 
 
 def _cpu_seconds() -> float:

@@ -16,9 +16,10 @@ from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.video import READ_OPTIONS, file_url
 from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.audio import AudioTrack
-from vidprep.transcode.pieces import MadePiece, measured_of
+from vidprep.transcode.pieces import measured_of
 from vidprep.transcode.quality import Measured, check_file
 from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.task import MadePiece
 
 
 def join(

@@ -207,6 +207,10 @@ def decimals(count: int, unit: str = "") -> Callable[[Any], str]:
     return show
 
 
+_TICKS = [digit * 10.0**power for power in range(-6, 13) for digit in (1, 2, 5)]
+LOG = {"type": "log", "tickvals": _TICKS, "ticktext": [f"{tick:,.15g}" for tick in _TICKS]}  # plotly writes 2 for 200
+
+
 def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
     """Axes with titles; colours of text and grid are the page's."""
     axes = {"xaxis": {"title": {"text": x}, "zeroline": False}, "yaxis": {"title": {"text": y}, "zeroline": False}}

@@ -9,69 +9,19 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import islice, pairwise
+from itertools import pairwise
 
-from vidprep.formats.model import OutputFormat, round_half_away
-from vidprep.formats.video import Entry, Source
-from vidprep.transcode.frames import OutputFrame, SourceFacts, is_vfr
+from vidprep.formats.model import round_half_away
+from vidprep.formats.video import Source
+from vidprep.transcode.frames import SourceFacts, is_vfr
 from vidprep.transcode.metrics import QualitySums
-from vidprep.transcode.picture import Picture
 from vidprep.transcode.quality import Measured, peak_of
 from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.task import MadePiece, Piece
 
 USUAL_RATE = Fraction(25)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
-
-    num_frames: None to the end. source_index: of the source frame that it shows first, counted from the first frame shown.
-    start_seconds: when the source frame is shown that it is made from. keyframe: tick of one before that, None where decoding
-    begins at the beginning; origin_pts: what its ticks count from. opening_index, opening_ticks: of the first source frame of the whole.
-    """
-
-    index: int
-    first: int
-    first_pts: int
-    num_frames: int | None
-    source_index: int
-    start_seconds: Fraction
-    keyframe: int | None
-    origin_pts: int
-    opening_index: int
-    opening_ticks: int
-
-    def entry(self, source: Source) -> Entry | None:
-        """Where decoding begins; None where the start says it. Raises ReadError."""
-        return source.jump_to(self.keyframe, self.origin_pts, self.source_index) if self.keyframe is not None else None
-
-    def own(self, frames: Iterable[OutputFrame]) -> Iterator[OutputFrame]:
-        """As many of these frames as it has, at times of its own from 0."""
-        for frame in islice(frames, self.num_frames):
-            frame.pts -= self.first_pts
-            yield frame
-
-
-@dataclass(frozen=True, slots=True)
-class MadePiece:
-    """A piece that was encoded and proven. path: where it stands. source_state: size and time of change of the source."""
-
-    piece: Piece
-    path: str
-    measured: Measured
-    source_indexes: list[int]
-    source_state: tuple[int, int]
-    facts: SourceFacts
-    output: OutputFormat
-    picture: Picture
-    num_changes: int
-    damage: list[str]
-    seconds: float
-    cpu_seconds: float
 
 
 def pieces_of(
@@ -142,26 +92,6 @@ def _piece_frames(seconds: float, rate: Fraction, gop: int) -> int:
     """
     step = max(2, gop)
     return math.ceil(Fraction(repr(seconds)) * rate / step) * step
-
-
-def misfit(made: Sequence[MadePiece]) -> str | None:
-    """Why these pieces are not what the whole would be, or None."""
-    first = made[0]
-    for each in made:
-        name = f"piece {each.piece.index + 1} of {len(made)}"
-        facts = each.facts
-        if each.damage:
-            return f"{name} is damaged"
-        if facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or facts.stamps_nudged:
-            return f"{name} has timestamps that are missing, doubled or run backwards"
-        if each.num_changes or each.output != first.output or each.picture != first.picture:
-            return f"the picture changes in {name}"
-        if each.source_state != first.source_state:
-            return f"the source changed before {name}"
-        due = each.piece.num_frames
-        if due not in (None, each.measured.num_frames) or each.source_indexes[0] != each.piece.source_index:
-            return f"{name} holds other frames than its packets told"
-    return None
 
 
 def facts_of(made: Sequence[MadePiece], time_base: Fraction) -> SourceFacts:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.destination import Destination, KnownUnit
-from vidprep.transcode.job import Job, fail, new_row
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import SourceList, Unit
+from vidprep.transcode.task import Job, fail, new_row
 
 
 @dataclass(frozen=True, slots=True)

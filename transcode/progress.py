@@ -9,10 +9,10 @@ import click
 
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.events import Events
-from vidprep.transcode.job import Job
 from vidprep.transcode.plan import Plan
 from vidprep.transcode.run import Summary
 from vidprep.transcode.sources import SourceList
+from vidprep.transcode.task import Job
 from vidprep.transcode.text import megabytes, printable
 
 

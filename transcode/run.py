@@ -14,8 +14,8 @@ from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow, import_writer
 from vidprep.transcode.agenda import Agenda
 from vidprep.transcode.destination import Destination
-from vidprep.transcode.job import Job, Made, discard, fail
 from vidprep.transcode.plan import Plan
+from vidprep.transcode.task import Job, Made, discard, fail
 from vidprep.transcode.workers import Workers, stopped_by_signals
 
 GRACE_SECONDS = 10.0

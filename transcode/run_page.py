@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from vidprep.transcode.figures import Destination, Doubles, kind_of, numbers
 from vidprep.transcode.page import (
     COLOURS,
+    LOG,
     Chart,
     Column,
     Section,
@@ -194,7 +195,7 @@ def _size_chart(names: list[str], destinations: list[Destination]) -> Chart:
         caption += (
             f" Drawn: the {WORST_POINTS} of the lowest PSNR-Y and a random sample; {left_out:,} videos are left out."
         )
-    style = layout("kB per frame", "PSNR-Y, dB", xaxis={"type": "log"}, showlegend=len(names) > 1)
+    style = layout("kB per frame", "PSNR-Y, dB", xaxis=LOG, showlegend=len(names) > 1)
     return Chart({"data": traces, "layout": style}, caption)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from vidprep.formats.errors import DiskFullError, ReadError, StorageError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder, is_url
-from vidprep.transcode.job import Job, Made, discard, fail, new_row
+from vidprep.transcode.task import Job, Made, discard, fail, new_row
 
 
 def staged(job: Job, make: Callable[[Job], Made]) -> Made:

@@ -26,13 +26,13 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.profiles import CODECS, EncoderOptions
 from vidprep.formats.store import StoredVideo
 from vidprep.transcode.figures import for_json
-from vidprep.transcode.job import Job, Made
 from vidprep.transcode.rates import on_limited_scale
 from vidprep.transcode.reading import read_times
 from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import FrameOptions, Retime, RunSettings, Scale
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of
+from vidprep.transcode.task import Job, Made
 from vidprep.transcode.trial import excerpt, run_trial
 from vidprep.transcode.workers import Workers
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from vidprep.transcode.page import (
     COLOURS,
+    LOG,
     Chart,
     Column,
     Section,
@@ -87,15 +88,13 @@ def _traces(cells: Sequence[dict[str, Any]], y: str, *, lines: bool) -> list[dic
 
 
 def _curves(cells: Sequence[dict[str, Any]], score: str, label: str) -> Chart:
-    style = layout("kB per frame", label, xaxis={"type": "log"}, legend=BESIDE)
+    style = layout("kB per frame", label, xaxis=LOG, legend=BESIDE)
     caption = f"{label.partition(',')[0]} against size. Higher and further left is better."
     return Chart({"data": _traces(cells, score, lines=True), "layout": style}, caption)
 
 
 def _reading(cells: Sequence[dict[str, Any]]) -> Chart:
-    style = layout(
-        "kB per frame", "ms for a random sequence", xaxis={"type": "log"}, yaxis={"rangemode": "tozero"}, legend=BESIDE
-    )
+    style = layout("kB per frame", "ms for a random sequence", xaxis=LOG, yaxis={"rangemode": "tozero"}, legend=BESIDE)
     caption = "Reading against size: one thread, files open and in the page cache. Lower and further left is better."
     return Chart({"data": _traces(cells, "ms_per_sequence", lines=False), "layout": style}, caption)
 
@@ -109,7 +108,7 @@ def _bars(told: dict[str, Any]) -> Chart:
         "text": [in_bytes(size) for _, size in sizes], "textposition": "auto", "hoverinfo": "y+text",
         "marker": {"color": COLOURS[0]},
     }  # fmt: skip
-    style = layout("MB", "", yaxis={"autorange": "reversed", "automargin": True}, xaxis={"type": "log"})
+    style = layout("MB", "", yaxis={"autorange": "reversed", "automargin": True}, xaxis=LOG)
     return Chart(
         {"data": [bars], "layout": style}, f"Size at {at['psnr_y_db']:g} dB; PNG has no loss. The scale is logarithmic."
     )

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
-from vidprep.transcode.job import Job, Made
 from vidprep.transcode.sample import choose
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.task import Job, Made
 from vidprep.transcode.trial import excerpt, run_trial
 from vidprep.transcode.workers import Workers
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.transcode.destination import Destination
-from vidprep.transcode.job import Job, Made
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.plan import plan
 from vidprep.transcode.run import run
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import SourceList, Unit
+from vidprep.transcode.task import Job, Made
 from vidprep.transcode.versions import encoder_version, used_versions
 from vidprep.transcode.workers import Workers
 

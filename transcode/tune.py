@@ -18,7 +18,6 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video import Source
 from vidprep.transcode.isolate import Child
-from vidprep.transcode.job import Job, Made
 from vidprep.transcode.reading import read_times
 from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import FrameOptions, Limits, RunSettings, Target
@@ -26,6 +25,7 @@ from vidprep.transcode.sources import Unit
 from vidprep.transcode.sweep import LOSSLESS, Wanted, made_units, prepare
 from vidprep.transcode.sweep_tables import MOST_DB
 from vidprep.transcode.target import MISSES_ALLOWED, PROBE_SECONDS, shared_value
+from vidprep.transcode.task import Job, Made
 from vidprep.transcode.trial import excerpt, run_trial
 from vidprep.transcode.workers import Workers
 

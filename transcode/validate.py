@@ -24,7 +24,7 @@ from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.transcode.check_store import faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination import HOUSE, settings_of
-from vidprep.transcode.ffmpeg_run import find_ffmpeg, has_filter
+from vidprep.transcode.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.isolate import LEAST_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.loaders import installed
 from vidprep.transcode.parts import parts_in

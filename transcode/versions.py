@@ -5,14 +5,14 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 
-import av
-
-from vidprep.transcode.ffmpeg_run import ffmpeg_version
+from vidprep.transcode.ffmpeg_program import ffmpeg_version
 from vidprep.transcode.settings import RunSettings
 
 
 def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
     """What the bytes of an output depend on beside its settings."""
+    import av
+
     if settings.frames is not None:
         return f"PyAV {av.__version__}, " + (
             f"simplejpeg {version('simplejpeg')}" if settings.frames.is_coded else "raw"

@@ -37,7 +37,7 @@ from av.video.frame import VideoFrame
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import CODECS, ENCODERS, EncoderOptions
 from vidprep.formats.video_writer import VideoWriter
-from vidprep.transcode.ffmpeg_run import find_ffmpeg
+from vidprep.transcode.ffmpeg_program import find_ffmpeg
 from vidprep.transcode.metrics import FrameScorer, psnr_db
 from vidprep.transcode.quality import check_decoder
 from vidprep.transcode.rates import bd_rate
@@ -50,7 +50,8 @@ QUIET = ["-v", "error", "-nostdin"]
 ENVIRONMENT = os.environ | {"SVT_LOG": "1"}
 PEAK_PROGRAM = """
 import os, sys
-from vidprep.transcode.job import Job, run_job
+from vidprep.transcode.job import run_job
+from vidprep.transcode.task import Job
 from vidprep.transcode.settings import RunSettings, Scale
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.sources import Unit

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from bench import ENVIRONMENT, ROUNDS, by_size, clips, timed
 
 from vidprep.formats.manifest import read_rows, write_rows
-from vidprep.transcode.ffmpeg_run import find_ffmpeg
+from vidprep.transcode.ffmpeg_program import find_ffmpeg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.cluster import dask, ray_head  # after the path is known

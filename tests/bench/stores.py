@@ -28,7 +28,7 @@ from bench import CORES, ENVIRONMENT, QUIET, Cost, by_size, clips, put, timed
 
 from vidprep.formats import open_store
 from vidprep.formats.frame_index import FrameIndex
-from vidprep.transcode.ffmpeg_run import find_ffmpeg
+from vidprep.transcode.ffmpeg_program import find_ffmpeg
 
 SEQUENCE = 8
 SEQUENCES = 150

@@ -20,9 +20,10 @@ import pytest
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import CONTAINERS, EncoderOptions
 from vidprep.transcode.audio import AudioTrack
-from vidprep.transcode.job import Job, run_job
+from vidprep.transcode.job import run_job
 from vidprep.transcode.settings import Retime, RunSettings
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.task import Job
 
 KINDS = [
     ("aac", "mp4"),

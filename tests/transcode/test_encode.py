@@ -23,9 +23,10 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
 from vidprep.transcode.ffmpeg_run import run_ffmpeg
-from vidprep.transcode.job import Job, run_job
+from vidprep.transcode.job import run_job
 from vidprep.transcode.settings import QualityGate, Retime, RunSettings, Scale
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.task import Job
 
 SUITED = [(codec, box.name) for box in CONTAINERS.values() for codec in box.codecs]
 IN_PROCESS = [row for row in ENCODERS.values() if row.in_process]

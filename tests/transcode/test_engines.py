@@ -16,9 +16,10 @@ from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.ffmpeg_run import build_command
-from vidprep.transcode.job import Job, _output_format, run_job
+from vidprep.transcode.job import _output_format, run_job
 from vidprep.transcode.settings import Retime, RunSettings, Scale
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.task import Job
 
 SETTINGS = {
     "as it is": RunSettings(),

@@ -16,9 +16,10 @@ import pytest
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.job import Job, run_job
+from vidprep.transcode.job import run_job
 from vidprep.transcode.settings import RunSettings, Scale
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.task import Job
 
 FINE = EncoderOptions(crf=10)
 # What each source means, told to ffmpeg in so many words: matrix, range.

@@ -95,7 +95,7 @@ from pathlib import Path
 import imageio_ffmpeg
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.job import run_job
-from vidprep.transcode.job import Job
+from vidprep.transcode.task import Job
 from vidprep.transcode.settings import RunSettings, Scale
 from vidprep.transcode.sources import Unit
 source, folder, codec, engine, count, warm = sys.argv[1:]

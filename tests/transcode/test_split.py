@@ -28,10 +28,10 @@ from tests.helpers import (
 )
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.job import Job, run_job
-from vidprep.transcode.pieces import Piece
+from vidprep.transcode.job import run_job
 from vidprep.transcode.settings import Retime, RunSettings, parse_rate
 from vidprep.transcode.sources import Unit
+from vidprep.transcode.task import Job, Piece
 
 BOXES = [
     ("h264", "mp4"), ("h264", "mkv"), ("hevc", "mp4"), ("hevc", "mkv"), ("vp9", "webm"), ("vp9", "mp4"), ("av1", "mp4"), ("av1", "webm"),
