@@ -258,13 +258,19 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("store", ["burst", "webdataset"])
+@pytest.fixture(scope="module", params=["burst", "webdataset"])
+def undisturbed(request, clips, tmp_path_factory) -> tuple[str, dict[str, list[bytes]]]:
+    """The name of a format, and the frames of all clips."""
+    made = tmp_path_factory.mktemp("undisturbed") / "dst"
+    assert burst(clips, made, "--format", request.param).code == 0
+    return request.param, is_whole(made)
+
+
 @pytest.mark.parametrize(("where", "name", "at", "when"), STEPS)
 def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
-    store, where, name, at, when, clips, dst, tmp_path
+    where, name, at, when, clips, dst, tmp_path, undisturbed
 ):
-    undisturbed = tmp_path / "undisturbed"
-    assert burst(clips, undisturbed, "--format", store).code == 0
+    store, frames = undisturbed
     killer = environment(tmp_path / "hook", fault(where, name, at=at, when=when, code=KILL_ALL, only="parent"))
     assert burst(clips, dst, "--format", store, env=killer).code == -9
     journalled = (
@@ -275,7 +281,7 @@ def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
     again = burst(clips, dst, "--format", store, "--json")
     assert again.code == 0, again.err
     assert not journalled & again.rows.keys(), "a whole video was made again"
-    assert is_whole(dst) == is_whole(undisturbed)
+    assert is_whole(dst) == frames
     assert burst(clips, dst, "--format", store, "--json").summary["done_before"] == 5
 
 
