@@ -71,8 +71,8 @@ class ClusterWorkers(Workers[Job, Made]):
         alone = False
         while not self._killed.is_set():
             group = self.width() * GROUP_PER_WORKER
-            if len(self._flying) <= group and not self.stopping:
-                self._send(list(islice(left, group)))
+            if len(self._flying) <= group and not self.stopping and (jobs := list(islice(left, group))):
+                self._send(jobs)
             if not self._flying and suspects and not self.stopping:
                 alone = True
                 self._send([suspects.popleft()])

@@ -156,7 +156,7 @@ def _rates(rows: Sequence[Row]) -> Chart:
             "y": [mine[store]["frames_per_second"] if store in mine else None for store in stores],
             "marker": {"color": COLOURS[number % len(COLOURS)]},
         })  # fmt: skip
-    style = layout("", "frames a second", barmode="group", yaxis=LOG, legend=BESIDE)
+    style = layout("", "frames a second", barmode="group", xaxis={"automargin": True}, yaxis=LOG, legend=BESIDE)
     return Chart({"data": bars, "layout": style}, "Frames a second of all workers together. The scale is logarithmic.")
 
 

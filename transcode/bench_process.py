@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
 from vidprep.formats.errors import CrashedError, DeadlineError, ReadError, VidprepError
@@ -27,17 +29,18 @@ def run_together(function: Callable[[A, Ready], R], arguments: Sequence[A], seco
     seconds: how long a process may take. Raises ReadError with what was raised there, CrashedError, DeadlineError.
     """
     context = multiprocessing.get_context("spawn")
-    pairs = [context.Pipe() for _ in arguments]
-    processes = [
-        context.Process(target=_run, args=(function, argument, theirs))
-        for argument, (_, theirs) in zip(arguments, pairs, strict=True)
-    ]
+    ours: list[Connection] = []
+    started: list[SpawnProcess] = []
     deadline = time.monotonic() + START_SECONDS + seconds
     try:
-        for process, (_, theirs) in zip(processes, pairs, strict=True):
-            process.start()
-            theirs.close()
-        ours = [mine for mine, _ in pairs]
+        with _interrupt_held():
+            for argument in arguments:
+                mine, theirs = context.Pipe()
+                ours.append(mine)
+                process = context.Process(target=_run, args=(function, argument, theirs))
+                process.start()
+                started.append(process)
+                theirs.close()
         told = [_told(mine, deadline) for mine in ours]
         if any(kind == "ready" for kind, _ in told):
             for mine in ours:
@@ -45,13 +48,30 @@ def run_together(function: Callable[[A, Ready], R], arguments: Sequence[A], seco
             told = [_told(mine, deadline) for mine in ours]
         return [found for _, found in told]
     finally:
-        for mine, _ in pairs:
+        for mine in ours:
             mine.close()
-        for process in processes:
+        for process in started:
             if process.is_alive():
                 process.join(1.0)
                 process.kill()
             process.join()
+
+
+@contextlib.contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Ctrl-C goes to the whole group: processes that start here never get it, and their parent gets it at the end of the block."""
+    caught: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: caught.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the tracker, a process too, unblocks it
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if caught:
+        raise KeyboardInterrupt
 
 
 def _told(mine: Connection, deadline: float) -> tuple[str, Any]:
@@ -67,7 +87,6 @@ def _told(mine: Connection, deadline: float) -> tuple[str, Any]:
 
 
 def _run(function: Callable[[A, Ready], R], argument: A, parent: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group, and the parent ends its children
     os.environ |= ONE_THREAD
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)  # the libraries of others talk there

@@ -12,7 +12,7 @@ import click
 
 from vidprep.formats.errors import DestinationError, MissingError
 from vidprep.transcode.bench_patterns import PATTERNS
-from vidprep.transcode.options import Command, Finite
+from vidprep.transcode.options import BriefCommand, Finite
 from vidprep.transcode.text import megabytes, printable
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ HEADER = (
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=BriefCommand)
 @click.argument("stores", metavar="STORE…", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--loader", "loaders", multiple=True, metavar="NAME", help="Only these. Default: all that are installed.")
 @click.option(

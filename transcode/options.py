@@ -50,6 +50,8 @@ def _options(*options: Option) -> Option:
 class Command(click.Command):
     """Turns our own errors and the file system's into one line on stderr and exit code 2: what stops a run before it starts is usage."""
 
+    interrupted = "interrupted; run the same command again to go on"
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -62,8 +64,14 @@ class Command(click.Command):
             click.echo(f"vidprep: {error}", err=True)
             ctx.exit(USAGE_ERROR)
         except KeyboardInterrupt:
-            click.echo("vidprep: interrupted", err=True)
+            click.echo(f"vidprep: {self.interrupted}", err=True)
             ctx.exit(INTERRUPTED)
+
+
+class BriefCommand(Command):
+    """Writes all or nothing, at its end."""
+
+    interrupted = "interrupted; nothing was written"
 
 
 class Finite(click.FloatRange):

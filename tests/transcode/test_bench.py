@@ -7,6 +7,8 @@ import json
 import math
 import os
 import random
+import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tests.helpers import Ran, environment, make_clips, transcode
+from tests.helpers import Ran, command, environment, make_clips, no_processes_left, transcode
 from vidprep.transcode import loaders
 from vidprep.transcode.bench import Wanted, add_speed_ups, survey
 from vidprep.transcode.bench_agree import Answer, Question, agrees
@@ -427,3 +429,18 @@ def test_overhead_and_stragglers_follow_from_the_series():
 def test_the_advice_is_the_least_that_is_good_enough():
     tried = [Tried(1, 8, 50.0), Tried(2, 4, 90.0), Tried(2, 8, 96.0), Tried(2, 16, 100.0), Tried(4, 4, 99.0)]
     assert advised(tried) == Tried(2, 8, 96.0)
+
+
+def test_ctrl_c_ends_it_and_leaves_neither_process_nor_file(stores, tmp_path):
+    group = subprocess.Popen(
+        command(stores / "h264", "--loader", "vidprep", "--seconds", 60, "--out", tmp_path / "page", verb="bench"),
+        env=environment() | {"PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert group.stdout is not None
+    assert group.stdout.readline().startswith("store ")
+    os.killpg(group.pid, signal.SIGINT)
+    _, err = group.communicate(timeout=20)
+    assert group.returncode == 130
+    assert "vidprep: interrupted; nothing was written" in err and "Traceback" not in err
+    assert not list((tmp_path / "page").iterdir())
+    no_processes_left(group.pid, seconds=5)

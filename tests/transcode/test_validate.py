@@ -315,7 +315,7 @@ def test_ctrl_c_ends_it_soon_and_leaves_no_process(made, tmp_path):
     os.killpg(group.pid, signal.SIGINT)
     _, err = group.communicate(timeout=20)
     assert group.returncode == 130
-    assert "vidprep: interrupted" in err
+    assert "run the same command again" in err
     no_processes_left(group.pid, seconds=2)
     assert "1 of the units by the check that was interrupted" in validate(folder).err
 
