@@ -73,7 +73,7 @@ def partial_stem(unit_id: str) -> str:
 def on_poison(code: str) -> str:
     """In the child that gets poison.mp4, before it begins."""
     return fault(
-        "vidprep.transcode.isolate", "run_job", at=-1, code=f"if 'poison' in args[0].unit.path: {code}", only="child"
+        "vidprep.transcode.job", "run_job", at=-1, code=f"if 'poison' in args[0].unit.path: {code}", only="child"
     )
 
 
@@ -301,7 +301,7 @@ def test_f5_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb
 
 
 def test_f5_children_die_with_a_parent_that_is_killed_alone(clips: Path, dst: Path, tmp_path: Path) -> None:
-    slow = fault("vidprep.transcode.isolate", "run_job", code="time.sleep(60)", only="child")
+    slow = fault("vidprep.transcode.job", "run_job", code="time.sleep(60)", only="child")
     process = start(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", slow))
     wait_for_children(process.pid)
     process.kill()
@@ -345,7 +345,7 @@ def test_f33_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
         body = "import time; time.sleep(1.5); os.execv(REAL, [REAL, *sys.argv[1:]])"
         extra = ["--engine", "ffmpeg", "--ffmpeg", str(fake_ffmpeg(tmp_path, body))]
     else:
-        faults = [fault("vidprep.transcode.isolate", "run_job", at=-1, code="time.sleep(1.5)", only="child")]
+        faults = [fault("vidprep.transcode.job", "run_job", at=-1, code="time.sleep(1.5)", only="child")]
     process = start(clips, dst, "--jobs", 2, *extra, env=environment(tmp_path / "hook", *faults))
     wait_for_children(process.pid)
     os.killpg(process.pid, number) if whom == "group" else process.send_signal(number)
@@ -366,7 +366,7 @@ def test_f33_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
 def test_f33_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_flight(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], how: str
 ) -> None:
-    stuck = fault("vidprep.transcode.isolate", "run_job", at=-1, code="time.sleep(60)", only="child")
+    stuck = fault("vidprep.transcode.job", "run_job", at=-1, code="time.sleep(60)", only="child")
     short = fault(
         "vidprep.transcode.run", "run", code="sys.modules['vidprep.transcode.run'].GRACE_SECONDS = 1.0", only="parent"
     )
