@@ -181,8 +181,8 @@ def _to_json(value: Any) -> Any:
 
 
 def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
-    """The row of one JSON object. Raises KeyError when id, file_name or source is missing, ValueError for a file_name that
-    leads out of the destination.
+    """The row of one JSON object. Raises ValueError when id, file_name or source is no string, and for a file_name that leads
+    out of the destination; TypeError for a value of another kind than its column's.
     """
     known = {name: values[name] for name in COLUMN_NAMES if name in values}
     for name in _DOUBLES & known.keys():
@@ -198,7 +198,8 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
             bare = name.removeprefix("label_")
             labels[bare if bare in COLUMNS else name] = value
     for required in ("id", "file_name", "source"):
-        known[required]
+        if not isinstance(known.get(required), str):
+            raise ValueError(f"a row without {required}")
     if re.search(OUTSIDE, known["file_name"]):
         raise ValueError(OUTSIDE_MESSAGE % known["file_name"])
     return ManifestRow(**known, labels=labels)
@@ -237,7 +238,7 @@ class Journal:
                     return
                 try:
                     yield row_from_dict(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                except (ValueError, TypeError, AttributeError) as error:
                     raise ManifestError(
                         f"line {number} is no row ({error}); move the file away to begin again without its rows",
                         path=self.path,
@@ -364,7 +365,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             if stated is not None and stated != _columns_checksum(file.schema_arrow):
                 raise ValueError("the names of its columns are damaged")
             yield file
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise ManifestError(
             f"cannot be read ({error}); move it away: its outputs are then made again", path=path
         ) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -243,8 +244,17 @@ def test_a_cleared_journal_is_gone_and_can_be_cleared_again(tmp_path):
 
 
 def test_a_row_without_what_names_it_is_refused():
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="a row without source"):
         row_from_dict({"id": "a", "file_name": "a.mp4"})
+
+
+@pytest.mark.parametrize(("name", "value"), [("file_name", None), ("id", None), ("psnr_y_db", [1.0])])
+def test_a_manifest_whose_row_is_no_row_says_where_it_is(name, value, tmp_path):
+    values = {"id": ["a"], "file_name": ["a.mp4"], "source": ["/src/a.mkv"], "status": ["ok"]} | {name: [value]}
+    pq.write_table(pa.table(values), tmp_path / MANIFEST_NAME, write_page_checksum=True)
+    with pytest.raises(ManifestError, match="cannot be read") as raised:
+        list(read_rows(tmp_path))
+    assert raised.value.path == str(tmp_path / MANIFEST_NAME)
 
 
 @pytest.mark.parametrize("name", ["../a.mp4", "/etc/passwd", "x/../../a.mp4", "x/.."])

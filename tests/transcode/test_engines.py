@@ -99,7 +99,7 @@ def test_both_engines_cut_the_same_frames(name, kind, media, pipeline, cli, tmp_
 def test_both_engines_give_the_same_frames_of_real_clips(real_clip, kind, pipeline, cli, tmp_path):
     if real_clip.name in SLOW_TO_TONE_MAP and kind == "as it is":
         pytest.skip("tone mapping is compared at one size")
-    settings, end = SETTINGS[kind], Fraction(1, 4) if real_clip.name in SLOW_TO_TONE_MAP else Fraction(1)
+    settings, end = SETTINGS[kind], Fraction(1)
     ours = pipeline(real_clip, settings, end=end)
     if ours.facts.stamps_sorted:
         pytest.skip("timestamps out of order have a test of their own")
