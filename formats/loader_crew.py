@@ -86,8 +86,9 @@ class Crew:
             pass_fds=fds, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         theirs.close()
-        threading.Thread(target=_listen, args=(worker, process, ours, line, self.inbox), daemon=True).start()
-        threading.Thread(target=_pass_on, args=(line, ours), daemon=True).start()
+        speaker = threading.Thread(target=_pass_on, args=(line, ours), daemon=True)
+        speaker.start()
+        threading.Thread(target=_listen, args=(worker, process, ours, line, speaker, self.inbox), daemon=True).start()
         line.put(self._dataset)
 
     def close(self) -> None:
@@ -106,15 +107,20 @@ class _Reply:
         self.inbox.put((self.worker, message))
 
 
-def _listen(worker: int, process: subprocess.Popen[bytes], connection: Connection, line: Line, inbox: Inbox) -> None:
-    """Always reading, so that no worker ever waits for the loader to listen."""
+def _listen(
+    worker: int, process: subprocess.Popen[bytes], connection: Connection, line: Line, speaker: threading.Thread, inbox: Inbox
+) -> None:  # fmt: skip
+    """Always reading, so that no worker ever waits for the loader to listen. The connection is closed when the speaker has
+    ended: its descriptor is then another's, the next worker's perhaps, who would be told what was meant for the last.
+    """
     with connection:
         while True:
             try:
                 inbox.put((worker, connection.recv()))
             except (EOFError, OSError):
                 break
-    line.put(None)
+        line.put(None)
+        speaker.join()
     inbox.put((worker, Gone(process.wait())))
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import psutil
 import pytest
 
 from tests.helpers import open_files, with_peers
-from vidprep.formats import PrefetchLoader, VideoDataset, open_store
+from vidprep.formats import PrefetchLoader, VideoDataset, loader_crew, open_store
 from vidprep.formats.errors import CrashedError, SettingsError, StoreError
 from vidprep.formats.files import memory_bytes
 from vidprep.formats.frame_cache import FrameCache
@@ -377,6 +378,32 @@ class AbsentStore(VideoStore):
 
     def __setstate__(self, state):
         raise RuntimeError("no such thing here")
+
+
+def test_what_was_meant_for_a_killed_worker_reaches_no_other(store_of, monkeypatch):
+    closed_early = []
+
+    class Slow(Connection):
+        """Between asking for the descriptor and writing to it another thread runs."""
+
+        def _send(self, buf, write=os.write):
+            descriptor = self.fileno()
+            time.sleep(0.01)
+            closed_early.append(self.closed or self.fileno() != descriptor)
+            if not closed_early[-1]:
+                super()._send(buf, write)
+
+    def pipe():
+        ours, theirs = Pipe()
+        return Slow(os.dup(ours.fileno())), theirs
+
+    monkeypatch.setattr(loader_crew, "Pipe", pipe)
+    with PrefetchLoader(VideoDataset(store_of("h264"), 4), 2) as loader:
+        for number, _ in enumerate(loader):
+            if number % 5 == 1 and (alive := children()):
+                random.Random(number).choice(alive).kill()
+    assert len(closed_early) > 20
+    assert not any(closed_early)
 
 
 def test_a_sequence_that_kills_its_worker_fails_alone(store_of):
