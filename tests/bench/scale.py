@@ -3,11 +3,13 @@
     python tests/bench/scale.py [speedup] [clusters] [split] [model]      all four when none is named
 
 speedup   wall time with one worker over wall time with two: `xargs -P ffmpeg -threads 1`, vidprep, vidprep on dask.
-clusters  wall time of a run of one-second clips with two workers on dask and on ray, over the same with local ones.
+clusters  wall time of a run of one-second clips with two workers on dask and on ray, over the same with local ones, which
+          run before and after it.
 split     the speed-up of one long video in pieces, and what the pieces cost in PSNR and bytes.
 model     per-video constants measured here, and what they come to at ten million videos.
 
-Rounds alternate; medians. Clusters are started before the clock, and are gone while others are measured. BENCH_SRC=folder names the clips, BENCH_ROUNDS the rounds.
+Rounds alternate; medians. Clusters are started before the clock, and are gone or stopped while others are measured.
+BENCH_SRC=folder names the clips, BENCH_ROUNDS the rounds.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 from bench import ENVIRONMENT, ROUNDS, by_size, clips, timed
 
@@ -111,25 +114,42 @@ def speedup(root: Path) -> None:
     told("vidprep on dask", on_dask, f"{statistics.median(on_dask) / statistics.median(theirs):.3f} of xargs's")
 
 
+@contextmanager
+def stopped() -> Iterator[None]:
+    """The processes of clusters get no CPU time meanwhile."""
+    found = psutil.Process().children(recursive=True)
+    for process in found:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in found:
+            process.resume()
+
+
 def clusters(root: Path) -> None:
     src, few = copies(root / "src", source_clip(), 300, 1), copies(root / "few", source_clip(), 4, 1)
     names = "dask", "dask without examples/dask.yaml", "ray"
+    local = "--jobs", "2"
     walls: dict[str, list[float]] = {name: [] for name in names}
-    fixed: dict[str, list[float]] = {name: [] for name in ("local", *names)}
+    rest: dict[str, list[float]] = {name: [] for name in names}
     for number in range(ROUNDS):
-        local = vidprep(src, root / f"l{number}", "--jobs", 2)
-        fixed["local"].append(vidprep(few, root / f"lf{number}", "--jobs", 2))
         for at, name in enumerate(names):
+            here = root / f"{number}-{at}"
+            here.mkdir()
             with cluster(name) as options:
-                vidprep(few, root / f"w{number}-{at}", *options)  # its children start, before the clock
-                fixed[name].append(vidprep(few, root / f"f{number}-{at}", *options))
-                walls[name].append(vidprep(src, root / f"c{number}-{at}", *options) / local)
-    print(
-        "\nwall time over that of two local workers, 300 clips of 1 s, connecting and all processes of the cluster included"
-    )
+                vidprep(few, here / "warm", *options)  # its children start, before the clock
+                started = vidprep(few, here / "few", *options)
+                with stopped():
+                    before, start = vidprep(src, here / "before", *local), vidprep(few, here / "local-few", *local)
+                wall = vidprep(src, here / "all", *options)
+                with stopped():
+                    after = vidprep(src, here / "after", *local)
+            walls[name].append(wall / ((before + after) / 2))
+            rest[name].append((wall - started) / ((before + after) / 2 - start))
+    print("\nwall time over that of two local workers, 300 clips of 1 s, all processes of the cluster included")
     for name, found in walls.items():
-        told(name, found)
-    print("four clips take: " + ", ".join(f"{name} {statistics.median(found):.1f} s" for name, found in fixed.items()))
+        told(name, found, f"without the time of 4 clips, which is connecting: {statistics.median(rest[name]):.3f}")
 
 
 def split(root: Path) -> None:
