@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -336,11 +337,25 @@ def _rows_of(path: Path) -> Iterator[ManifestRow]:
 
 
 def import_writer() -> None:
-    """What writing a manifest imports: 0.4 s where pandas is installed, which pyarrow looks for with its first array."""
+    """What writing a manifest imports, and not pandas: pyarrow looks for it with its first array, which takes 0.4 s."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    pa.array([0])
+    finder: Any = _NoPandas
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NoPandas:
+    """A finder of modules to which it is not installed. pyarrow asks again when a table is to be a data frame."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
 
 
 def label_fields(destination: Path) -> pa.Schema:

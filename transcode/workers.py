@@ -102,7 +102,8 @@ class Workers(Generic[T, R]):
 
     def __exit__(self, *error: Any) -> None:
         for child in self._children:
-            child.close()
+            child.stop()
+        list(self._threads.map(Child.close, self._children))  # at once: each takes a tenth of a second
         self._threads.shutdown()
 
 
