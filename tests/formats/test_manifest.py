@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +275,21 @@ def test_dots_in_a_name_are_no_harm(name, tmp_path):
     write_rows(tmp_path / MANIFEST_NAME, None, [ManifestRow(id="a", file_name=name, source="/src/a.mkv")])
     assert [row.file_name for row in read_rows(tmp_path)] == [name]
     assert read_table(tmp_path, ["file_name"]).to_pylist() == [{"file_name": name}]
+
+
+IMPORTS = """
+import sys
+from vidprep.formats.manifest import import_writer
+import_writer()
+import pyarrow as pa
+table = pa.table({"a": ["x", None]})
+assert "pandas" not in sys.modules
+import pandas
+assert table.to_pandas()["a"][0] == "x"
+assert pa.array(pandas.Series([1.0, float("nan")])).null_count == 1
+"""
+
+
+def test_writing_a_manifest_imports_no_pandas_and_leaves_it_to_others():
+    pytest.importorskip("pandas")
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True)
