@@ -177,20 +177,30 @@ def _content_crc32(content: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(plain, sort_keys=True).encode())
 
 
+def _plain(path: Path) -> Path:
+    """Raises OSError for what is no plain file: a named pipe would be waited for."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is no plain file")
+    return path
+
+
 def read_about(folder: Path, kind: str) -> dict[str, Any]:
     """The json of a store, its checksum and version checked. Raises StoreError."""
     path = folder / f"{kind}.json"
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = json.loads(_plain(path).read_bytes())
         sound = content["crc32"] == _content_crc32(content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"cannot be read ({error}); make the store again, or restore the file", path=path) from error
     if not sound:
         raise StoreError("is damaged: its checksum does not hold; restore the file", path=path)
-    if content["version"] != VERSION or content["format"] != kind:
-        raise StoreError(
-            f"is {content['format']} version {content['version']}; this vidprep reads {kind} {VERSION}", path=path
-        )
+    format_, version, shards = (content.get(name) for name in ("format", "version", "shards"))
+    if version != VERSION or format_ != kind:
+        raise StoreError(f"is {format_} version {version}; this vidprep reads {kind} {VERSION}", path=path)
+    if not isinstance(shards, dict) or not all(isinstance(size, int) for size in shards.values()):
+        raise StoreError("says nothing of its shards and how long they are; make the store again", path=path)
+    if outside := [name for name in shards if Path(name).name != name]:
+        raise StoreError(f"{outside[0]!r} is a shard outside of the folder, which is not read", path=path)
     return content
 
 
@@ -201,12 +211,12 @@ class FrameIndex:
         self.path = folder / INDEX_NAME
         self.about = read_about(folder, kind)
         try:
-            self._source = pa.OSFile(str(self.path))
+            self._source = pa.OSFile(str(_plain(self.path)))
             begin, footer_crc32 = _footer(self._source, self.path)
             found = self._source.size(), footer_crc32
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=self.path) from error
-        if found != (self.about["index_size_bytes"], self.about["index_footer_crc32"]):
+        if found != (self.about.get("index_size_bytes"), self.about.get("index_footer_crc32")):
             raise StoreError(
                 f"is damaged, or not of the same run as {kind}.json; run the same command again, or restore both",
                 path=self.path,
@@ -222,8 +232,10 @@ class FrameIndex:
             raise StoreError(
                 f"{kind}.json has no {error}: an older vidprep made it; run the same command again", path=self.path
             ) from error
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
             raise StoreError(f"is damaged: {error}", path=self.path) from error
+        if missing := set(COLUMNS.names).difference(self._file.schema_arrow.names):
+            raise StoreError(f"has no {', '.join(sorted(missing))}; make the store again", path=self.path)
         self._is_sound = bytearray(len(groups))
         columns = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
         taken = {_label_column(name): name for name in TAKEN}
@@ -262,6 +274,8 @@ class FrameIndex:
                 f"{id_}: {len(offsets)} offsets, {len(sizes)} sizes, {len(crc32)} checksums", path=self.path
             )
         shard, width, height = (row[name][0].as_py() for name in ("shard", "width", "height"))
+        if shard not in self.about["shards"] or not (width and height and min(width, height) > 0):
+            raise StoreError(f"{id_}: its frames are said to be {width}x{height} in shard {shard}", path=self.path)
         return FramePlaces(shard, width, height, offsets, sizes, crc32)
 
     def times(self, id_: str) -> FrameTimes:
@@ -272,6 +286,10 @@ class FrameIndex:
         names = ["pts", "time_base_num", "time_base_den", "frame_rate_num", "frame_rate_den"]
         row = self._row(id_, names)
         base_num, base_den, rate_num, rate_den = (row[name][0].as_py() for name in names[1:])
+        if not base_num or not base_den or (rate_num and not rate_den):
+            raise StoreError(
+                f"{id_}: its times are said to be {base_num}/{base_den}, {rate_num}/{rate_den} a second", path=self.path
+            )
         return _values(row, "pts"), Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
 
     def labels(self, id_: str) -> dict[str, Any]:

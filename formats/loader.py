@@ -165,6 +165,8 @@ class PrefetchLoader:
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise SettingsError(f"the state was saved with {name} {state.get(name)}, this loader has {value}")
+        if (self._sampler is None or hasattr(self._sampler, "__len__")) and given > len(self):
+            raise SettingsError(f"the state was saved after {given} batches, an epoch of this loader has {len(self)}")
         self._stop()
         self._epoch, self._batches_given = epoch, given
 

@@ -60,6 +60,8 @@ class _Lines:
     """The file or pipe. Raises SettingsError."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise SettingsError(f"events is {path!r}; give the path of a file or named pipe")
         self._path = os.fspath(path)
         self._loader = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000}"
         try:

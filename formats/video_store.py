@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import av
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 from av.codec.hwaccel import HWAccel
 from av.error import FFmpegError as AvError
 from av.packet import Packet
@@ -31,7 +32,7 @@ from vidprep.formats.video import READ_OPTIONS, file_url
 
 NEEDED = [
     "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
-    "time_base_num", "time_base_den",
+    "time_base_num", "time_base_den", "container",
 ]  # fmt: skip
 
 
@@ -54,11 +55,34 @@ class VideoStore(FrameStore):
             raise StoreError("has no manifest.parquet", path=self.path)
         if missing := [name for name in NEEDED if name not in table.column_names]:
             raise StoreError(f"its manifest has no {', '.join(missing)}; make it again", path=self.path)
+        if in_shards := {*table["container"].to_pylist()}.intersection(("burst", "tensor", "gulp", "webdataset")):
+            raise StoreError(
+                f"the index of its {' and '.join(in_shards)} store is not there; restore it, or run the same command again",
+                path=self.path,
+            )
         good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
         self._table = table.filter(good).combine_chunks()
         self._label_names = labels
+        self._check_values()
         self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
         self._readers = Handles(self._open, VideoReader.close)
+
+    def _check_values(self) -> None:
+        """Raises StoreError for rows that no run has written."""
+        for name in ("id", "file_name", "width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den"):
+            if self._table[name].null_count:
+                raise StoreError(f"its manifest has a video without {name}; make it again", path=self.path)
+        for name in ("width", "height", "num_frames", "time_base_num", "time_base_den"):
+            if len(self._table) and (least := pc.min(self._table[name]).as_py()) < 1:
+                raise StoreError(f"its manifest has a video whose {name} is {least}; make it again", path=self.path)
+        rates = (pc.fill_null(self._table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
+        has_rate = pc.and_(*(pc.greater(part, 0) for part in rates))
+        if pc.any(pc.and_not(pc.is_null(self._table["pts"]), has_rate)).as_py():
+            raise StoreError(
+                "its manifest has a video with neither a frame rate nor times; make it again", path=self.path
+            )
+        if len(set(self._table["id"].to_pylist())) < len(self._table):
+            raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_hardware": self._hardware}
@@ -90,7 +114,7 @@ class VideoStore(FrameStore):
                 "time_base_den", "keyframes",
             )
         )  # fmt: skip
-        rate = Fraction(rate_num, rate_den) if rate_num else None
+        rate = Fraction(rate_num, rate_den) if rate_num and rate_den else None
         return VideoFacts(count, height, width, rate, pts, Fraction(base_num, base_den), keyframes)
 
     def file(self, id_: str) -> Path:

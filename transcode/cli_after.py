@@ -11,7 +11,7 @@ import click
 from vidprep.formats.errors import MissingError
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
-from vidprep.transcode.options import Command, Place
+from vidprep.transcode.options import Command, Place, Viewer
 from vidprep.transcode.text import printable
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
@@ -124,7 +124,7 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
     click.echo(written.html)
 
 
-@click.command(cls=Command)
+@click.command(cls=Viewer)
 @click.argument("paths", metavar="FILE…", type=click.Path(path_type=Path, dir_okay=False), nargs=-1, required=True)
 @click.option("--once", is_flag=True, help="Show what there is now, and end.")
 def monitor(paths: tuple[Path, ...], once: bool) -> None:

@@ -4,6 +4,7 @@ DST/.vidprep/lock           held by a running process; the kernel frees it when 
 DST/.vidprep/run.json       the settings that its outputs were made with
 DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
 DST/.vidprep/partial/       outputs on their way; empty between runs
+DST/.vidprep/merged.json    parts that `vidprep merge` has joined so far
 
 A part of an array run has a lock, a journal and partial files of its own (parts.py) and shares the rest.
 """
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HOUSE = ".vidprep"
+MERGED_NAME = "merged.json"
 STATE_COLUMNS = [
     "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
     "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes",
@@ -103,6 +105,8 @@ class Destination:
                     f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
                     path=self.shown,
                 )
+            if not self.part and not merging:  # it does what any part has left
+                (self.shared / MERGED_NAME).unlink(missing_ok=True)
             yield
 
     def _open_lock(self, house: Path, locks: ExitStack) -> int:

@@ -149,27 +149,28 @@ class RunState:
         self.last = when = float(told["time"])
         event = told["event"]
         if event == "begun":
-            self.began, self.destination = when, told["destination"]
-            self.total, self.total_bytes = told["total"], told["total_bytes"]
+            self.began, self.destination = when, str(told["destination"])
+            self.total, self.total_bytes = int(told["total"]), int(told["total_bytes"])
         elif event == "started":
-            self.flying[told["id"]] = Video(told["id"], when)
+            self.flying[str(told["id"])] = Video(str(told["id"]), when)
         elif event in ("finished", "failed"):
-            video = self.flying.pop(told["id"], Video(told["id"], when))
-            video.seconds, video.message = told["seconds"] or 0.0, told.get("message")
-            frames, size = told.get("num_frames") or 0, told["bytes"] or 0
+            seconds, message = float(told["seconds"] or 0.0), str(told.get("message") or "")
+            frames, size, made = (int(told.get(name) or 0) for name in ("num_frames", "bytes", "size_bytes"))
+            video = self.flying.pop(str(told["id"]), Video(str(told["id"]), when))
+            video.seconds, video.message = seconds, message
             self.done += 1
             self.frames += frames
             self.bytes_done += size
-            self.bytes_made += told.get("size_bytes") or 0
+            self.bytes_made += made
             self.recent = [each for each in self.recent if each[0] > when - RECENT_SECONDS] + [(when, frames, size)]
             self.slowest = sorted([*self.slowest, video], key=lambda video: -(video.seconds or 0.0))[:5]
             if event == "failed":
                 self.failed += 1
                 self.failures = [*self.failures, video][-5:]
         elif event == "progress":
-            self.memory_bytes = told["memory_bytes"]
+            self.memory_bytes = int(told["memory_bytes"])
         elif event == "ended":
-            self.exit_code = told["exit_code"]
+            self.exit_code = int(told["exit_code"])
 
     def rates(self) -> tuple[float, float, float]:
         """Videos, frames and source bytes a second, of the last minute."""

@@ -16,6 +16,7 @@ from vidprep.transcode.text import megabytes, printable
 HISTORY = 60
 BARS = " ▁▂▃▄▅▆▇█"
 SILENT_SECONDS = 30.0
+COUNTS = ("epoch", "batch", "hits", "frames", "ready", "places", "cache_bytes", "memory_bytes")
 
 
 @dataclass(slots=True)
@@ -32,25 +33,26 @@ class LoaderState:
     memory_bytes: int = 0
     last: float = 0.0
     closed: bool = False
-    history: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    history: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
     def take(self, told: dict[str, Any]) -> None:
         self.last = float(told["time"])
         if told["event"] == "closed":
             self.closed = True
         elif told["event"] == "batch":
-            self.epoch, self.batch = told["epoch"], told["batch"]
+            counts = {name: int(told[name]) for name in COUNTS}
+            self.epoch, self.batch = counts["epoch"], counts["batch"]
+            self.history.append(counts | {name: float(told[name]) for name in ("time", "wait_ms", "decode_ms")})
             self.batches += 1
-            self.hits += told["hits"]
-            self.frames += told["frames"]
-            self.cache_bytes, self.memory_bytes = told["cache_bytes"], told["memory_bytes"]
-            self.history.append(told)
+            self.hits += counts["hits"]
+            self.frames += counts["frames"]
+            self.cache_bytes, self.memory_bytes = counts["cache_bytes"], counts["memory_bytes"]
 
     def rate(self) -> float:
         """Batches a second, of the newest ones."""
         if len(self.history) < 2:
             return 0.0
-        seconds = float(self.history[-1]["time"] - self.history[0]["time"])
+        seconds = self.history[-1]["time"] - self.history[0]["time"]
         return (len(self.history) - 1) / seconds if seconds > 0 else 0.0
 
 
@@ -66,13 +68,13 @@ def view(state: LoaderState) -> Group:
         parts.append("closed")
     elif silent > SILENT_SECONDS:
         parts.append(f"nothing heard for {silent:.0f} s")
-    waits = [float(each["wait_ms"]) for each in state.history]
+    waits = [each["wait_ms"] for each in state.history]
     lines = [
         Text.assemble((printable(state.loader), "bold"), "  ", ", ".join(parts)),
         _row("wait per batch", waits, f"{_mean(waits):.1f} ms, at most {max(waits, default=0.0):.1f}"),
         _row("ready", [each["ready"] for each in state.history], f"{newest['ready']} of {newest['places']} batches"),
     ]
-    decode = [float(each["decode_ms"]) for each in state.history]
+    decode = [each["decode_ms"] for each in state.history]
     return Group(*lines, _row("decoding per batch", decode, f"{_mean(decode):.0f} ms of all workers"))
 
 
@@ -83,7 +85,7 @@ def _row(title: str, values: Sequence[float], said: str) -> Text:
 def bars(values: Sequence[float]) -> str:
     """A bar for each value, the highest full."""
     top = max(values, default=0.0) or 1.0
-    return "".join(BARS[round(value / top * (len(BARS) - 1))] for value in values)
+    return "".join(BARS[max(0, round(value / top * (len(BARS) - 1)))] for value in values)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vidprep.formats.files import replacing
 from vidprep.formats.manifest import read_rows, write_rows
-from vidprep.transcode.destination import Destination, settings_of
+from vidprep.transcode.destination import MERGED_NAME, Destination, settings_of
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.parts import Part, parts_in
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """missing: numbers of parts of which nothing is there, of the largest count that was seen."""
+    """parts: joined now. missing: numbers of parts of which nothing is there, now or before."""
 
     parts: int
     ok: int
@@ -45,6 +47,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
                 one.recover()
                 one.finish()
         write_rows(whole.manifest, None, read_rows(root))
+        known = _and_merged_before(whole.shared / MERGED_NAME, parts)
         for part in parts:
             place(part).manifest.unlink(missing_ok=True)
             shutil.rmtree(whole.shared / part.house_name, ignore_errors=True)
@@ -53,7 +56,17 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
     ok = failed = 0
     for row in read_rows(root):
         ok, failed = ok + row.ok, failed + (not row.ok)
-    count = max((part.count for part in parts), default=0)
+    count = max((part.count for part in parts or known), default=0)
     return Merged(
-        len(parts), ok, failed, tuple(sorted(set(range(count)) - {part.index for part in parts if part.count == count}))
+        len(parts), ok, failed, tuple(sorted(set(range(count)) - {part.index for part in known if part.count == count}))
     )
+
+
+def _and_merged_before(path: Path, parts: Sequence[Part]) -> set[Part]:
+    """These parts, and those of earlier merges, which leave nothing else of them; kept for the next."""
+    before = json.loads(path.read_bytes()) if path.exists() else []
+    known = {Part(*each) for each in before} | set(parts)
+    if known:
+        with replacing(path) as file:
+            file.write(json.dumps(sorted((part.index, part.count) for part in known)).encode())
+    return known

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,6 +26,7 @@ EVERY_SECONDS = 0.5
 READ_BYTES = 1 << 20
 SILENT_SECONDS = 30.0
 SHOWN_RUNS, SHOWN_VIDEOS = 20, 8
+LARGEST = 1e18
 
 
 class Tail:
@@ -75,18 +77,30 @@ class Seen:
         """Lines that are no events, such as the torn last one of a killed run, are passed over."""
         for line in lines:
             try:
-                told = json.loads(line)
+                told = _scalars(json.loads(line))
                 if "loader" in told:
-                    self.loaders.setdefault(told["loader"], LoaderState(told["loader"])).take(told)
+                    name = str(told["loader"])
+                    self.loaders.setdefault(name, LoaderState(name)).take(told)
                 else:
-                    self.runs.setdefault(told["run"], RunState(told["run"])).take(told)
-            except (ValueError, KeyError, TypeError):
+                    name = str(told["run"])
+                    self.runs.setdefault(name, RunState(name)).take(told)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
 
     @property
     def is_over(self) -> bool:
         runs = all(run.exit_code is not None for run in self.runs.values())
         return bool(self.runs or self.loaders) and runs and all(loader.closed for loader in self.loaders.values())
+
+
+def _scalars(told: dict[str, Any]) -> dict[str, Any]:
+    """An event, whose values are texts and numbers. Raises ValueError for others, and for numbers that nothing is counted to."""
+    for value in told.values():
+        if not isinstance(value, str | int | float | None) or (
+            isinstance(value, int | float) and not abs(value) < LARGEST
+        ):
+            raise ValueError(f"{value!r} is no value of an event")
+    return told
 
 
 def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:

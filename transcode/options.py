@@ -68,6 +68,12 @@ class Command(click.Command):
             ctx.exit(INTERRUPTED)
 
 
+class Viewer(Command):
+    """Shows something until it is stopped."""
+
+    interrupted = "no longer shown"
+
+
 class BriefCommand(Command):
     """Writes all or nothing, at its end."""
 

@@ -60,12 +60,15 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
     """`3/64`, or `auto`: what Slurm's array says. Raises SettingsError."""
     if text == "auto":
         try:
-            first, last, step = (int(environment.get(f"SLURM_ARRAY_TASK_{name}", default)) for name, default in _SLURM)
+            last = int(environment["SLURM_ARRAY_TASK_MAX"])
+            first, step = (int(environment.get(f"SLURM_ARRAY_TASK_{name}", default)) for name, default in _SLURM)
             index = (int(environment["SLURM_ARRAY_TASK_ID"]) - first) // step
             count = (last - first) // step + 1
             if count != int(environment.get("SLURM_ARRAY_TASK_COUNT", count)):
                 raise ValueError(f"its tasks do not run from {first} to {last} by {step}")
-        except (KeyError, ValueError) as error:
+        except KeyError as error:
+            raise SettingsError(f"--shard auto: not in a Slurm array ({error.args[0]} is not set); give I/N") from None
+        except ValueError as error:
             raise SettingsError(f"--shard auto: not in an even Slurm array ({error}); give I/N") from None
     else:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
@@ -77,7 +80,7 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
     return Part(index, count)
 
 
-_SLURM = (("MIN", "0"), ("MAX", ""), ("STEP", "1"))
+_SLURM = (("MIN", "0"), ("STEP", "1"))
 
 
 def parts_in(root: Path, house: Path) -> list[Part]:

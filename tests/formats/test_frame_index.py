@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -110,6 +111,38 @@ def test_a_json_without_checksums_of_the_groups_is_refused(folder):
     about["crc32"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     path.write_text(json.dumps(about))
     with pytest.raises(StoreError, match="older vidprep"):
+        FrameIndex(folder, "burst")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"shards": {"../data-00000.bin": 1}}, "outside of the folder"),
+        ({"shards": {"/etc/passwd": 1}}, "outside of the folder"),
+        ({"shards": 5}, "nothing of its shards"),
+        ({"shards": {"data-00000.bin": "1"}}, "nothing of its shards"),
+        ({"shards": {}}, "in shard data-00000.bin"),
+        ({"version": None}, "version None"),
+        ({"format": []}, r"is \[\] version"),
+        ({"index_size_bytes": None}, "damaged, or not of the same run"),
+        ({"index_groups_crc32": 5}, "is damaged"),
+    ],
+)
+def test_a_json_with_values_that_no_run_wrote_is_refused(changes, said, folder):
+    path = folder / "burst.json"
+    about = json.loads(path.read_bytes()) | changes
+    del about["crc32"]
+    about["crc32"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    path.write_text(json.dumps(about))
+    with pytest.raises(StoreError, match=said):
+        FrameIndex(folder, "burst").places("v0007")
+
+
+@pytest.mark.parametrize("name", ["burst.json", "index.parquet"])
+def test_a_named_pipe_is_not_waited_for(name, folder):
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(StoreError, match="no plain file"):
         FrameIndex(folder, "burst")
 
 

@@ -171,8 +171,10 @@ def test_a_state_of_other_batches_is_refused(store_of):
     cropped = PrefetchLoader(VideoDataset(store_of("burst"), 4, crop=32), 4, shuffle=True, seed=3, processes=False)
     with pytest.raises(SettingsError, match=r"saved with transform .*crop=None"):
         cropped.load_state_dict(state)
-    for wrong in (None, {}, state | {"epoch": -1}, state | {"batches_given": 1.5}):
-        with pytest.raises(SettingsError, match=r"is no state of a loader|give a whole number"):
+    for wrong in (None, {}, state | {"epoch": -1}, state | {"batches_given": 1.5}, state | {"batches_given": 10**9}):
+        with pytest.raises(
+            SettingsError, match=r"is no state of a loader|give a whole number|an epoch of this loader has"
+        ):
             PrefetchLoader(dataset, 4, shuffle=True, seed=3, processes=False).load_state_dict(wrong)
     for other in ({"batch_size": 5}, {"seed": 4}, {"shuffle": False}, {"drop_last": True}):
         loader = PrefetchLoader(dataset, **({"batch_size": 4, "shuffle": True, "seed": 3, "processes": False} | other))
@@ -559,6 +561,8 @@ def test_a_pipe_that_nobody_reads_holds_up_nothing(store_of, tmp_path):
         PrefetchLoader(VideoDataset(store_of("tensor"), 4), processes=False, events="/dev/full") as loader,
     ):
         assert len(list(loader)) == len(loader)
+    with pytest.raises(SettingsError, match="events is 5; give the path"):
+        PrefetchLoader(VideoDataset(store_of("tensor"), 4), events=5)
     with pytest.raises(SettingsError, match="events cannot be written"):
         PrefetchLoader(VideoDataset(store_of("tensor"), 4), events=tmp_path / "absent" / "file")
 

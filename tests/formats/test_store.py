@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 from PIL import Image
@@ -396,6 +397,31 @@ def test_what_is_no_store_says_what_was_looked_for(tmp_path):
         open_store(tmp_path)
     with pytest.raises(StoreError, match="no folder"):
         open_store(tmp_path / "nowhere")
+
+
+def test_a_store_of_frames_without_its_index_is_no_folder_of_videos(store_of, tmp_path):
+    folder = copied(store_of("burst"), tmp_path)
+    (folder / "burst.json").unlink()
+    with pytest.raises(StoreError, match="the index of its burst store is not there"):
+        open_store(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("id", None), ("file_name", None), ("width", None), ("height", 0), ("num_frames", -1), ("keyframes", None),
+     ("time_base_den", 0), ("frame_rate_num", None), ("id", "c00")],
+)  # fmt: skip
+def test_an_encoded_store_with_values_that_no_run_wrote_is_refused(name, value, store_of, tmp_path):
+    folder = copied(store_of("h264"), tmp_path)
+    table = pq.read_table(folder / "manifest.parquet")
+    changes = {name: value} | ({"pts": None} if name == "frame_rate_num" else {})
+    for column, each in changes.items():
+        field = table.schema.field(column)
+        table = table.set_column(table.schema.get_field_index(column), field, pa.array([each] * len(table), field.type))
+    pq.write_table(table, folder / "manifest.parquet")
+    with pytest.raises(StoreError, match=r"its manifest has (a|several) video") as raised:
+        open_store(folder)
+    assert str(folder) in str(raised.value)
 
 
 # ------------------------------------------------------------------------------------------------ the index

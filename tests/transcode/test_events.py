@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -13,12 +14,13 @@ import time
 
 import psutil
 import pytest
+from rich.console import Console
 
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.files import memory_bytes
 from vidprep.transcode.events import RunState
 from vidprep.transcode.loader_view import bars
-from vidprep.transcode.monitor import Seen
+from vidprep.transcode.monitor import Seen, _view
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"
 
@@ -220,3 +222,45 @@ def test_a_run_goes_on_when_its_events_cannot_be_written(sources, tmp_path):
 def test_files_that_are_not_there_are_said(tmp_path):
     ran = monitor(tmp_path / "nope.jsonl", "--once")
     assert "is not there yet" in ran.stdout.replace("\n", "")
+
+
+EVENTS = (
+    {"event": "begun", "run": "r", "destination": "d", "total": 5, "total_bytes": 100, "done_before": 0, "backend": "local"},
+    {"event": "started", "run": "r", "id": "a", "bytes": 10},
+    {"event": "finished", "run": "r", "id": "a", "seconds": 1.0, "num_frames": 3, "bytes": 10, "size_bytes": 5},
+    {"event": "failed", "run": "r", "id": "b", "seconds": 1.0, "bytes": 3, "stage": "read", "message": "m"},
+    {"event": "progress", "run": "r", "done": 1, "failed": 0, "total": 5, "memory_bytes": 100},
+    {"event": "ended", "run": "r", "ok": 1, "failed": 0, "not_started": 0, "seconds": 4.0, "exit_code": 0},
+    {"event": "batch", "loader": "l", "epoch": 0, "batch": 0, "wait_ms": 1.0, "ready": 1, "places": 3, "decode_ms": 4.0,
+     "hits": 1, "frames": 8, "cache_bytes": 5, "memory_bytes": 9},
+)  # fmt: skip
+WRONG_VALUES = (
+    None,
+    "x",
+    "\x1b]0;title\x07\x1b[2J",
+    [],
+    {},
+    True,
+    -1,
+    -1e9,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    ["["],
+)
+
+
+@pytest.mark.parametrize("number", range(len(EVENTS)))
+def test_no_line_ends_the_monitor_or_reaches_the_terminal(number):
+    for field in ("time", *EVENTS[number]):
+        for value in WRONG_VALUES:
+            lines = [{"time": float(at), **told} for at, told in enumerate(EVENTS)]
+            lines.append(lines[number] | {field: value})
+            seen, shown = Seen(), io.StringIO()
+            seen.take([*(json.dumps(line).encode() for line in lines), b"[" * 100_000, b"\xff", b"null", b'"loader"'])
+            Console(file=shown, force_terminal=True, width=200).print(
+                _view(list(seen.runs.values()), list(seen.loaders.values()))
+            )
+            assert not re.search(r"\x1b[^\[]|\x1b\[[^m]*[A-Za-ln-z]|\x07", shown.getvalue()), (field, value)
+            assert {"r"} <= seen.runs.keys() and {"l"} <= seen.loaders.keys()
