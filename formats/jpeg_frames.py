@@ -27,7 +27,8 @@ def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int
         start, size = offsets[begin], offsets[end - 1] + sizes[end - 1] - offsets[begin]
         data = memoryview(os.pread(file, size, start))
         if len(data) != size:
-            raise StoreError(f"ends at byte {start + len(data)}; frames lie there up to byte {start + size}", path=path)
+            end_byte = os.fstat(file).st_size
+            raise StoreError(f"ends at byte {end_byte}; frames lie there up to byte {start + size}", path=path)
         found += [data[offsets[n] - start : offsets[n] - start + sizes[n]] for n in range(begin, end)]
         begin = end
     return found

@@ -27,6 +27,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from vidprep.formats.arguments import whole
 from vidprep.formats.errors import StoreError
 from vidprep.formats.kept import weak
 
@@ -244,9 +245,11 @@ def open_store(
     checksum: check the CRC-32 of every frame that is read, where the store has one. short_side: of JPEGs; they are
     decoded at the smallest eighth of their size whose shorter side is at least this. fast: JPEGs with libjpeg's fast DCT
     and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges. hardware: of encoded videos; what decodes
-    them in the place of the processor, such as "cuda". Raises StoreError.
+    them in the place of the processor, such as "cuda". Raises StoreError, SettingsError for a short_side that is none.
     """
     folder = Path(path)
+    if short_side is not None:
+        short_side = whole("short_side", short_side, 1)
     if not folder.is_dir():
         what = (
             "is a URL; fetch the store first"
@@ -280,6 +283,8 @@ def open_store(
         from vidprep.formats.video_store import VideoStore
 
         return VideoStore(folder, hardware=hardware)
+    if ".vidprep" in names:
+        raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
     raise StoreError(
         "is no store: no burst.json, tensor.json, *.gmeta, *.tar or manifest.parquet in it; make one with `vidprep transcode` or "
         "`burst`, or give VideoDataset a list of video files",

@@ -55,7 +55,9 @@ class VideoStore(FrameStore):
             raise StoreError("has no manifest.parquet", path=self.path)
         if missing := [name for name in NEEDED if name not in table.column_names]:
             raise StoreError(f"its manifest has no {', '.join(missing)}; make it again", path=self.path)
-        if in_shards := {*table["container"].to_pylist()}.intersection(("burst", "tensor", "gulp", "webdataset")):
+        if in_shards := {*pc.unique(table["container"]).to_pylist()}.intersection(
+            ("burst", "tensor", "gulp", "webdataset")
+        ):
             raise StoreError(
                 f"the index of its {' and '.join(in_shards)} store is not there; restore it, or run the same command again",
                 path=self.path,
@@ -63,8 +65,8 @@ class VideoStore(FrameStore):
         good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
         self._table = table.filter(good).combine_chunks()
         self._label_names = labels
-        self._check_values()
         self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
+        self._check_values()
         self._readers = Handles(self._open, VideoReader.close)
 
     def _check_values(self) -> None:
@@ -81,7 +83,7 @@ class VideoStore(FrameStore):
             raise StoreError(
                 "its manifest has a video with neither a frame rate nor times; make it again", path=self.path
             )
-        if len(set(self._table["id"].to_pylist())) < len(self._table):
+        if len(self._rows) < len(self._table):
             raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
 
     def __getstate__(self) -> dict[str, Any]:

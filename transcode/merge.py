@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vidprep.formats.errors import DestinationError
 from vidprep.formats.files import replacing
 from vidprep.formats.manifest import read_rows, write_rows
 from vidprep.transcode.destination import MERGED_NAME, Destination, settings_of
@@ -64,8 +65,13 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
 
 def _and_merged_before(path: Path, parts: Sequence[Part]) -> set[Part]:
     """These parts, and those of earlier merges, which leave nothing else of them; kept for the next."""
-    before = json.loads(path.read_bytes()) if path.exists() else []
-    known = {Part(*each) for each in before} | set(parts)
+    try:
+        known = {Part(*map(int, each)) for each in json.loads(path.read_bytes())} if path.exists() else set()
+    except (OSError, ValueError, TypeError) as error:
+        raise DestinationError(
+            f"cannot be read ({error}); remove it: what was joined before is then not known", path=path
+        ) from error
+    known |= set(parts)
     if known:
         with replacing(path) as file:
             file.write(json.dumps(sorted((part.index, part.count) for part in known)).encode())

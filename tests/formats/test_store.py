@@ -25,7 +25,7 @@ from PIL import Image
 from tests.formats.conftest import ENCODED, STORED, burst
 from tests.helpers import LARGE_MEDIA, make_clips, transcode
 from vidprep.formats import FrameStore, open_store
-from vidprep.formats.errors import ManifestError, StoreError
+from vidprep.formats.errors import ManifestError, SettingsError, StoreError
 from vidprep.formats.frame_index import FrameIndex, IndexedVideo, write_index
 from vidprep.formats.manifest import read_rows
 
@@ -397,6 +397,11 @@ def test_what_is_no_store_says_what_was_looked_for(tmp_path):
         open_store(tmp_path)
     with pytest.raises(StoreError, match="no folder"):
         open_store(tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match="short_side is -4"):
+        open_store(tmp_path, short_side=-4)
+    (tmp_path / ".vidprep").mkdir()
+    with pytest.raises(StoreError, match="a run is at work here, or was stopped"):
+        open_store(tmp_path)
 
 
 def test_a_store_of_frames_without_its_index_is_no_folder_of_videos(store_of, tmp_path):

@@ -264,4 +264,7 @@ def test_parts_that_were_joined_before_are_not_missed_by_a_later_merge(sources, 
     assert transcode(sources, made, *options, "--shard", "1/3").code in (0, 1)
     for _ in range(2):
         assert "nothing is there" not in merge(made).err
+    (made / ".vidprep" / "merged.json").write_text("[5]")
+    ran = merge(made)
+    assert ran.code == 2 and "merged.json: cannot be read" in ran.err
     assert rows_of(made) == rows_of(whole("h264"))
