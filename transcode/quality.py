@@ -15,7 +15,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError as AvError
 from av.packet import Packet
@@ -43,9 +42,12 @@ def frame_checksum(frame: VideoFrame) -> int:
     checksum = 0
     sample_bytes = 2 if peak_of(frame.format.name) > 255 else 1
     for plane in frame.planes:
-        held = np.frombuffer(memoryview(plane), np.uint8, plane.line_size * plane.height)
-        lines = held.reshape(plane.height, plane.line_size)[:, : plane.width * sample_bytes]
-        checksum = zlib.crc32(lines.tobytes(), checksum)
+        data, line, width = memoryview(plane), plane.line_size, plane.width * sample_bytes
+        if line == width:
+            checksum = zlib.crc32(data[: width * plane.height], checksum)
+        else:
+            for start in range(0, line * plane.height, line):
+                checksum = zlib.crc32(data[start : start + width], checksum)
     return checksum
 
 
