@@ -245,8 +245,11 @@ class FrameIndex:
         self._kept_times = kept(self._read_times, KEPT_VIDEOS)
 
     def close(self) -> None:
-        self._file.close()
-        self._source.close()
+        source = getattr(self, "_source", None)
+        if source is not None:
+            source.close()
+
+    __del__ = close  # a thread of Arrow's may hold the file for a moment after the last read
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
