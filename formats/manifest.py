@@ -281,9 +281,11 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
 
     columns: only these. only: of this one of its manifests. Raises ManifestError with the file's name when one cannot be read.
     """
+    paths = manifest_paths(destination) if only is None else [only] if only.exists() else []
+    if not paths:
+        return None
     import pyarrow as pa
 
-    paths = manifest_paths(destination) if only is None else [only] if only.exists() else []
     asked = columns if columns is None or len(paths) < 2 else list(dict.fromkeys([*columns, *RANK_COLUMNS]))
     tables = []
     for path in paths:
@@ -291,8 +293,6 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
             tables.append(file.read(columns=asked))
             if "file_name" in tables[-1].column_names:
                 _check_names(tables[-1]["file_name"])
-    if not tables:
-        return None
     table = pa.concat_tables(tables, promote_options="permissive")
     if len(tables) == 1:
         return table

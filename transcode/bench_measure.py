@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vidprep.formats.files import cpu_seconds
 from vidprep.transcode.bench_patterns import Access, Request, packets_needed, rounds
 from vidprep.transcode.bench_places import Place
 from vidprep.transcode.bench_process import Ready
@@ -61,7 +62,7 @@ def measure(cell: Cell, ready: Ready) -> Measured:
     taken: list[float] = []
     frames = packets = 0
     spent = aside = 0.0
-    cpu, io = _cpu_seconds(), _io()
+    cpu, io = cpu_seconds(), _io()
     while spent < cell.seconds or len(taken) < FEWEST_SEQUENCES:
         for request in next(asked):
             if cell.is_cold:
@@ -71,7 +72,7 @@ def measure(cell: Cell, ready: Ready) -> Measured:
             taken.append(time.perf_counter() - began)
             spent += taken[-1]
             packets += packets_needed(*request)
-    cpu, now = _cpu_seconds() - cpu - aside, _io()
+    cpu, now = cpu_seconds() - cpu - aside, _io()
     read, storage = (now[name] - io[name] if now and io else None for name in ("rchar", "read_bytes"))
     return Measured(
         taken, frames, packets, cpu, _peak_bytes(), read if reader.tells_bytes else None, storage,
@@ -96,11 +97,11 @@ def _read(reader: Reader, request: Request, access: Access) -> int:
 
 def _empty(request: Request) -> float:
     """Drop from the page cache what is about to be read. Returns the CPU seconds that it took."""
-    began = _cpu_seconds()
+    began = cpu_seconds()
     video, numbers = request
     a_file_each = len(video.files) == video.num_frames > 1
     drop_from_cache([video.files[number] for number in numbers] if a_file_each else video.files)
-    return _cpu_seconds() - began
+    return cpu_seconds() - began
 
 
 def drop_from_cache(files: Iterable[str]) -> None:
@@ -120,12 +121,6 @@ def fill_cache(files: Iterable[str]) -> None:
         with Path(file).open("rb", buffering=0) as opened:
             while opened.read(1 << 20):
                 pass
-
-
-def _cpu_seconds() -> float:
-    """Of this process, all its threads, and the programs that it ran and that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _peak_bytes() -> int:

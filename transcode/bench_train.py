@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import resource
 import statistics
 import threading
 import time
@@ -21,7 +20,7 @@ import numpy as np
 
 from vidprep.formats.dataset import VideoDataset
 from vidprep.formats.errors import VidprepError
-from vidprep.formats.files import memory_bytes
+from vidprep.formats.files import cpu_seconds, memory_bytes
 from vidprep.formats.loader import GIBIBYTE, PrefetchLoader
 from vidprep.transcode.bench import Row, Say, Wanted
 from vidprep.transcode.bench_places import Place
@@ -100,7 +99,7 @@ def train(training: Training, _ready: Ready) -> Trained:
     watch = threading.Thread(target=_watch_memory, args=(peak, over))
     watch.start()
     try:
-        cpu, began = _cpu_seconds(), time.perf_counter()
+        cpu, began = cpu_seconds(), time.perf_counter()
         batches = _epochs(dataset, training)
         batch = next(batches)
         first = time.perf_counter() - began
@@ -113,7 +112,7 @@ def train(training: Training, _ready: Ready) -> Trained:
             taken.append(now - before)
             before = now
         batches.close()
-        cpu = _cpu_seconds() - cpu
+        cpu = cpu_seconds() - cpu
     finally:
         over.set()
         watch.join()
@@ -180,12 +179,6 @@ def _pause(seconds: float) -> float:
     began = time.perf_counter()
     time.sleep(seconds)
     return time.perf_counter() - began
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of those below it that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _watch_memory(peak: list[int], over: threading.Event) -> None:

@@ -1,6 +1,6 @@
 """The command line: parse, build settings, call, print, exit code. Says nothing to stdout but what machines read.
 
-Every child process imports this module (that is how `spawn` works), so what only the parent needs is imported late.
+What not every command needs is imported late.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _run(
                 "they stay (--overwrite makes them anew)"
             )
         progress.start(todo, str(where), given["backend"])
-        summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job)
+        summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job, on_made=workers.dismiss)
     progress.finish(summary)
     sys.exit(summary.exit_code)
 

@@ -13,7 +13,7 @@ from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.frames import OutputFrame
 from vidprep.transcode.picture import Painter
-from vidprep.transcode.quality import Measured, Verifier, check_decoder, check_file
+from vidprep.transcode.quality import Measured, Verifier, check_decoder
 from vidprep.transcode.settings import RunSettings
 
 
@@ -26,7 +26,7 @@ def encode_and_measure(
     source_indexes: list[int],
     sound: AudioTrack,
 ) -> Measured:
-    """Write `partial` and prove it. source_indexes: filled with the source frame of every output frame.
+    """Write `partial`, and prove what left the encoder. source_indexes: filled with the source frame of every output frame.
 
     Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
     """
@@ -53,8 +53,6 @@ def encode_and_measure(
             settle(writer.encode(frame, item.pts))
         settle(writer.encode(None))
         sound.finish()
-        measured = verifier.finish()
+        return verifier.finish()
     finally:
         writer.close()
-    check_file(partial, measured, options.codec, output.time_base)
-    return measured

@@ -25,6 +25,7 @@ from vidprep.formats.errors import (
     VerifyError,
     VidprepError,
 )
+from vidprep.formats.files import cpu_seconds
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video import Source
@@ -36,7 +37,7 @@ from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_f
 from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.pieces import facts_of, pieces_of
-from vidprep.transcode.quality import Measured
+from vidprep.transcode.quality import Measured, check_file
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.sources import Unit
@@ -56,7 +57,7 @@ def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> 
     on_open: called with the seconds that the source's header claims, None where it claims nothing.
     """
     row = new_row(job)
-    started, cpu_started = time.perf_counter(), _cpu_seconds()
+    started, cpu_started = time.perf_counter(), cpu_seconds()
     try:
         if job.piece is not None:
             return _make_piece(job, job.piece, on_open)
@@ -75,13 +76,8 @@ def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> 
         discard(job)
         fail(row, error)
     row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in job.pieces)
-    row.cpu_seconds = _cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.pieces)
+    row.cpu_seconds = cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.pieces)
     return row
-
-
-def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], None] | None) -> None:
@@ -136,6 +132,7 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
                     measured = join(settings, partial, output, job.pieces, last, sound)
                 else:
                     measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
+            check_file(partial, measured, settings.encoder.codec, output.time_base)
             row.warnings.extend(sound.warnings)
             lost_sound = sound.damage
             row.verified_in = "same pass"
@@ -172,11 +169,13 @@ def _pieces(job: Job) -> tuple[Piece, ...] | str:
 
 
 def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] | None) -> MadePiece:
-    """Encode a piece and prove it, as the whole would be. Raises what making the whole would."""
+    """Encode a piece and prove it, as the whole would be, but for its file: that is read to join it, and what is joined is
+    held against what was measured here. Raises what making the whole would.
+    """
     unit = job.unit
     settings = replace(job.settings, encoder=replace(job.settings.encoder, container="mp4"), audio="drop")
     before = _state(unit.path)
-    started, cpu_started = time.perf_counter(), _cpu_seconds()
+    started, cpu_started = time.perf_counter(), cpu_seconds()
     facts = SourceFacts()
     indexes: list[int] = []
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
@@ -191,7 +190,7 @@ def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] 
     return MadePiece(
         piece=piece, path=job.partial, measured=measured, source_indexes=indexes, source_state=before, facts=facts,
         output=output, picture=painter.picture, num_changes=painter.num_changes, damage=damage,
-        seconds=time.perf_counter() - started, cpu_seconds=_cpu_seconds() - cpu_started,
+        seconds=time.perf_counter() - started, cpu_seconds=cpu_seconds() - cpu_started,
     )  # fmt: skip
 
 

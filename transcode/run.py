@@ -52,9 +52,10 @@ class Summary:
 
 def run(
     plan: Plan, destination: Destination, workers: Workers[Job, Made], *, on_row: Callable[[ManifestRow], object],
-    on_job: Callable[[Job], object] = lambda _job: None,
+    on_job: Callable[[Job], object] = lambda _job: None, on_made: Callable[[], object] = lambda: None,
 ) -> Summary:  # fmt: skip
-    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job.
+    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job;
+    on_made: when the workers have no more to do, before the manifest is written.
 
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
     """
@@ -92,6 +93,7 @@ def run(
                 if row.error == DiskFullError.__name__:
                     summary.disk_full = _no_room(destination, plan, summary)
                     workers.take_no_more()
+        on_made()
         summary.interrupted_by = stop.signal
     except OSError as error:
         if not is_disk_full(error):

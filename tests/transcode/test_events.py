@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from importlib.metadata import entry_points
 
 import psutil
 import pytest
@@ -160,8 +161,12 @@ def test_without_its_extra_monitor_says_what_to_install(tmp_path):
 
 
 def test_a_child_loads_nothing_that_it_does_not_need():
-    """Each worker has one; every spawn imports the command line."""
-    script = "import sys, vidprep.transcode.cli; print(*{'numpy', 'pyarrow', 'joblib', 'distributed', 'rich'} & set(sys.modules))"
+    """Each worker has one. A spawn imports what the command starts with, then what its first job needs."""
+    (command,) = entry_points(group="console_scripts", name="vidprep")
+    script = (
+        f"import sys, {command.module}, vidprep.transcode.isolate, vidprep.transcode.job; "
+        "print(*{'click', 'numpy', 'pyarrow', 'joblib', 'distributed', 'rich'} & set(sys.modules))"
+    )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == ""
 

@@ -211,7 +211,7 @@ MOMENTS = {
     "probing": fault("vidprep.transcode.job", "Source.__init__", at=2, only="child"),
     "encoding": fault("vidprep.transcode.encode", "VideoWriter.mux", at=16, only="child"),
     "closing": fault("vidprep.transcode.encode", "VideoWriter.close", at=2, only="child"),
-    "verifying": fault("vidprep.transcode.encode", "check_file", at=2, only="child"),
+    "verifying": fault("vidprep.transcode.job", "check_file", at=2, only="child"),
     "summing": fault("vidprep.transcode.describe", "sha256_of", at=2, when="after", only="child"),
     "journal, before": fault("vidprep.formats.manifest", "Journal.append", at=4, only="parent"),
     "journal, torn": fault("os", "write", at=-1, code=TORN, only="parent"),

@@ -31,6 +31,7 @@ from tests.helpers import (
 from vidprep.formats import open_store
 from vidprep.transcode.cli import main
 from vidprep.transcode.rates import LUMA_GAIN_DB, bd_rate, on_limited_scale, size_at
+from vidprep.transcode.sweep_tables import curves_of
 
 pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once
 QUICK = ("--codec", "h264,jpeg,png", "--crf", "h264=18,24,30,36", "--quality", "40,60,80,95", "--gop", 4)
@@ -234,6 +235,19 @@ def test_what_cannot_be_swept_is_said_before_anything_is_made(sources, tmp_path,
     given = ["sweep", str(sources), str(tmp_path / "out"), *arguments]
     ran = CliRunner().invoke(main, given)
     assert (ran.exit_code, said in ran.stderr, (tmp_path / "out").exists()) == (2, True, False), ran.output
+
+
+def test_a_clock_of_10_ms_does_not_end_a_sweep_of_short_clips(swept):
+    """Where a kernel counts CPU time in ticks, clips may have taken none."""
+    rows = [dict(row) | {"cpu_seconds": 0.0} for row in rows_of(swept).values()]
+    timed = [{"cell": name, "ms_per_frame": 1.0, "ms_per_sequence": 8.0} for name in {row["cell"] for row in rows}]
+    told = curves_of(rows, timed, {}, at_db=35, anchor=rows[0]["curve"])
+    assert len(told["cells"]) == len(timed) and all(cell["frames_per_cpu_second"] > 0 for cell in told["cells"])
+
+
+def test_cpu_time_is_told_below_a_tick_of_10_ms(swept):
+    taken = [row["cpu_seconds"] for row in rows_of(swept).values()]
+    assert min(taken) > 0 and any(abs(100 * seconds - round(100 * seconds)) > 0.001 for seconds in taken)
 
 
 def test_nothing_readable_is_said(tmp_path):
