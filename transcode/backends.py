@@ -8,6 +8,7 @@ dask's never returns when a task has killed its workers, and ray's streams nothi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import socket
@@ -16,16 +17,17 @@ import time
 import uuid
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, Self
 
 from vidprep.formats.errors import BackendError, CrashedError, MissingError
+from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import is_url
 from vidprep.transcode.isolate import Child, Interrupted, found_no_room, make
 from vidprep.transcode.task import Job, Made, fail, new_row
@@ -35,7 +37,11 @@ BACKENDS = ("local", "dask", "ray")
 TRIES = 3
 READY_SECONDS, QUEUE_SECONDS = 15, 3600
 POLL_SECONDS, WIDTH_SECONDS = 0.5, 1.0
-GROUP_PER_WORKER = 2
+TASKS_PER_WORKER = 2
+TASK_SECONDS, MOST_JOBS = (
+    0.5,
+    16,
+)  # a task costs a scheduler and a worker of dask some 10 ms of CPU time, whatever it does
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
 
 
@@ -52,11 +58,14 @@ def workers_of(backend: str, address: str | None, jobs: int, say: Callable[[str]
 
 
 class ClusterWorkers(Workers[Job, Made]):
-    """Keeps a few more jobs in flight than the cluster can do at once, so that none of it waits."""
+    """Keeps a few more tasks in flight than the cluster can do at once, so that none of it waits. A task is a job, or
+    as many short ones as take half a second.
+    """
 
     def __init__(self) -> None:
         super().__init__(1, make)
-        self._flying: dict[Any, Job] = {}
+        self._flying: dict[Any, list[Job]] = {}
+        self._jobs_per_task = 1
         self._killed = threading.Event()
 
     def __enter__(self) -> Self:
@@ -70,38 +79,40 @@ class ClusterWorkers(Workers[Job, Made]):
         suspects: deque[Job] = deque()  # each runs once more, with no other on the cluster: so only a killer fails
         alone = False
         while not self._killed.is_set():
-            group = self.width() * GROUP_PER_WORKER
-            if len(self._flying) <= group and not self.stopping and (jobs := list(islice(left, group))):
-                self._send(jobs)
+            few, alone = self.width() * TASKS_PER_WORKER, alone and bool(self._flying)
+            if len(self._flying) <= few and not alone and not self.stopping:
+                jobs = list(islice(left, few * self._jobs_per_task))
+                self._send(jobs, min(self._jobs_per_task, len(jobs) // few))  # at the end, something for every worker
             if not self._flying and suspects and not self.stopping:
                 alone = True
                 self._send([suspects.popleft()])
             if not self._flying:
                 break
             for future in self.ended():
-                job = self._flying.pop(future)
-                if self.was_beside_a_death(future) and not alone:
-                    suspects.append(job)
+                jobs = self._flying.pop(future)
+                try:
+                    made = self.result(future)
+                except Exception as error:  # noqa: BLE001 (`work` raises nothing: its worker died too often, or cannot run it)
+                    if not alone and (len(jobs) > 1 or self.was_beside_a_death(error)):
+                        suspects.extend(jobs)
+                    else:
+                        yield from ((job, _not_done(job, error)) for job in jobs)
                 else:
-                    yield job, self._row(future, job)
+                    self._jobs_per_task = _jobs_per_task(made)
+                    yield from zip(jobs, made, strict=True)
         for future in self._flying:
             self.cancel(future)
-        for job in (*self._flying.values(), *suspects):
+        for job in (*chain(*self._flying.values()), *suspects):
             yield job, None
         self._flying.clear()
         self.settle()
 
-    def _send(self, jobs: list[Job]) -> None:
-        self._flying.update(zip(self.submit([_with_absolute_paths(job) for job in jobs]), jobs, strict=True))
-
-    def _row(self, future: Any, job: Job) -> Made | None:
-        try:
-            return self.result(future)
-        except Exception as error:  # noqa: BLE001 (`work` raises nothing: its worker died too often, or cannot run it)
-            row = new_row(job)
-            said = str(error).strip().partition("\n")[0]
-            fail(row, CrashedError(f"no worker of the cluster could do it: {type(error).__name__}: {said}"))
-            return row
+    def _send(self, jobs: list[Job], per_task: int = 1) -> None:
+        size = max(1, per_task)
+        tasks = [jobs[at : at + size] for at in range(0, len(jobs), size)]
+        if tasks:
+            sent = self.submit([[_with_absolute_paths(job) for job in task] for task in tasks])
+            self._flying.update(zip(sent, tasks, strict=True))
 
     def kill(self) -> None:
         self._stop.set()
@@ -112,21 +123,22 @@ class ClusterWorkers(Workers[Job, Made]):
         """Videos that the cluster can work on at once now."""
 
     @abstractmethod
-    def submit(self, jobs: list[Job]) -> list[Any]: ...
+    def submit(self, tasks: list[list[Job]]) -> list[Any]:
+        """A future for each task."""
 
     @abstractmethod
     def ended(self) -> list[Any]:
         """Futures that have ended, waiting a moment for the first."""
 
     @abstractmethod
-    def result(self, future: Any) -> Made | None:
-        """None for a video that was abandoned. Raises what the cluster's client does when its workers died too often."""
+    def result(self, future: Any) -> list[Made | None]:
+        """As `work` gives it. Raises what the cluster's client does when its workers died too often."""
 
     @abstractmethod
     def cancel(self, future: Any) -> None: ...
 
-    def was_beside_a_death(self, _future: Any) -> bool:
-        """Whether its worker died too often, though another may have killed it."""
+    def was_beside_a_death(self, _error: Exception) -> bool:
+        """Whether a task's workers died too often, though another may have killed them."""
         return False
 
     def settle(self) -> None:
@@ -162,10 +174,10 @@ class DaskWorkers(ClusterWorkers):
             self._ask_again = time.monotonic() + WIDTH_SECONDS
         return self._width
 
-    def submit(self, jobs: list[Job]) -> list[Any]:
+    def submit(self, tasks: list[list[Job]]) -> list[Any]:
         """Together: a message of one costs the scheduler as much as one of several."""
-        keys = [f"{self._prefix}-{uuid.uuid4().hex}" for _ in jobs]
-        futures: list[Any] = self._client.map(work, jobs, version_there=version_here(), key=keys, pure=False)
+        keys = [f"{self._prefix}-{uuid.uuid4().hex}" for _ in tasks]
+        futures: list[Any] = self._client.map(work, tasks, version_there=version_here(), key=keys, pure=False)
         for future in futures:
             future.add_done_callback(self._ended.put)
         return futures
@@ -176,17 +188,17 @@ class DaskWorkers(ClusterWorkers):
         except queue.Empty:
             return []
 
-    def result(self, future: Any) -> Made | None:
-        found: Made | None = future.result()
+    def result(self, future: Any) -> list[Made | None]:
+        found: list[Made | None] = future.result()
         future.release()
         return found
 
     def cancel(self, future: Any) -> None:
         future.cancel()
 
-    def was_beside_a_death(self, future: Any) -> bool:
+    def was_beside_a_death(self, error: Exception) -> bool:
         """A death counts against all that were on the worker, waiting ones too."""
-        return future.status == "error" and isinstance(future.exception(), self._distributed.scheduler.KilledWorker)
+        return isinstance(error, self._distributed.scheduler.KilledWorker)
 
     def settle(self) -> None:
         """A worker that is lost with a result that was fetched a moment ago makes dask do it again elsewhere: what that leaves must be
@@ -225,15 +237,15 @@ class RayWorkers(ClusterWorkers):
     def width(self) -> int:
         return int(self._ray.cluster_resources().get("CPU", 1)) or 1
 
-    def submit(self, jobs: list[Job]) -> list[Any]:
-        return [self._work.remote(job, version_here()) for job in jobs]
+    def submit(self, tasks: list[list[Job]]) -> list[Any]:
+        return [self._work.remote(jobs, version_here()) for jobs in tasks]
 
     def ended(self) -> list[Any]:
         done, _ = self._ray.wait(list(self._flying), num_returns=1, timeout=POLL_SECONDS)
         return list(done)
 
-    def result(self, future: Any) -> Made | None:
-        found: Made | None = self._ray.get(future)
+    def result(self, future: Any) -> list[Made | None]:
+        found: list[Made | None] = self._ray.get(future)
         return found
 
     def cancel(self, future: Any) -> None:
@@ -251,11 +263,20 @@ _guard = threading.Lock()
 _giving_up = threading.Event()
 
 
-def work(job: Job, version_there: str) -> Made | None:
-    """The row of a job, made by a child of this worker; None when it was abandoned."""
+def work(jobs: list[Job], version_there: str) -> list[Made | None]:
+    """What comes of each job, made by a child of this worker; None for what was abandoned."""
     if version_here() != version_there:
         raise BackendError(f"{socket.gethostname()} has {version_here()}, not {version_there}")
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # dask's workers may have no children otherwise
+    made: list[Made | None] = [None] * len(jobs)
+    with contextlib.suppress(Interrupted):
+        for number, job in enumerate(jobs):
+            made[number] = _work(job)
+    return made
+
+
+def _work(job: Job) -> Made:
+    """Raises Interrupted."""
     with _guard:
         child = _idle.pop() if _idle else Child(_giving_up)
         _busy.append(child)
@@ -267,8 +288,6 @@ def work(job: Job, version_there: str) -> Made | None:
         if own.exists():
             own.replace(job.partial)
         return made
-    except Interrupted:
-        return None
     finally:
         with _guard:
             _busy.remove(child)
@@ -282,6 +301,20 @@ def stop_children() -> None:
         for child in (*_idle, *_busy):
             child.stop()
         _idle.clear()
+
+
+def _jobs_per_task(made: Sequence[Made | None]) -> int:
+    """How many such jobs take as long as a task should."""
+    seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow)]
+    mean = sum(each or 0 for each in seconds) / len(seconds) if seconds else TASK_SECONDS
+    return max(1, min(round(TASK_SECONDS / max(mean, 0.001)), MOST_JOBS))
+
+
+def _not_done(job: Job, error: Exception) -> ManifestRow:
+    row = new_row(job)
+    said = str(error).strip().partition("\n")[0]
+    fail(row, CrashedError(f"no worker of the cluster could do it: {type(error).__name__}: {said}"))
+    return row
 
 
 @cache

@@ -188,23 +188,39 @@ def test_ctrl_c_leaves_a_cluster_in_order_and_the_run_goes_on(cluster, tmp_path)
 
 
 POISON = {
-    "child": fault("vidprep.transcode.job", "run_job", at=-1, code="args[0].unit.id == 'c03' and os.kill(os.getpid(), signal.SIGSEGV)"),
-    "worker": fault("vidprep.transcode.backends", "work", at=-1, code="args[0].unit.id == 'c03' and os.kill(os.getpid(), signal.SIGKILL)"),
+    "child": fault("vidprep.transcode.job", "run_job", at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGSEGV)"),
+    "worker": fault("vidprep.transcode.backends", "_work", at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGKILL)"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kills", ["worker", pytest.param("child", marks=pytest.mark.slow)])
-def test_f1_f2_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, sources, tmp_path):
+def test_f1_f2_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, tmp_path):
+    """Most of its 40 clips are so short that one task has several."""
     env = environment(tmp_path / "hook", POISON[kills])
+    clips = make_clips(tmp_path / "src", 40, 8, size=(64, 48))
     with dask(tmp_path, workers=2, env=env) as (address, _):
         on_it = ("--backend", "dask", "--scheduler", address)
-        ran = transcode(sources, tmp_path / "made", "--gop", 4, *on_it, timeout=120)  # else it hangs
+        ran = transcode(clips, tmp_path / "made", "--gop", 4, *on_it, timeout=120)  # else it hangs
     assert ran.code == 1, ran.err
     rows = manifest(tmp_path / "made")
-    assert {id_ for id_, row in rows.items() if row["status"] != "ok"} == {"c03"}
-    assert rows["c03"]["error"] == "CrashedError"
-    assert ("SIGSEGV" if kills == "child" else "KilledWorker") in rows["c03"]["message"]
-    assert len(rows) == 12 and not leftovers(tmp_path / "made")
+    assert {id_ for id_, row in rows.items() if row["status"] != "ok"} == {"c33"}
+    assert rows["c33"]["error"] == "CrashedError"
+    assert ("SIGSEGV" if kills == "child" else "KilledWorker") in rows["c33"]["message"]
+    assert len(rows) == 40 and not leftovers(tmp_path / "made")
+
+
+def test_short_jobs_share_a_task_and_long_ones_do_not(tmp_path):
+    """A task costs dask some 10 ms of CPU time, whatever it does."""
+    count = fault("vidprep.transcode.backends", "work", at=-1, code=f"open('{tmp_path}/tasks', 'a').write(str(len(args[0])) + ' ')")  # fmt: skip
+    make_clips(tmp_path / "src", 60, 4, size=(64, 48))
+    for number in range(5):
+        make_clip(tmp_path / "src" / f"long{number}.mp4", 50, (320, 240), noise=True, seed=number)
+    with dask(tmp_path, workers=2, env=environment(tmp_path / "hook", count)) as (address, _):
+        on_it = ("--backend", "dask", "--scheduler", address)
+        assert transcode(tmp_path / "src", tmp_path / "made", *on_it, timeout=120).code == 0
+    sizes = [int(each) for each in (tmp_path / "tasks").read_text().split()]
+    assert sum(sizes) == 65 == len(manifest(tmp_path / "made"))
+    assert sizes[:5] == [1] * 5 and len(sizes) < 40
 
 
 def children_that_read(path):
