@@ -8,7 +8,6 @@ dask's never returns when a task has killed its workers, and ray's streams nothi
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import socket
@@ -92,8 +91,8 @@ class ClusterWorkers(Workers[Job, Made]):
                 jobs = self._flying.pop(future)
                 try:
                     made = self.result(future)
-                except Exception as error:  # noqa: BLE001 (`work` raises nothing: its worker died too often, or cannot run it)
-                    if not alone and (len(jobs) > 1 or self.was_beside_a_death(error)):
+                except Exception as error:  # noqa: BLE001 (its workers died too often, or cannot run it at all)
+                    if not alone and self.was_beside_a_death(error):
                         suspects.extend(jobs)
                     else:
                         yield from ((job, _not_done(job, error)) for job in jobs)
@@ -137,9 +136,9 @@ class ClusterWorkers(Workers[Job, Made]):
     @abstractmethod
     def cancel(self, future: Any) -> None: ...
 
-    def was_beside_a_death(self, _error: Exception) -> bool:
-        """Whether a task's workers died too often, though another may have killed them."""
-        return False
+    @abstractmethod
+    def was_beside_a_death(self, error: Exception) -> bool:
+        """Whether a task's workers died too often, though another of its jobs, or another task, may have killed them."""
 
     def settle(self) -> None:
         """Wait for what the cluster still does though nobody asked for it."""
@@ -251,8 +250,30 @@ class RayWorkers(ClusterWorkers):
     def cancel(self, future: Any) -> None:
         self._ray.cancel(future, force=True)
 
+    def was_beside_a_death(self, error: Exception) -> bool:
+        errors = self._ray.exceptions
+        return isinstance(error, errors.RayError) and not isinstance(error, errors.RayTaskError)
+
     def __exit__(self, *_: object) -> None:
         self._ray.shutdown()
+
+
+def _jobs_per_task(made: Sequence[Made | None]) -> int:
+    """How many such jobs take as long as a task should."""
+    seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow) and each.encode_seconds]
+    return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MOST_JOBS)) if seconds else 1
+
+
+def _not_done(job: Job, error: Exception) -> ManifestRow:
+    row = new_row(job)
+    said = str(error).strip().partition("\n")[0]
+    fail(row, CrashedError(f"no worker of the cluster could do it: {type(error).__name__}: {said}"))
+    return row
+
+
+def _with_absolute_paths(job: Job) -> Job:
+    unit = job.unit if is_url(job.unit.path) else replace(job.unit, path=str(Path(job.unit.path).absolute()))
+    return replace(job, unit=unit, partial=str(Path(job.partial).absolute()))
 
 
 # ------------------------------------------------------------------------------------------------ in a worker of a cluster
@@ -264,15 +285,23 @@ _giving_up = threading.Event()
 
 
 def work(jobs: list[Job], version_there: str) -> list[Made | None]:
-    """What comes of each job, made by a child of this worker; None for what was abandoned."""
+    """What comes of each job, made by a child of this worker; None for what was not begun or abandoned. Raises BackendError where this
+    worker has another version.
+    """
     if version_here() != version_there:
         raise BackendError(f"{socket.gethostname()} has {version_here()}, not {version_there}")
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # dask's workers may have no children otherwise
-    made: list[Made | None] = [None] * len(jobs)
-    with contextlib.suppress(Interrupted):
-        for number, job in enumerate(jobs):
-            made[number] = _work(job)
-    return made
+    made: list[Made] = []
+    for job in jobs:
+        try:
+            made.append(_work(job))
+        except Interrupted:
+            break
+        except Exception as error:  # noqa: BLE001 (the others of its task are not to fail with it)
+            made.append(_not_done(job, error))
+        if found_no_room(made[-1]):
+            break
+    return [*made, *[None] * (len(jobs) - len(made))]
 
 
 def _work(job: Job) -> Made:
@@ -282,8 +311,8 @@ def _work(job: Job) -> Made:
         _busy.append(child)
     # Of its own: a worker that was given up may still be writing when another has the same job.
     own = Path(job.partial).with_name(f"{uuid.uuid4().hex}-{Path(job.partial).name}")
-    own.parent.mkdir(parents=True, exist_ok=True)
     try:
+        own.parent.mkdir(parents=True, exist_ok=True)
         made = make(child, replace(job, partial=str(own)))
         if own.exists():
             own.replace(job.partial)
@@ -303,26 +332,7 @@ def stop_children() -> None:
         _idle.clear()
 
 
-def _jobs_per_task(made: Sequence[Made | None]) -> int:
-    """How many such jobs take as long as a task should."""
-    seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow)]
-    mean = sum(each or 0 for each in seconds) / len(seconds) if seconds else TASK_SECONDS
-    return max(1, min(round(TASK_SECONDS / max(mean, 0.001)), MOST_JOBS))
-
-
-def _not_done(job: Job, error: Exception) -> ManifestRow:
-    row = new_row(job)
-    said = str(error).strip().partition("\n")[0]
-    fail(row, CrashedError(f"no worker of the cluster could do it: {type(error).__name__}: {said}"))
-    return row
-
-
 @cache
 def version_here() -> str:
     """Kept, for it reads files: 3 ms."""
     return f"vidprep {version('vidprep')}, PyAV {version('av')}"
-
-
-def _with_absolute_paths(job: Job) -> Job:
-    unit = job.unit if is_url(job.unit.path) else replace(job.unit, path=str(Path(job.unit.path).absolute()))
-    return replace(job, unit=unit, partial=str(Path(job.partial).absolute()))
