@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import cast
 
 import av
+from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from vidprep.formats.errors import VerifyError
 from vidprep.formats.framing import with_start_codes
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.video import READ_OPTIONS, file_url
@@ -32,7 +34,7 @@ def join(
 ) -> Measured:
     """Write `partial`. What was measured of it has each GOP on either side of a joint.
 
-    end_pts: tick of the output at which its last frame ends, as far as is known. Raises EncodeError, OSError.
+    end_pts: tick of the output at which its last frame ends, as far as is known. Raises EncodeError, VerifyError, OSError.
     """
     measured = measured_of(made)
     order = sorted(measured.pts)
@@ -53,13 +55,16 @@ def join(
 
 
 def _packets(made: MadePiece, codec: str, time_base: Fraction) -> Iterator[Packet[VideoStream]]:
-    """As they left the encoder, but for their times: those of the whole."""
-    with av.open(file_url(made.path), options=READ_OPTIONS) as container:
-        for packet in container.demux(container.streams.video[0]):
-            if not packet.size:
-                continue
-            given = Packet(with_start_codes(bytes(packet))) if codec in ("h264", "hevc") else packet
-            given.is_keyframe = packet.is_keyframe
-            given.pts = rescale(packet.pts or 0, packet.time_base, time_base) + made.piece.first_pts
-            given.time_base = time_base
-            yield cast("Packet[VideoStream]", given)
+    """As they left the encoder, but for their times: those of the whole. Raises VerifyError."""
+    try:
+        with av.open(file_url(made.path), options=READ_OPTIONS) as container:
+            for packet in container.demux(container.streams.video[0]):
+                if not packet.size:
+                    continue
+                given = Packet(with_start_codes(bytes(packet))) if codec in ("h264", "hevc") else packet
+                given.is_keyframe = packet.is_keyframe
+                given.pts = rescale(packet.pts or 0, packet.time_base, time_base) + made.piece.first_pts
+                given.time_base = time_base
+                yield cast("Packet[VideoStream]", given)
+    except (AvError, ValueError) as error:
+        raise VerifyError(f"piece {made.piece.index + 1} does not read back ({error}); run again") from error

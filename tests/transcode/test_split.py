@@ -251,6 +251,24 @@ def test_a_piece_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
     assert any("not split: verify: other frames" in text for text in manifest(tmp_path / "split")["long"]["warnings"])
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("d = bytearray(p.read_bytes()); d[d.index(b'mdat') + 60] ^= 0x55; p.write_bytes(d)", "has other bytes"),
+        ("p.write_bytes(p.read_bytes()[:3000])", "piece 2 does not read back"),
+        ("p.unlink()", "piece 2 does not read back"),
+    ],
+)
+def test_a_piece_that_is_damaged_before_it_is_joined_fails_its_video(damage, said, long, tmp_path):
+    """Pieces are not read between their encoding and their joining."""
+    breaking = fault("vidprep.transcode.job", "join", only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")  # fmt: skip
+    ran = transcode(long, tmp_path / "out", "--split", 1, env=environment(tmp_path / "hook", breaking))
+    row = manifest(tmp_path / "out")["long"]
+    assert (ran.code, row["error"], said in row["message"]) == (1, "VerifyError", True), row["message"]
+    assert leftovers(tmp_path / "out") == [] and outputs(tmp_path / "out") == {}
+    assert transcode(long, tmp_path / "out", "--split", 1).code == 0
+
+
 @pytest.mark.parametrize("at", [1, 3, 6])
 def test_a_run_that_is_killed_between_pieces_goes_on(at, long, tmp_path):
     killed = environment(tmp_path / "hook", fault("vidprep.transcode.agenda", "Agenda.settle", at=at, only="parent"))
