@@ -77,7 +77,7 @@ class VideoDataset:
         counts = np.maximum(0, (self._sizes[:, 0] - span) // step + 1)
         self._ends = np.cumsum(counts)
         if not self._ends.size or self._ends[-1] < world_size:
-            longest = self._sizes[:, 0].max(initial=0)
+            longest = max(self._sizes[:, 0].tolist(), default=0)
             raise SettingsError(
                 f"{len(counts)} videos of at most {longest} frames hold {counts.sum()} sequences of {span} frames; "
                 f"{world_size} are needed: give a shorter sequence_length or stride",

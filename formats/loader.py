@@ -114,8 +114,8 @@ class PrefetchLoader:
             )
         places = max(LEAST_BATCHES, min(MOST_BATCHES, cache_bytes // 2 // self._batch_bytes))
         self._frame_bytes = (cache_bytes - places * self._batch_bytes) // workers
-        frame = dataset.store.sizes()[:, 1:].prod(1).max() * 3
-        kept = self._frame_bytes * workers // int(frame) // dataset.sequence_length
+        frame = int(np.max(dataset.store.sizes()[:, 1:].prod(1))) * 3
+        kept = self._frame_bytes * workers // frame // dataset.sequence_length
         self._horizon = places * batch_size + min(HORIZON * kept, len(dataset))
         self._crew = Crew(dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes)
         self._places, self._lent = places, 0

@@ -12,7 +12,7 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice
@@ -26,8 +26,6 @@ from av.container import InputContainer
 from av.error import FFmpegError as AvError
 from av.error import InvalidDataError
 from av.packet import Packet
-from av.sidedata.sidedata import SideData
-from av.sidedata.sidedata import Type as SideDataType
 from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
@@ -35,6 +33,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.model import Orientation, VideoInfo
+from vidprep.formats.pyav import display_matrix, fraction, open_input, time_base_of
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -60,6 +59,11 @@ HEAD_PACKETS = 64
 def file_url(path: str | Path) -> str:
     """The one way to name a file to libav and ffmpeg: absolute, with the protocol said."""
     return f"file:{os.path.abspath(path)}"  # noqa: PTH100 (Path.absolute keeps '..', which a symlink may change)
+
+
+def open_video(path: str | Path) -> InputContainer:
+    """A file that vidprep or a test made, by the rules for sources. Raises PyAV's errors and OSError."""
+    return open_input(file_url(path), READ_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +139,7 @@ class Source:
 
     def _open(self, max_pixels: int) -> InputContainer:
         try:
-            return av.open(
-                file_url(self.path),
-                "r",
-                options=READ_OPTIONS | {"max_pixels": str(max_pixels)},
-                metadata_errors="replace",
-            )
+            return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
         except (AvError, OSError, ValueError) as error:
             self._harvest()
             said = "; ".join(self._log_lines)
@@ -176,9 +175,7 @@ class Source:
         name = self._container.format.name.split(",")[0]
         codec = context.codec.canonical_name if hasattr(context.codec, "canonical_name") else context.codec.name
         alpha = stream.metadata.get("alpha_mode") == "1" and codec in ALPHA_DECODERS
-        shape = stream.sample_aspect_ratio
         duration = self._container.duration
-        assert stream.time_base is not None
         return VideoInfo(
             format_name=name,
             stream_index=stream.index,
@@ -188,9 +185,9 @@ class Source:
             width=context.width,
             height=context.height,
             pixel_format=context.pix_fmt or "",
-            time_base=stream.time_base,
-            frame_rate=stream.average_rate or stream.guessed_rate,
-            sample_aspect_ratio=shape if shape else Fraction(1),
+            time_base=time_base_of(stream),
+            frame_rate=fraction(stream.average_rate) or fraction(stream.guessed_rate),
+            sample_aspect_ratio=fraction(stream.sample_aspect_ratio) or Fraction(1),
             duration_seconds=duration / av.time_base if duration and duration > 0 else None,
             num_frames=stream.frames,
             has_alpha_layer=alpha,
@@ -225,7 +222,7 @@ class Source:
                 self._stopped = getattr(error, "strerror", None) or str(error)
                 return
             if packet.pts is not None:
-                end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                end = float((packet.pts + (packet.duration or 0)) * time_base_of(packet))
                 self._ends[packet.stream_index] = max(end, self._ends.get(packet.stream_index, end))
             if packet.stream_index != self._stream.index or not packet.size:
                 continue
@@ -370,10 +367,10 @@ def orientation_of(frame: VideoFrame) -> tuple[Orientation, int]:
     The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
     is no multiple of 90 degrees goes to the nearest one.
     """
-    for data in cast(Iterable[SideData], frame.side_data):
-        if data.type == SideDataType.DISPLAYMATRIX:
-            a, b, _, c, d, *_ = struct.unpack("<9i", bytes(data)[:36])
-            if abs(b) + abs(c) > abs(a) + abs(d):
-                return Orientation(True, flip_horizontal=c < 0, flip_vertical=b < 0), int(frame.rotation)
-            return Orientation(False, flip_horizontal=a < 0, flip_vertical=d < 0), int(frame.rotation)
-    return Orientation(), 0
+    matrix = display_matrix(frame)
+    if matrix is None:
+        return Orientation(), 0
+    a, b, _, c, d, *_ = struct.unpack("<9i", matrix[:36])
+    if abs(b) + abs(c) > abs(a) + abs(d):
+        return Orientation(True, flip_horizontal=c < 0, flip_vertical=b < 0), int(frame.rotation)
+    return Orientation(False, flip_horizontal=a < 0, flip_vertical=d < 0), int(frame.rotation)

@@ -13,7 +13,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import av
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
@@ -27,6 +26,7 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import label_fields, read_table
 from vidprep.formats.model import Orientation, rescale
+from vidprep.formats.pyav import fraction, open_input
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.video import READ_OPTIONS, file_url
 
@@ -152,7 +152,7 @@ class VideoReader:
     def _open(self) -> None:
         on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
         try:
-            self._container = av.open(self._source, "r", options=READ_OPTIONS, hwaccel=on)
+            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on)
         except (AvError, OSError, ValueError) as error:
             if on is not None:
                 raise StoreError(
@@ -162,10 +162,11 @@ class VideoReader:
                 ) from error
             raise StoreError(f"cannot be read: {error}", path=self._path) from error
         streams = [s for s in self._container.streams.video if self._stream_index in (None, s.index)]
-        if not streams or not streams[0].time_base or streams[0].codec_context is None:
+        base = fraction(streams[0].time_base) if streams else None
+        if base is None or streams[0].codec_context is None:
             self.close()
             raise StoreError("has no video that can be decoded; it is damaged, restore it", path=self._path)
-        self._stream, self._base = streams[0], streams[0].time_base
+        self._stream, self._base = streams[0], base
         self._stream.thread_count = 1
 
     def close(self) -> None:

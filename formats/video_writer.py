@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import cast
 
-import av
+from av.container import OutputContainer
 from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.frame import VideoFrame
@@ -19,6 +19,7 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import EncodeError
 from vidprep.formats.model import OutputFormat
 from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderOptions
+from vidprep.formats.pyav import open_output
 from vidprep.formats.video import file_url
 
 
@@ -51,7 +52,7 @@ class VideoWriter:
         self.path = path
         self._time_base = output.time_base
         profile, box = options.profile, CONTAINERS[options.container_name]
-        self._container = av.open(file_url(path), "w", format=MUXERS[box.name], container_options=dict(box.options))
+        self._container = open_output(file_url(path), format=MUXERS[box.name], options=dict(box.options))
         # Readers seek in mp4 by DTS. DTS that are the PTS in rising order, all moved ahead by the same time (which
         # the muxer takes back), equal PTS at every keyframe, so a seek lands there also at a variable rate.
         self._lead = min(int(3600 / output.time_base), 1 << 30) if box.name == "mp4" else 0
@@ -93,7 +94,7 @@ class VideoWriter:
             raise
 
     @property
-    def container(self) -> av.container.OutputContainer:
+    def container(self) -> OutputContainer:
         return self._container
 
     @property
@@ -111,7 +112,7 @@ class VideoWriter:
         """Packets that are ready after this frame; None flushes. The frame's own PTS and picture type are overwritten."""
         if frame is not None:
             frame.pts = pts
-            frame.time_base = self.context.time_base
+            frame.time_base = self._time_base
             frame.pict_type = 0
             self._in_order.append(pts)
         try:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-import av
 import simplejpeg
 from av.error import FFmpegError as AvError
 
@@ -26,8 +25,9 @@ from vidprep.formats.jpeg import jpeg_coder
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.pyav import time_base_of
 from vidprep.formats.shards import Layout
-from vidprep.formats.video import READ_OPTIONS, Source, file_url
+from vidprep.formats.video import Source, open_video
 from vidprep.transcode.ffmpeg_run import measure_file, score_with_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts
 from vidprep.transcode.job import exact_seconds, output_frames
@@ -121,7 +121,7 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
         yield f"is {size} bytes long, {row.size_bytes} were written"
     elif sha256_of(path) != row.sha256:
         yield "its SHA-256 is another than was written"
-    with av.open(file_url(path), "r", options=READ_OPTIONS) as container:
+    with open_video(path) as container:
         stream = container.streams.video[0]
         stream.thread_count = 1
         shown = sorted((p.pts or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
@@ -131,9 +131,9 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
         if keyframes != row.keyframes:
             wrong = min(set(keyframes) ^ set(row.keyframes or ()))
             yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, the manifest says otherwise"
-        if row.pts is not None and row.time_base_num and row.time_base_den and stream.time_base:
+        if row.pts is not None and row.time_base_num and row.time_base_den:
             base = Fraction(row.time_base_num, row.time_base_den)
-            if [pts for pts, _ in shown] != [rescale(pts, base, stream.time_base) for pts in row.pts]:
+            if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
                 yield "its frames have other times than the manifest says"
         if check.source is not None:
             return  # every frame is decoded when it is compared
@@ -251,7 +251,7 @@ def _engines_differ(row: ManifestRow, facts: SourceFacts, painter: Painter) -> b
 
 
 def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
-    with av.open(file_url(path), "r", options=READ_OPTIONS) as container:
+    with open_video(path) as container:
         context = container.streams.video[0].codec_context
         found = (context.colorspace, context.color_primaries, context.color_trc, context.color_range)
     colour = output.colour

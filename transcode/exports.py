@@ -16,12 +16,12 @@ import shutil
 from pathlib import Path
 from typing import Any, cast
 
-import av
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
+from vidprep.formats.pyav import open_output
 from vidprep.formats.store import FrameStore
-from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.formats.video import file_url, open_video
 from vidprep.formats.video_store import VideoStore
 from vidprep.transcode.pack import coded, make_empty, refuse_odd_ids
 from vidprep.transcode.settings import FrameOptions
@@ -71,8 +71,8 @@ def _hf(store: FrameStore, out: Path, _options: FrameOptions) -> None:
 def _into_mp4(source: Path, target: Path) -> None:
     """The same packets in another container."""
     with (
-        av.open(file_url(source), "r", options=READ_OPTIONS) as given,
-        av.open(file_url(target), "w", format="mp4", container_options=MP4_OPTIONS) as made,
+        open_video(source) as given,
+        open_output(file_url(target), format="mp4", options=MP4_OPTIONS) as made,
     ):
         stream = given.streams.video[0]
         copy = made.add_stream_from_template(stream, opaque=True)
@@ -85,7 +85,7 @@ def _into_mp4(source: Path, target: Path) -> None:
 def _torchcodec(store: FrameStore, out: Path, _options: FrameOptions) -> None:
     store = cast(VideoStore, store)
     for id_ in store.ids:
-        with av.open(file_url(store.file(id_)), "r", options=READ_OPTIONS) as container:
+        with open_video(store.file(id_)) as container:
             stream: VideoStream = container.streams.video[0]
             packets = sorted((p.pts or 0, p.duration or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
         target = out / f"{id_}.json"

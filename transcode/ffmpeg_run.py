@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-import av
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
 from vidprep.formats.files import DISK_FULL
 from vidprep.formats.model import OutputFormat, VideoInfo, rescale
 from vidprep.formats.profiles import CONTAINERS, MUXERS
-from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.formats.pyav import time_base_of
+from vidprep.formats.video import READ_OPTIONS, file_url, open_video
 from vidprep.transcode.frames import DEINTERLACER, OutputFrame
 from vidprep.transcode.picture import Painter, Picture
 from vidprep.transcode.quality import Measured, Verifier
@@ -169,7 +169,7 @@ def measure_file(
     """
     options = settings.encoder
     try:
-        with av.open(file_url(partial), options=READ_OPTIONS) as container:
+        with open_video(partial) as container:
             if len(container.streams.video) != 1:
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             stream = container.streams.video[0]
@@ -178,10 +178,10 @@ def measure_file(
                 output, options.codec, stream.codec_context, gop=options.gop, every=settings.gate.verify_every
             )
             packets = (packet for packet in container.demux(stream) if packet.size)
-            assert stream.time_base is not None
+            file_base = time_base_of(stream)
             for item in frames:
                 source_indexes.append(item.source_index)
-                verifier.expect(painter.paint(item.frame), rescale(item.pts, output.time_base, stream.time_base))
+                verifier.expect(painter.paint(item.frame), rescale(item.pts, output.time_base, file_base))
                 packet = next(packets, None)
                 if packet is not None:
                     verifier.check(packet, "container")

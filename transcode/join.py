@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import cast
 
-import av
 from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.stream import VideoStream
@@ -15,7 +14,8 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.framing import with_start_codes
 from vidprep.formats.model import OutputFormat, rescale
-from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.formats.pyav import time_base_of
+from vidprep.formats.video import open_video
 from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.pieces import measured_of
@@ -57,13 +57,13 @@ def join(
 def _packets(made: MadePiece, codec: str, time_base: Fraction) -> Iterator[Packet[VideoStream]]:
     """As they left the encoder, but for their times: those of the whole. Raises VerifyError."""
     try:
-        with av.open(file_url(made.path), options=READ_OPTIONS) as container:
+        with open_video(made.path) as container:
             for packet in container.demux(container.streams.video[0]):
                 if not packet.size:
                     continue
                 given = Packet(with_start_codes(bytes(packet))) if codec in ("h264", "hevc") else packet
                 given.is_keyframe = packet.is_keyframe
-                given.pts = rescale(packet.pts or 0, packet.time_base, time_base) + made.piece.first_pts
+                given.pts = rescale(packet.pts or 0, time_base_of(packet), time_base) + made.piece.first_pts
                 given.time_base = time_base
                 yield cast("Packet[VideoStream]", given)
     except (AvError, ValueError) as error:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import ReadError
-from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.formats.video import open_video
 
 Picture = npt.NDArray[np.uint8]
 
@@ -59,9 +59,7 @@ class PyAvLoader(Loader):
         self._pts = sorted(packet.pts for packet in self._container.demux(stream) if packet.size)
 
     def _open(self) -> Any:
-        import av
-
-        container = av.open(file_url(self.path), "r", options=READ_OPTIONS)
+        container = open_video(self.path)
         container.streams.video[0].thread_count = 1
         return container
 

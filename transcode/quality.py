@@ -16,7 +16,6 @@ from fractions import Fraction
 from operator import itemgetter
 from pathlib import Path
 
-import av
 from av.container import InputContainer
 from av.error import FFmpegError as AvError
 from av.packet import Packet
@@ -27,7 +26,8 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.framing import payload_checksum
 from vidprep.formats.model import OutputFormat, rescale
-from vidprep.formats.video import READ_OPTIONS, file_url, video_decoder
+from vidprep.formats.pyav import time_base_of
+from vidprep.formats.video import open_video, video_decoder
 from vidprep.transcode.metrics import FrameScorer, QualityReport, QualitySums
 
 # Native decoders but for AV1, where libavcodec's own needs hardware.
@@ -204,13 +204,12 @@ def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) 
     and what else was kept are decoded from the file, each after a seek, and equal. Raises VerifyError.
     """
     try:
-        with av.open(file_url(path), options=READ_OPTIONS) as container:
+        with open_video(path) as container:
             if len(container.streams.video) != 1:
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             stream = container.streams.video[0]
             stream.thread_count = 1
-            file_base = stream.time_base
-            assert file_base is not None
+            file_base = time_base_of(stream)
             _check_packets(container.demux(stream), measured, codec, time_base, file_base)
             shown = sorted(measured.pts)
             for number, expected in measured.gops:

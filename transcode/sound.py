@@ -18,7 +18,8 @@ from av.packet import Packet
 from av.stream import Discard
 
 from vidprep.formats.model import round_half_away
-from vidprep.formats.video import READ_OPTIONS, file_url
+from vidprep.formats.pyav import fraction, time_base_of
+from vidprep.formats.video import open_video
 
 if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only, and most outputs have no sound to load numpy for
     import numpy as np
@@ -51,7 +52,7 @@ class SoundSource:
         self._bad: list[str] = []
         self._num_holes = 0
         with av.logging.Capture():  # the pictures' handle has said what is wrong with the file
-            self._container = av.open(file_url(path), "r", options=READ_OPTIONS, metadata_errors="replace")
+            self._container = open_video(path)
         self.num_streams = len(self._container.streams.audio)
         best = self._container.streams.best("audio")
         self.stream = best if isinstance(best, AudioStream) and best.codec_context is not None else None
@@ -79,7 +80,7 @@ class SoundSource:
     def _packets(self) -> Iterator[AudioPacket]:
         """Coded packets from shortly before time 0, with PTS that do not jump back."""
         assert self.stream is not None
-        base = cast(Fraction, self.stream.time_base)
+        base = time_base_of(self.stream)
         shift, end = 0, None
         demuxed = self._container.demux(self.stream)
         while True:
@@ -110,8 +111,8 @@ class SoundSource:
         """Packets that begin at this sample of the output or later, up to the end, their times counted in samples."""
         due, last = 0, lowest - 1
         for packet in self._packets():
-            at = due if packet.pts is None else self._sample_at(packet.pts, packet.time_base, rate)
-            duration = round_half_away((packet.duration or 0) * packet.time_base * rate)
+            at = due if packet.pts is None else self._sample_at(packet.pts, time_base_of(packet), rate)
+            duration = round_half_away((packet.duration or 0) * time_base_of(packet) * rate)
             due = at + duration
             if self._seconds is not None and at >= self._seconds * rate:
                 return
@@ -154,8 +155,9 @@ class SoundSource:
                 self._bad.append(str(error))
             for block in filter(None, done):
                 at = None
-                if block.pts is not None and block.time_base is not None:
-                    at = self._sample_at(block.pts, block.time_base, rate)
+                base = fraction(block.time_base)
+                if block.pts is not None and base is not None:
+                    at = self._sample_at(block.pts, base, rate)
                 yield at, cast(Samples, block.to_ndarray())
 
     def _frames(self) -> Iterator[AudioFrame]:
@@ -170,7 +172,7 @@ class SoundSource:
                     frames = decoder.decode(packet)
                 except (AvError, OSError, ValueError) as error:
                     reason = str(error)
-            heard = packet is None or packet.pts is None or self._sample_at(packet.pts, packet.time_base, 1) >= 0
+            heard = packet is None or packet.pts is None or self._sample_at(packet.pts, time_base_of(packet), 1) >= 0
             if heard and (said or reason):
                 self._bad.append(said[0][2].strip() if said else reason)
             yield from frames
