@@ -1,12 +1,13 @@
 # Every target works alone on a machine with Python 3.11 or newer and make: it makes .venv and installs into it.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The newest Python that runs: a name on PATH may be a shim with nothing behind it.
+PYTHON ?= $(firstword $(foreach version,3.14 3.13 3.12 3.11,$(shell python$(version) -c 'import sys; print(sys.executable)' 2>/dev/null)) python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 DEMO_OUT ?= demo-out
 
-.PHONY: help demo test check types bench soak clean
+.PHONY: help demo test check types compat canary bench soak clean
 
 help:  ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,15 @@ types: $(READY)
 	@ln -sfn $(CURDIR)/transcode $(VENV)/types/vidprep/transcode && ln -sfn $(CURDIR)/formats $(VENV)/types/vidprep/formats
 	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vidprep.formats -p vidprep.transcode
 
+compat: $(READY)  ## a wheel in fresh environments: every other Python that is here, and the lowest versions
+	$(BIN)/python tests/compat/driver.py
+
+canary: $(READY)  ## for maintainers: the tests with the newest of everything, pre-releases too, in .venv-canary
+	$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(VENV)-canary
+	$(BIN)/python -m uv pip install --quiet --python $(VENV)-canary/bin/python --prerelease allow --upgrade --editable '.[dev]'
+	$(BIN)/python -m uv pip list --python $(VENV)-canary/bin/python
+	$(VENV)-canary/bin/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow"
+
 bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder); never a test
 	$(BIN)/python tests/bench/bench.py
 	$(BIN)/python tests/bench/stores.py
@@ -54,4 +64,4 @@ soak: $(READY)  ## the tests that take minutes: memory over thousands of clips
 	$(BIN)/pytest -q -m slow
 
 clean:  ## remove what was made here
-	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -263,7 +263,8 @@ ENCODERS = {
             preset_option="preset",
             presets=tuple(str(n) for n in range(14)),
             preset_default="8",
-            smallest=(4, 4),
+            # SVT-AV1 4.2 aborts at 8x8 and below.
+            smallest=(16, 16),
             options={"g": "{gop}"},
             params_option="svtav1-params",
             # With less look-ahead than that the bytes differ from one run to the next, in one of five for some clips.

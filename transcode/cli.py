@@ -28,7 +28,7 @@ from vidprep.transcode.options import (
     SOURCE_OPTIONS,
     STORE_OPTIONS,
     Command,
-    Place,
+    folder_or_url,
 )
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def main() -> None:
 
 
 @main.command(cls=Command)
-@click.argument("source", metavar="SRC", type=Place())
-@click.argument("destination", metavar="DST", type=Place())
+@click.argument("source", metavar="SRC", type=folder_or_url)
+@click.argument("destination", metavar="DST", type=folder_or_url)
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @ENCODE_OPTIONS
@@ -95,8 +95,8 @@ def transcode(source: Path | str, destination: Path | str, **given: Any) -> None
 
 
 @main.command(cls=Command)
-@click.argument("source", metavar="SRC", type=Place())
-@click.argument("destination", metavar="DST", type=Place())
+@click.argument("source", metavar="SRC", type=folder_or_url)
+@click.argument("destination", metavar="DST", type=folder_or_url)
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @STORE_OPTIONS

@@ -11,7 +11,7 @@ import click
 from vidprep.formats.errors import MissingError
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
-from vidprep.transcode.options import Command, Place, Viewer
+from vidprep.transcode.options import Command, Viewer, folder_or_url
 from vidprep.transcode.text import printable
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
@@ -143,7 +143,7 @@ def monitor(paths: tuple[Path, ...], once: bool) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("destination", metavar="DST", type=Place())
+@click.argument("destination", metavar="DST", type=folder_or_url)
 def merge(destination: Path | str) -> None:
     """Join the parts of a run by --shard into one destination, when its tasks have ended.
 
@@ -220,11 +220,17 @@ def pack(
 @click.command(cls=Command)
 @click.option("--ffmpeg", metavar="PATH", help="The ffmpeg to look at. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.")
 def doctor(ffmpeg: str | None) -> None:
-    """Say what this machine can encode and decode, by doing it, and what is missing. Exit 1 when a default is broken."""
+    """Try out what a run needs on this machine, and say what to do about what does not work.
+
+    A rotated clip with sound is made in every codec, by both engines and as burst, validated, and read back.
+    Exit 1 when a default is broken.
+    """
     from vidprep.transcode.doctor import examine
 
     healthy = True
     for finding in examine(ffmpeg):
-        click.echo(f"{'ok  ' if finding.ok else 'no  '} {finding.what}: {finding.detail}")
+        click.echo(f"{'ok  ' if finding.ok else 'no  ' if finding.needed else '-   '} {finding.what}: {finding.detail}")
+        if not finding.ok:
+            click.echo(f"     {finding.advice}")
         healthy &= finding.ok or not finding.needed
     sys.exit(0 if healthy else 1)

@@ -20,6 +20,8 @@ from vidprep.formats.errors import ReadError
 from vidprep.formats.video import open_video
 
 Picture = npt.NDArray[np.uint8]
+# Newer wheels look for CUDA's libraries, and all of them for FFmpeg's.
+TORCHCODEC_ADVICE = "without CUDA: pip install torch==2.13.0 torchcodec==0.13.0, and FFmpeg's shared libraries (Debian: apt install ffmpeg)"
 
 
 class StreamLoader(ABC):

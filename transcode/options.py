@@ -90,15 +90,9 @@ class Finite(click.FloatRange):
         return number
 
 
-class Place(click.ParamType[Any]):
+def folder_or_url(value: str) -> Path | str:
     """A path here, or a URL that fsspec knows, which stays text."""
-
-    name = "place"
-
-    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> Path | str:
-        if isinstance(value, Path):
-            return value
-        return value if is_url(value) and not value.startswith("file://") else Path(value.removeprefix("file://"))
+    return value if is_url(value) and not value.startswith("file://") else Path(value.removeprefix("file://"))
 
 
 SOURCE_OPTIONS = _options(
