@@ -16,11 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS, EncoderOptions
 from vidprep.transcode.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.settings import FrameOptions, RunSettings
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest import ManifestRow
 
 PYAV_MAJORS = ("18", "19")
 # Distribution, and the module that fails where it is broken.
@@ -168,7 +172,7 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
 
     place = PackedDestination(destination, settings.frames) if settings.frames else Destination(destination)
     found = find_sources(sources, destination, extension=settings.extension)
-    rows = []
+    rows: list[ManifestRow] = []
     with place.hold(), workers_of("local", None, 1, lambda _text: None) as workers:
         place.recover()
         todo = plan(found, settings, place, ffmpeg=ffmpeg, encoder_version=encoder_version(settings, ffmpeg))

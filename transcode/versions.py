@@ -18,9 +18,18 @@ def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
             f"simplejpeg {version('simplejpeg')}" if settings.frames.is_coded else "raw"
         )
     if settings.engine == "ffmpeg":
-        return f"ffmpeg {ffmpeg_version(ffmpeg)}"
+        return f"ffmpeg {ffmpeg_version(ffmpeg)}, measured by PyAV {av.__version__}"
     numbers = ".".join(str(number) for number in av.library_versions["libavcodec"])
     return f"PyAV {av.__version__}, libavcodec {numbers}"
+
+
+def is_of_this_pyav(encoder_version: str | None) -> bool:
+    """Whether the frames of an output were made by the libraries that are here, and so are the same to the bit."""
+    import av
+
+    return encoder_version is None or f"PyAV {av.__version__}" in encoder_version.replace("measured by ", "").split(
+        ", "
+    )
 
 
 def used_versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
