@@ -99,5 +99,5 @@ def _run(function: Callable[[A, Ready], R], argument: A, parent: Connection) -> 
         try:
             parent.send(("done", function(argument, ready)))
         except Exception as error:  # noqa: BLE001 (whatever a library of others raises is its answer)
-            said = error.message if isinstance(error, VidprepError) else str(error)
-            parent.send(("failed", f"{type(error).__name__}: {' '.join(said.split())}"[:300]))
+            said = error.message if isinstance(error, VidprepError) else f"{type(error).__name__}: {error}"
+            parent.send(("failed", " ".join(said.split())[:300]))

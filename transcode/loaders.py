@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vidprep.formats.errors import ReadError
+from vidprep.formats.errors import MissingError, ReadError
 from vidprep.formats.video import open_video
 
 Picture = npt.NDArray[np.uint8]
@@ -101,7 +101,11 @@ class TorchcodecLoader(Loader):
         self._decoder = self._open()
 
     def _open(self) -> Any:
-        from torchcodec.decoders import VideoDecoder
+        try:
+            from torchcodec.decoders import VideoDecoder
+        except (ImportError, OSError, RuntimeError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise MissingError(f"torchcodec does not load ({first}); {TORCHCODEC_ADVICE}") from error
 
         return VideoDecoder(str(self.path), num_ffmpeg_threads=1, dimension_order="NHWC")
 

@@ -53,7 +53,7 @@ def test_metadata_that_is_no_utf_8_does_not_keep_a_file_from_being_read(tmp_path
         "-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=1", "-metadata", "title=QQQQ", "-c:v", "mpeg4", path
     )
     path.write_bytes(path.read_bytes().replace(b"QQQQ", b"\xff\xfe\xe9\x80"))
-    with Source(path, max_pixels=10_000) as source:
+    with Source(path, max_pixels=1_000_000) as source:
         assert len(list(source.decode(source.packets()))) == 5
 
 
@@ -68,7 +68,7 @@ def test_side_data_that_pyav_does_not_know_are_passed_over(tmp_path):
     jpeg = simplejpeg.encode_jpeg(np.zeros((48, 64, 3), np.uint8))
     path = tmp_path / "a.mjpeg"
     path.write_bytes(2 * (jpeg[:2] + exif(6) + jpeg[2:]))
-    with Source(path, max_pixels=10_000) as source:
+    with Source(path, max_pixels=1_000_000) as source:
         frame = next(source.decode(source.packets()))
         assert len(frame.side_data) == 2
         assert orientation_of(frame) == (Orientation(True, flip_horizontal=True), -90)

@@ -300,6 +300,11 @@ def test_a_still_scene_does_not_hide_a_wrong_frame(tmp_path, monkeypatch):
 def fake_decord(folder: Path, text: str) -> dict[str, str]:
     folder.mkdir()
     (folder / "decord.py").write_text(text)
+    return found_first(folder)
+
+
+def found_first(folder: Path) -> dict[str, str]:
+    """The environment of a process that imports what is in this folder, whatever is installed."""
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     return environment(PYTHONPATH=path)
 
@@ -317,6 +322,19 @@ def test_a_loader_that_crashes_costs_its_cells_and_nothing_timed_on_a_store_is_a
     env = fake_decord(tmp_path / "fake", CRASHING_DECORD)
     ran = run(stores / "h264", "--loader", "decord", "--pattern", "single", "--seconds", 0.01, env=env)
     assert ran.code == 1 and "no loader could be timed" in ran.err and "refused: its process died" in ran.out
+
+
+def test_a_torchcodec_that_does_not_load_says_what_to_install(stores, tmp_path):
+    """Without CUDA pip installs one that ends in "libnvrtc.so.13: cannot open shared object file"."""
+    (tmp_path / "fake" / "torchcodec" / "decoders").mkdir(parents=True)
+    (tmp_path / "fake" / "torchcodec" / "__init__.py").write_text("")
+    (tmp_path / "fake" / "torchcodec" / "decoders" / "__init__.py").write_text(
+        "raise RuntimeError('Could not load libtorchcodec.\\nlibnvrtc.so.13: cannot open shared object file')"
+    )
+    env = found_first(tmp_path / "fake")
+    ran = run(stores / "h264", "--loader", "vidprep", "--loader", "torchcodec", "--pattern", "single", "--seconds", 0.01, env=env)  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "torchcodec does not load (Could not load libtorchcodec.); without CUDA: pip install torch==" in ran.out, ran.out
 
 
 @pytest.mark.skipif(importlib.util.find_spec("decord") is None, reason="decord is not installed")
