@@ -36,6 +36,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import CODECS, ENCODERS, EncoderOptions
+from vidprep.formats.video import open_video
 from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.ffmpeg_program import find_ffmpeg
 from vidprep.transcode.metrics import FrameScorer, psnr_db
@@ -83,7 +84,7 @@ def by_size(width: int, height: int) -> list[Path]:
     found = []
     for path in sorted(clips().iterdir()):
         try:
-            with av.open(f"file:{path}", metadata_errors="replace") as container:
+            with open_video(path) as container:
                 video = container.streams.video
                 if (
                     video
@@ -254,7 +255,7 @@ def natural_clips() -> Iterator[list[VideoFrame]]:
     fit = [path for path in sorted(clips().iterdir()) if is_natural(path)]
     for number in range(min(RATE_CLIPS, len(fit))):
         path = fit[number * len(fit) // min(RATE_CLIPS, len(fit))]
-        with av.open(f"file:{path}", metadata_errors="replace") as container:
+        with open_video(path) as container:
             stream = container.streams.video[0]
             width = round(stream.width * RATE_LINES / stream.height / 2) * 2
             yield [
@@ -267,7 +268,7 @@ def is_natural(path: Path) -> bool:
     if any(word in path.name for word in ("pattern", "clock", "editlist")) or not path.is_file():
         return False
     try:
-        with av.open(f"file:{path}", metadata_errors="replace") as container:
+        with open_video(path) as container:
             video = container.streams.video
             return bool(video) and (
                 video[0].height >= RATE_LINES
