@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class FrameSize(NamedTuple):
@@ -76,6 +81,19 @@ class OutputFormat:
     time_base: Fraction
     frame_rate: Fraction | None
     nominal_rate: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFacts:
+    """What is known of a video before a frame of it is read. pts: ticks of time_base; None means frame n is at n / rate."""
+
+    num_frames: int
+    height: int
+    width: int
+    frame_rate: Fraction | None = None
+    pts: Sequence[int] | npt.NDArray[np.int64] | None = None
+    time_base: Fraction | None = None
+    keyframes: Sequence[int] | None = None
 
 
 def round_half_away(value: Fraction) -> int:

@@ -90,7 +90,8 @@ class EncoderProfile:
     they are names. params: name of the option that holds `key=value:…`, whose entries come from `params_of`.
     options and params may hold {gop}, {threads}, {crf} and {qmin} (ten below the CRF). smallest: the smallest picture that
     survives a round trip. max_rate: frames per second it accepts. in_process: PyAV has it; else `--engine ffmpeg`.
-    only_ffmpeg: pixel formats that the one in PyAV was built without.
+    only_ffmpeg: pixel formats that the one in PyAV was built without. ticks_per_second: of the clock that it rounds times to;
+    0: it keeps any. Such an encoder gives packets in the order of their frames.
     """
 
     name: str
@@ -110,6 +111,7 @@ class EncoderProfile:
     tune_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tune_params: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_rate: int = 0
+    ticks_per_second: int = 0
     in_process: bool = True
     only_ffmpeg: tuple[str, ...] = ()
 
@@ -239,6 +241,7 @@ ENCODERS = {
             preset_default="4",
             smallest=(2, 2),
             only_ffmpeg=("yuv420p10le", "yuv422p10le", "yuv444p10le"),
+            ticks_per_second=10_000_000,
             # One pass makes no use of look-ahead: the bytes are the same without, and the memory half.
             options={
                 "g": "{gop}",

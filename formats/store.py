@@ -30,24 +30,12 @@ import numpy.typing as npt
 from vidprep.formats.arguments import whole
 from vidprep.formats.errors import StoreError
 from vidprep.formats.kept import weak
+from vidprep.formats.model import VideoFacts as VideoFacts
 
 KEPT_HANDLES = 16
 Frames = npt.NDArray[np.uint8]
 Indexes = Sequence[SupportsIndex] | slice | range | npt.NDArray[Any]
 Handle = TypeVar("Handle")
-
-
-@dataclass(frozen=True, slots=True)
-class VideoFacts:
-    """What is known of a video before a frame of it is read. pts: ticks of time_base; None means frame n is at n / rate."""
-
-    num_frames: int
-    height: int
-    width: int
-    frame_rate: Fraction | None = None
-    pts: Sequence[int] | npt.NDArray[np.int64] | None = None
-    time_base: Fraction | None = None
-    keyframes: Sequence[int] | None = None
 
 
 class FrameStore(ABC):

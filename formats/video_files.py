@@ -9,13 +9,14 @@ Display matrices are applied; pixels keep their shape, interlaced frames stay so
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import Orientation
@@ -98,7 +99,7 @@ class VideoFiles(FrameStore):
 class _CountingReader(VideoReader):
     """Frames by their place in the order in which they are decoded."""
 
-    def _fill_from_keyframe(self, wanted: dict[int, Frames]) -> None:
+    def _read_from_keyframe(self, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
         last = max(wanted)
         self.close()  # what cannot be trusted to seek can be opened again
         self._open()
@@ -110,7 +111,7 @@ class _CountingReader(VideoReader):
                 continue  # a damaged packet was passed over in the scan too
             for frame in frames:
                 if number in wanted:
-                    self._write(frame, wanted.pop(number))
+                    yield number, frame
                 number += 1
             if number > last:
                 return

@@ -7,7 +7,6 @@ PTS. Only packets up to the last wanted frame are decoded.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -16,19 +15,15 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
-from av.codec.hwaccel import HWAccel
 from av.error import FFmpegError as AvError
-from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
-from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import label_fields, read_table
-from vidprep.formats.model import Orientation, rescale
-from vidprep.formats.pyav import fraction, open_input
+from vidprep.formats.model import Orientation
+from vidprep.formats.numbered import NumberedFrames
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
-from vidprep.formats.video import READ_OPTIONS, file_url
 
 NEEDED = [
     "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
@@ -130,11 +125,9 @@ class VideoStore(FrameStore):
         fill_from(self._readers, id_, numbers, rows)
 
 
-class VideoReader:
-    """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it.
-
-    origin_pts: PTS of frame 0 in the file. stream_index: of the video; None means the first. orientation: how its pictures are
-    turned before they are given. hardware: as of `VideoStore`.
+class VideoReader(NumberedFrames):
+    """The frames of one opened video as RGB. orientation: how its pictures are turned before they are given; the rest as of
+    NumberedFrames.
     """
 
     def __init__(
@@ -142,95 +135,20 @@ class VideoReader:
         origin_pts: int = 0, stream_index: int | None = None, orientation: Orientation | None = None,
         hardware: str | None = None,
     ) -> None:  # fmt: skip
-        self._path, self._id, self._facts = path, id_, facts
-        self._origin_pts, self._orientation = origin_pts, orientation or Orientation()
-        self._keyframes = list(facts.keyframes or ())
-        self._source, self._stream_index, self._hardware = data or file_url(path), stream_index, hardware
+        self._orientation = orientation or Orientation()
         self._reformatter = VideoReformatter()
-        self._open()
-
-    def _open(self) -> None:
-        on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
-        try:
-            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on)
-        except (AvError, OSError, ValueError) as error:
-            if on is not None:
-                raise StoreError(
-                    f"cannot be decoded by {self._hardware} here ({error}): no such device or driver, or not for this codec; "
-                    "leave hardware out",
-                    path=self._path,
-                ) from error
-            raise StoreError(f"cannot be read: {error}", path=self._path) from error
-        streams = [s for s in self._container.streams.video if self._stream_index in (None, s.index)]
-        base = fraction(streams[0].time_base) if streams else None
-        if base is None or streams[0].codec_context is None:
-            self.close()
-            raise StoreError("has no video that can be decoded; it is damaged, restore it", path=self._path)
-        self._stream, self._base = streams[0], base
-        self._stream.thread_count = 1
-
-    def close(self) -> None:
-        container = getattr(self, "_container", None)
-        if container is not None:
-            container.close()
-
-    __del__ = close
+        super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
 
     def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         """Frames into arrays; numbers ascend."""
         wanted = dict(zip(numbers, rows, strict=True))
         try:
-            while wanted:
-                self._fill_from_keyframe(wanted)
-        except (AvError, OSError, ValueError) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"{self._id}: does not decode: {error}", path=self._path) from error
-
-    def _fill_from_keyframe(self, wanted: dict[int, Frames]) -> None:
-        """Those wanted frames that follow one another without leaving a GOP out."""
-        first = next(iter(wanted))
-        start = self._keyframes[bisect_right(self._keyframes, first) - 1]
-        last, gop_of_last = first, bisect_right(self._keyframes, first)
-        for number in wanted:
-            gop = bisect_right(self._keyframes, number)
-            if gop > gop_of_last + 1:
-                break
-            last, gop_of_last = number, gop
-        begin, end = self._ticks(start), self._ticks(last)
-        due = {self._ticks(number): number for number in wanted if number <= last}
-        self._container.seek(begin, stream=self._stream)
-        needed = last - start + 1
-        packets = self._container.demux(self._stream)
-        while needed:
-            packet = next(packets, None)
-            if packet is None or packet.pts is None:
-                break
-            if packet.pts < begin:
-                continue  # a seek by DTS may land one GOP early
-            needed -= packet.pts <= end and not packet.is_discard
-            self._take(packet, due, wanted)
-        self._take(None, due, wanted)
-        if due:
-            raise StoreError(
-                f"{self._id}: frames {sorted(due.values())} are not there: no picture at their times after keyframe {start}",
-                path=self._path,
-            )
-
-    def _take(self, packet: Packet[VideoStream] | None, due: dict[int, int], wanted: dict[int, Frames]) -> None:
-        """Decode, and keep what is due, by its PTS."""
-        for frame in self._stream.codec_context.decode(packet):
-            number = None if frame.pts is None else due.pop(frame.pts, None)
-            if number is not None:
-                self._write(frame, wanted.pop(number))
-
-    def _ticks(self, number: int) -> int:
-        """The PTS of a frame in the file."""
-        facts = self._facts
-        if facts.pts is not None and facts.time_base is not None:
-            return self._origin_pts + rescale(int(facts.pts[number]), facts.time_base, self._base)
-        assert facts.frame_rate is not None
-        return self._origin_pts + rescale(number, 1 / facts.frame_rate, self._base)
+            for number, frame in self.read(numbers):
+                self._write(frame, wanted[number])
+        except StoreError:
+            raise
+        except (AvError, ValueError) as error:
+            raise self._undecodable(error) from error
 
     def _write(self, frame: VideoFrame, row: Frames) -> None:
         plane = self._reformatter.reformat(frame, format="rgb24", threads=1).planes[0]

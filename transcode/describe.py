@@ -77,6 +77,8 @@ def remarks(facts: SourceFacts, painter: Painter) -> list[str]:
         said.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
     if facts.stamps_nudged:
         said.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+    if facts.stamps_spaced:
+        said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
     if painter.num_changes:
         said.append(f"the picture changed {painter.num_changes} times; later sizes fitted into {painter.picture.size}")
     if painter.source.rotation_degrees % 90:

@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from vidprep.formats.files import DISK_FULL
 from vidprep.formats.model import OutputFormat, VideoInfo, rescale
 from vidprep.formats.profiles import CONTAINERS, MUXERS
 from vidprep.formats.pyav import time_base_of
+from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import READ_OPTIONS, file_url, open_video
 from vidprep.transcode.frames import DEINTERLACER, OutputFrame
 from vidprep.transcode.picture import Painter, Picture
@@ -92,7 +95,9 @@ def build_command(
     if "x265-params" in writing:  # it takes the rate for its rate control, and ffmpeg guesses another where times vary
         writing["x265-params"] = f"{writing['x265-params']}:fps={output.nominal_rate}"
     if box.name == "mp4":
-        writing["video_track_timescale"] = _timescale(output.time_base)
+        writing["video_track_timescale"] = file_time_base(
+            box.name, output.time_base, is_constant=output.frame_rate is not None
+        ).denominator
         if options.codec == "hevc":
             writing["tag:v"] = "hvc1"
     writing |= box.options
@@ -109,14 +114,6 @@ def _reading(info: VideoInfo, settings: RunSettings) -> dict[str, object]:
     """The options that the source is opened with."""
     reading: dict[str, object] = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels}
     return reading | READ_OPTIONS | ({"c:v": info.decoder} if info.has_alpha_layer else {})
-
-
-def _timescale(time_base: Fraction) -> int:
-    """Ticks per second that hold the time base exactly, at least 10000 as the mp4 muxer would choose."""
-    scale = time_base.denominator
-    while scale < 10_000:
-        scale *= 2
-    return scale
 
 
 def run_ffmpeg(command: list[str], path: str) -> str:
@@ -165,7 +162,8 @@ def measure_file(
 ) -> Measured:  # fmt: skip
     """Measure a finished file against the frames it should hold, one packet for each frame.
 
-    source_indexes: filled with the source frame of every output frame. Raises VerifyError.
+    source_indexes: filled with the source frame of every output frame. PTS are in ticks of the output, as from the other engine.
+    Raises VerifyError.
     """
     options = settings.encoder
     try:
@@ -179,7 +177,9 @@ def measure_file(
             )
             packets = (packet for packet in container.demux(stream) if packet.size)
             file_base = time_base_of(stream)
+            order = array("q")
             for item in frames:
+                order.append(item.pts)
                 source_indexes.append(item.source_index)
                 verifier.expect(painter.paint(item.frame), rescale(item.pts, output.time_base, file_base))
                 packet = next(packets, None)
@@ -187,7 +187,9 @@ def measure_file(
                     verifier.check(packet, "container")
             for packet in packets:
                 verifier.check(packet, "container")
-            return verifier.finish()
+            measured = verifier.finish()
+            shown = sorted(measured.pts)
+            return replace(measured, pts=array("q", (order[bisect_left(shown, tick)] for tick in measured.pts)))
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {error}") from error
 

@@ -7,6 +7,7 @@ Decoded frames come in display order, and that order is kept. Their timestamps m
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
-from vidprep.formats.model import round_half_away
+from vidprep.formats.model import rescale, round_half_away
 from vidprep.formats.video import Entry, Source
 
 # Frames that are held back while their timestamps are put in order; swaps are between neighbours wherever seen.
@@ -73,6 +74,7 @@ class SourceFacts:
     stamps_joined: int = 0
     stamps_guessed: int = 0
     stamps_nudged: int = 0
+    stamps_spaced: int = 0
     read_to_end: bool = False
     steps: set[int] = field(default_factory=set)
 
@@ -306,16 +308,18 @@ def retimed(
     facts: SourceFacts,
     opening: int | None = None,
     first: int = 0,
+    file_base: Fraction | None = None,
 ) -> Iterator[OutputFrame]:
     """At a constant rate, or with their own times when `rate` is None. At least one frame comes out of one.
 
     opening: tick that is time 0 of the output; None means the first frame. first: number of the first output frame.
+    file_base: seconds per tick of the file that they go into; None means the same as `time_base`.
 
     Constant: with o(t) = round(t · rate), output k is the last source frame with o(PTS) <= k, and there are o(end) of
     them: the frames of ffmpeg's `setpts=PTS-STARTPTS,fps=rate:round=near`. One tick of the output is 1/rate.
     """
     if rate is None:
-        yield from _own_times(frames, facts, opening)
+        yield from _own_times(frames, facts, opening, time_base, file_base or time_base)
         return
     origin = opening
     current: SourceFrame | None = None
@@ -335,19 +339,36 @@ def retimed(
             yield OutputFrame(current.frame, number, 1, current.index)
 
 
-def _own_times(frames: Iterable[SourceFrame], facts: SourceFacts, origin: int | None) -> Iterator[OutputFrame]:
-    """The source's own times from 0. A frame that would not come after the one before it is moved one tick behind it."""
+def _own_times(
+    frames: Iterable[SourceFrame], facts: SourceFacts, origin: int | None, time_base: Fraction, file_base: Fraction
+) -> Iterator[OutputFrame]:
+    """The source's own times from 0. A frame that would not come after the one before it, in ticks of the file too, is moved
+    one tick behind it.
+    """
     held: OutputFrame | None = None
+    own_before = 0
+    is_coarser = file_base > time_base
     for frame in frames:
         if origin is None:
             origin = frame.pts
-        pts = frame.pts - origin
+        own = frame.pts - origin
+        pts = own
         if held is not None:
-            if pts <= held.pts:
-                pts = held.pts + 1
-                facts.stamps_nudged += 1
+            earliest = _next_file_tick(held.pts, time_base, file_base) if is_coarser else held.pts + 1
+            if pts < earliest:
+                pts = earliest
+                if is_coarser and own > own_before:
+                    facts.stamps_spaced += 1
+                else:
+                    facts.stamps_nudged += 1
             held.duration = pts - held.pts
             yield held
         held = OutputFrame(frame.frame, pts, max(1, frame.end_pts - origin - pts), frame.index)
+        own_before = own
     if held is not None:
         yield held
+
+
+def _next_file_tick(pts: int, time_base: Fraction, file_base: Fraction) -> int:
+    """The first tick that the file rounds to a later one of its own than `pts`. file_base: longer than time_base."""
+    return math.ceil((rescale(pts, time_base, file_base) + Fraction(1, 2)) * file_base / time_base)

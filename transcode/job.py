@@ -28,6 +28,7 @@ from vidprep.formats.errors import (
 from vidprep.formats.files import cpu_seconds
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
+from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import Source
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.describe import describe_frames, describe_header, describe_output, describe_picture, remarks
@@ -37,7 +38,7 @@ from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_f
 from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.pieces import facts_of, pieces_of
-from vidprep.transcode.quality import Measured, check_file
+from vidprep.transcode.quality import Measured, check_file, check_numbers
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.sources import Unit
@@ -111,12 +112,14 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
             run_ffmpeg(command, unit.path)
             try:
                 measured = measure_file(settings, partial, output, painter, timed, source_indexes)
+                check_numbers(partial, measured, output.time_base)
                 if facts.stamps_sorted:  # its fps filter may have picked other frames, at the right times
                     raise VerifyError("the frames may be others than those that were asked")
             except VerifyError as error:
-                if facts.stamps_sorted or facts.stamps_nudged or facts.stamps_guessed or painter.num_changes:
+                mended = facts.stamps_sorted or facts.stamps_nudged or facts.stamps_spaced or facts.stamps_guessed
+                if mended or painter.num_changes:
                     raise VerifyError(
-                        f"ffmpeg neither sorts nor fills in timestamps, nor keeps the clock when the size changes; take --engine av "
+                        "ffmpeg neither sorts, spaces nor fills in timestamps, nor keeps the clock when the size changes; take --engine av "
                         f"({error.message})"
                     ) from error
                 raise
@@ -259,8 +262,15 @@ def output_frames(
     facts.first_pts = first.pts
     painter = Painter(first.frame, info, settings, settings.pixel_format)
     opening, number = (piece.opening_ticks, piece.first) if piece else (None, 0)
-    timed = retimed(chain([first], decoded), settings.retime.frame_rate, info.time_base, facts, opening, number)
-    return painter, _output_format(painter, info, settings), timed
+    output = _output_format(painter, info, settings)
+    file_base = None
+    if settings.frames is None:
+        is_constant = output.frame_rate is not None
+        file_base = file_time_base(settings.encoder.container_name, output.time_base, is_constant=is_constant)
+    timed = retimed(
+        chain([first], decoded), settings.retime.frame_rate, info.time_base, facts, opening, number, file_base
+    )
+    return painter, output, timed
 
 
 def _state(path: str) -> tuple[int, int]:

@@ -13,8 +13,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.framing import with_start_codes
-from vidprep.formats.model import OutputFormat, rescale
-from vidprep.formats.pyav import time_base_of
+from vidprep.formats.model import OutputFormat
 from vidprep.formats.video import open_video
 from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.audio import AudioTrack
@@ -58,12 +57,11 @@ def _packets(made: MadePiece, codec: str, time_base: Fraction) -> Iterator[Packe
     """As they left the encoder, but for their times: those of the whole. Raises VerifyError."""
     try:
         with open_video(made.path) as container:
-            for packet in container.demux(container.streams.video[0]):
-                if not packet.size:
-                    continue
+            packets = (packet for packet in container.demux(container.streams.video[0]) if packet.size)
+            for packet, pts in zip(packets, made.measured.pts, strict=True):
                 given = Packet(with_start_codes(bytes(packet))) if codec in ("h264", "hevc") else packet
                 given.is_keyframe = packet.is_keyframe
-                given.pts = rescale(packet.pts or 0, time_base_of(packet), time_base) + made.piece.first_pts
+                given.pts = pts + made.piece.first_pts
                 given.time_base = time_base
                 yield cast("Packet[VideoStream]", given)
     except (AvError, ValueError) as error:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
-from vidprep.formats.model import round_half_away
+from vidprep.formats.model import rescale, round_half_away
+from vidprep.formats.ticks import MAX_OFFSET_TICKS, file_time_base
 from vidprep.formats.video import Source
 from vidprep.transcode.frames import SourceFacts, is_vfr
 from vidprep.transcode.metrics import QualitySums
@@ -39,13 +40,16 @@ def pieces_of(
     shown = survey.shown
     if len(shown) > settings.limits.max_frames:
         return ()
-    base, rate = source.info.time_base, settings.retime.frame_rate
+    base = source.info.time_base
     before = 0 if start is None else bisect_left(shown, start / base)
     ticks = shown[before : len(shown) if end is None else bisect_left(shown, end / base)]
     if not ticks:
         return ()
     if any(one == other for one, other in pairwise(ticks)):
         return "frames share a timestamp"
+    rate = settings.retime.frame_rate
+    if rate is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
+        return why
 
     def due(tick: int) -> int:
         """Where retiming puts the source frame of this tick."""
@@ -78,6 +82,19 @@ def pieces_of(
         )
         for index, (first, at) in enumerate(zip(firsts, sources, strict=True))
     )
+
+
+def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
+    """Why frames with their own times do not go through pieces, which are mp4, into their container."""
+    file_base, piece_base = (file_time_base(name, base, is_constant=False) for name in (container, "mp4"))
+    if max((other - one for one, other in pairwise(ticks)), default=0) * base > MAX_OFFSET_TICKS * piece_base:
+        return "frames lie too far apart for the files of its pieces"
+    coarser = max(file_base, piece_base)
+    if coarser > base:
+        shown = (rescale(tick - ticks[0], base, coarser) for tick in ticks)
+        if any(one == other for one, other in pairwise(shown)):
+            return "frames lie closer than a tick of the container"
+    return None
 
 
 def _last_before(tick: int, keyframes: Sequence[int]) -> int | None:
@@ -118,6 +135,7 @@ def measured_of(made: Sequence[MadePiece]) -> Measured:
     scores = QualitySums()
     keyframes: list[int] = []
     gops: list[tuple[int, list[int]]] = []
+    samples: dict[int, int] = {}
     for each in made:
         measured, first = each.measured, each.piece.first
         pts.extend(tick + each.piece.first_pts for tick in measured.pts)
@@ -126,6 +144,7 @@ def measured_of(made: Sequence[MadePiece]) -> Measured:
         scores.extend(measured.scores, first)
         keyframes.extend(first + number for number in measured.keyframes)
         gops.extend((first + number, frames) for number, frames in measured.gops)
+        samples |= {first + number: checksum for number, checksum in measured.samples.items()}
     return Measured(
         scores=scores,
         quality=scores.report(peak_of(made[0].output.pixel_format)),
@@ -134,6 +153,7 @@ def measured_of(made: Sequence[MadePiece]) -> Measured:
         is_keyframe=is_keyframe,
         checksums=checksums,
         gops=tuple(gops),
+        samples=samples,
         keyframes=tuple(keyframes),
         keyframe_interval_max=max(each.measured.keyframe_interval_max for each in made),
     )

@@ -11,21 +11,22 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
 from pathlib import Path
 
-from av.container import InputContainer
 from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vidprep.formats.errors import VerifyError
+from vidprep.formats.errors import StoreError, VerifyError
 from vidprep.formats.framing import payload_checksum
-from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.model import OutputFormat, VideoFacts, rescale
+from vidprep.formats.numbered import NumberedFrames
 from vidprep.formats.pyav import time_base_of
 from vidprep.formats.video import open_video, video_decoder
 from vidprep.transcode.metrics import FrameScorer, QualityReport, QualitySums
@@ -72,7 +73,8 @@ class _GopFrames:
 class Measured:
     """What was measured of one output: as many entries as packets, in decode order.
 
-    gops: (first frame, checksums of its frames as they decode) of some GOPs, the first and the last among them.
+    gops: (first frame, checksums of its frames as they decode) of some GOPs, the first and the last among them. samples: the
+    same of single frames by their numbers: 1, 2, 4, 8 and so on, and the two that are closest in time.
     """
 
     scores: QualitySums
@@ -82,6 +84,7 @@ class Measured:
     is_keyframe: bytearray
     checksums: array[int]
     gops: tuple[tuple[int, list[int]], ...]
+    samples: dict[int, int]
     keyframes: tuple[int, ...]
     keyframe_interval_max: int
 
@@ -107,6 +110,10 @@ class Verifier:
         self._checksums = array("L")
         self._first_gop: list[int] = []
         self._gop_frames = _GopFrames()
+        self._samples: dict[int, int] = {}
+        self._closest: dict[int, int] = {}
+        self._closest_ticks: int | None = None
+        self._previous: tuple[int, VideoFrame] | None = None
         self._keyframe_pts: set[int] = set()
         self._keyframes: list[int] = []
 
@@ -153,6 +160,7 @@ class Verifier:
             is_keyframe=self._is_keyframe,
             checksums=self._checksums,
             gops=tuple(gops),
+            samples=self._samples | self._closest,
             keyframes=tuple(due),
             keyframe_interval_max=max((end - start for start, end in zip(due, ends, strict=True)), default=0),
         )
@@ -185,9 +193,20 @@ class Verifier:
                 self._first_gop = self._gop_frames.checksums()
             self._gop_frames = _GopFrames()
         self._gop_frames.add(frame)
+        self._sample(number, pts, frame)
         if number % self._every == 0:
             self._sums.add(number, self._scorer.score(reference, frame))
         self._num_decoded += 1
+
+    def _sample(self, number: int, pts: int, frame: VideoFrame) -> None:
+        if number & (number - 1) == 0:
+            self._samples[number] = frame_checksum(frame)
+        if self._previous is not None:
+            before, neighbour = self._previous
+            if self._closest_ticks is None or pts - before < self._closest_ticks:
+                self._closest_ticks = pts - before
+                self._closest = {number - 1: frame_checksum(neighbour), number: frame_checksum(frame)}
+        self._previous = pts, frame
 
 
 def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
@@ -200,38 +219,53 @@ def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
 def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) -> None:
     """Hold the closed file against what was measured.
 
-    The same number of packets, PTS, keyframe flags and coded bytes (container framing undone); its first GOP, its last
-    and what else was kept are decoded from the file, each after a seek, and equal. Raises VerifyError.
+    The same number of packets, each at a time of its own, PTS, keyframe flags and coded bytes (container framing undone); then
+    `check_numbers`. Raises VerifyError.
     """
     try:
         with open_video(path) as container:
             if len(container.streams.video) != 1:
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             stream = container.streams.video[0]
-            stream.thread_count = 1
-            file_base = time_base_of(stream)
-            _check_packets(container.demux(stream), measured, codec, time_base, file_base)
-            shown = sorted(measured.pts)
-            for number, expected in measured.gops:
-                tick = rescale(shown[number], time_base, file_base)
-                if _decode_gop(container, tick, len(expected)) != expected:
-                    raise VerifyError(
-                        f"the GOP at frame {number} decodes to other pictures from the file than before muxing"
-                    )
+            _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream))
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {error}") from error
+    check_numbers(path, measured, time_base)
+
+
+def check_numbers(path: Path, measured: Measured, time_base: Fraction) -> None:
+    """Read frames of the closed file by their numbers, as a store does, and hold them against what was measured: its first GOP,
+    its last, either side of what was joined, the two frames that are closest in time, and frames 1, 2, 4, 8 and so on.
+
+    Raises VerifyError.
+    """
+    expected = dict(measured.samples)
+    for first, checksums in measured.gops:
+        expected |= enumerate(checksums, first)
+    facts = VideoFacts(
+        measured.num_frames, 0, 0, pts=sorted(measured.pts), time_base=time_base, keyframes=measured.keyframes
+    )
+    try:
+        with closing(NumberedFrames(None, path, path.stem, facts)) as reader:
+            for number, frame in reader.read(sorted(expected)):
+                if frame_checksum(frame) != expected[number]:
+                    raise VerifyError(f"frame {number}, read by its number, is another picture than was measured")
+    except StoreError as error:
+        raise VerifyError(f"the file does not read back by number: {error.message}") from error
 
 
 def _check_packets(
     packets: Iterator[Packet[VideoStream]], measured: Measured, codec: str, time_base: Fraction, file_base: Fraction
 ) -> None:
     count = 0
+    times: set[int] = set()
     for packet in packets:
         if not packet.size:
             continue
         if count >= measured.num_frames:
             raise VerifyError(f"the file has more than the {measured.num_frames} packets that were measured")
         due = rescale(measured.pts[count], time_base, file_base)
+        times.add(due)
         if packet.pts != due:
             raise VerifyError(f"packet {count} has PTS {packet.pts} in the file, {due} was written")
         if packet.is_keyframe != bool(measured.is_keyframe[count]):
@@ -241,25 +275,8 @@ def _check_packets(
         count += 1
     if count != measured.num_frames:
         raise VerifyError(f"the file has {count} packets, {measured.num_frames} were written")
-
-
-def _decode_gop(container: InputContainer, start: int, count: int) -> list[int]:
-    """Checksums of the `count` frames from the keyframe at tick `start`, reached by a seek.
-
-    A seek may land one GOP early (it goes by DTS, which differs from PTS where frame times vary), never late.
-    """
-    checksums: list[int] = []
-    stream = container.streams.video[0]
-    container.seek(start, stream=stream)
-    for frame in container.decode(stream):
-        if not checksums and frame.pts is not None and frame.pts < start:
-            continue
-        if not checksums and frame.pts != start:
-            raise VerifyError(f"a seek to tick {start} gives the frame at {frame.pts}")
-        checksums.append(frame_checksum(frame))
-        if len(checksums) == count:
-            break
-    return checksums
+    if len(times) != count:
+        raise VerifyError(f"{count - len(times)} frames share a timestamp in the file")
 
 
 def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:

@@ -84,6 +84,11 @@ class Retime:
 
     frame_rate: Fraction | None = None
 
+    def __post_init__(self) -> None:
+        rate = self.frame_rate
+        if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # what libavcodec counts with
+            raise SettingsError(f"--fps {float(rate):g}: too long as a fraction; give fewer digits")
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
