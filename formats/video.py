@@ -31,7 +31,9 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from vidprep.formats.damage import Witnesses
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
+from vidprep.formats.file_ends import missing_end
 from vidprep.formats.model import Orientation, VideoInfo
 from vidprep.formats.pyav import display_matrix, fraction, open_input, time_base_of
 
@@ -52,7 +54,6 @@ INDEXED = {"mov", "matroska"}
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 SPAN_TOLERANCE_SECONDS = 0.5
-KEPT_LOG_LINES = 3
 HEAD_PACKETS = 64
 
 
@@ -95,15 +96,12 @@ class Source:
 
     def __init__(self, path: str | Path, *, max_pixels: int, threads: int = 1) -> None:
         self.path = str(path)
-        av.logging.set_level(av.logging.ERROR)
+        av.logging.set_level(av.logging.WARNING)
         av.logging.set_skip_repeated(False)
         self._capture = av.logging.Capture(local=False)
         self._log = self._capture.__enter__()
-        self._log_count = 0
-        self._log_lines: list[str] = []
-        self._corrupt_packets = 0
-        self._undecodable_packets = 0
-        self._stopped: str | None = None
+        self._witnesses = Witnesses()
+        self._other_decoders: frozenset[str] = frozenset()
         self._packets_seen = 0
         self._ends: dict[int, float] = {}
         try:
@@ -117,6 +115,8 @@ class Source:
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
+            self._other_decoders = self._names_of_other_decoders()
+            self._harvest()
         except BaseException:
             self.close()
             raise
@@ -136,13 +136,14 @@ class Source:
         if self._capture is not None:
             self._capture.__exit__(None, None, None)
             self._capture = None  # type: ignore[assignment]
+            av.logging.set_level(av.logging.ERROR)
 
     def _open(self, max_pixels: int) -> InputContainer:
         try:
             return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
         except (AvError, OSError, ValueError) as error:
             self._harvest()
-            said = "; ".join(self._log_lines)
+            said = "; ".join(self._witnesses.lines)
             if "not on whitelist" in said:
                 kind = re.search(r"([\w,]+): [^;]*not on whitelist", said)
                 what = f" ({kind[1]})" if kind else ""
@@ -202,25 +203,29 @@ class Source:
         context.thread_count = threads
         return context
 
+    def _names_of_other_decoders(self) -> frozenset[str]:
+        contexts = [stream.codec_context for stream in self._container.streams if stream.type != "video"]
+        return frozenset(context.name for context in contexts if context is not None)
+
     def _harvest(self) -> None:
-        """Count what libav logged as an error since last time, and keep the first few lines."""
-        for _, name, text in self._log:
-            self._log_count += 1
-            if len(self._log_lines) < KEPT_LOG_LINES:
-                self._log_lines.append(f"{name}: {text.strip()}" if name else text.strip())
-        self._log.clear()
+        self._witnesses.hear(self._log, self._other_decoders)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
         demuxed = self._container.demux()
         while True:
+            self._log.clear()  # what encoders and filters said since
             try:
                 packet = next(demuxed)
             except StopIteration:
+                self._harvest()
                 return
             except (AvError, OSError) as error:
-                self._stopped = getattr(error, "strerror", None) or str(error)
+                self._harvest()
+                self._witnesses.stopped(getattr(error, "strerror", None) or str(error))
                 return
+            if self._log:
+                self._harvest()
             if packet.pts is not None:
                 end = float((packet.pts + (packet.duration or 0)) * time_base_of(packet))
                 self._ends[packet.stream_index] = max(end, self._ends.get(packet.stream_index, end))
@@ -229,12 +234,11 @@ class Source:
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
-            self._corrupt_packets += packet.is_corrupt
+            self._witnesses.see_packet(packet)
             yield cast("Packet[VideoStream]", packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
-        self._log.clear()
         for packet in packets:
             yield from self._decoded(packet)
         yield from self._decoded(None)
@@ -243,7 +247,7 @@ class Source:
         try:
             frames = self._decoder.decode(packet)
         except InvalidDataError:
-            self._undecodable_packets += 1
+            self._witnesses.refused()
             frames = []
         except (MemoryError, OSError, ValueError) as error:
             if isinstance(error, MemoryError):
@@ -253,6 +257,7 @@ class Source:
         if self._log:
             self._raise_if_too_large()
             self._harvest()
+        self._witnesses.see_frames(frames)
         return frames
 
     def _raise_if_too_large(self) -> None:
@@ -335,15 +340,7 @@ class Source:
         read_to_end: False when reading stopped on purpose, where a missing end means nothing.
         """
         self._harvest()
-        found = []
-        if self._log_count:
-            found.append(f"{self._log_count} decoding errors ({'; '.join(self._log_lines)})")
-        if self._undecodable_packets:
-            found.append(f"{self._undecodable_packets} packets could not be decoded")
-        if self._corrupt_packets:
-            found.append(f"{self._corrupt_packets} packets are marked corrupt")
-        if self._stopped:
-            found.append(f"reading stopped: {self._stopped}")
+        found = self._witnesses.found()
         if read_to_end:
             if self.info.num_frames > self._packets_seen:
                 found.append(
@@ -353,6 +350,7 @@ class Source:
             start = max(0.0, (self._container.start_time or 0) / av.time_base)
             if claimed is not None and claimed - (last - start) > max(SPAN_TOLERANCE_SECONDS, 0.02 * claimed):
                 found.append(f"cut short: the header says {claimed:.2f} s, the data ends at {last - start:.2f} s")
+            found += missing_end(self.path, self.info.format_name)
         return found
 
 
