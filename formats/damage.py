@@ -30,6 +30,7 @@ HARMLESS = re.compile(
             r"misdetection possible",
             r"edit list|editlist",
             r"packed b-frames",
+            r"dolby vision",
             r"increasing reorder buffer",
             r"parser not found",
             r"pixel format used|deprecated",

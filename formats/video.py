@@ -342,10 +342,10 @@ class Source:
         self._harvest()
         found = self._witnesses.found()
         if read_to_end:
-            if self.info.num_frames > self._packets_seen:
-                found.append(
-                    f"cut short: the header says {self.info.num_frames} frames, {self._packets_seen} are there"
-                )
+            indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
+            claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
+            if claimed_frames > self._packets_seen:
+                found.append(f"cut short: the header says {claimed_frames} frames, {self._packets_seen} are there")
             claimed, last = self.info.duration_seconds, max(self._ends.values(), default=0.0)
             start = max(0.0, (self._container.start_time or 0) / av.time_base)
             if claimed is not None and claimed - (last - start) > max(SPAN_TOLERANCE_SECONDS, 0.02 * claimed):
