@@ -14,28 +14,55 @@ from typing import BinaryIO
 
 TAIL_BYTES = 1 << 18
 EBML_SEGMENT = 0x18538067
-BOXES = {b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"mfra", b"sidx", b"free", b"skip", b"wide", b"uuid", b"udta", b"meta"}
+BOXES = {
+    b"ftyp",
+    b"styp",
+    b"moov",
+    b"moof",
+    b"mdat",
+    b"mfra",
+    b"sidx",
+    b"free",
+    b"skip",
+    b"wide",
+    b"uuid",
+    b"udta",
+    b"meta",
+}
 ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
+ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
 MXF_PARTITION = bytes.fromhex("060e2b34020501010d0102010102")
+PACKETS_ALONE = {"yuv4mpegpipe", "dv"}
 TS_PACKETS = ((188, 0), (192, 4), (204, 0))
 TS_SYNC = 0x47
+GIF_PADDING_BYTES = 8
 RM_SLACK_BYTES = 10  # libavformat's own files claim a DATA chunk longer than it is by the header of one
 
 
-def missing_end(path: str | Path, format_name: str) -> list[str]:
-    """What the file's own structure says is missing of it, a line each. format_name: libavformat's, up to the first comma."""
+def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
+    """What the file's own structure says is missing of it, a line each.
+
+    format_name: libavformat's, up to the first comma. end_byte: where the last packet ends, for what is packets alone.
+    """
     check = CHECKS.get(format_name)
     if check is None:
-        return []
+        return _packets_alone(os.path.getsize(path), end_byte) if format_name in PACKETS_ALONE else []  # noqa: PTH202
     try:
         with Path(path).open("rb") as file:
             return list(check(file, os.fstat(file.fileno()).st_size))
-    except (OSError, struct.error):
+    except (OSError, struct.error, IndexError):
         return []
 
 
 def _short(what: str, end: int, size: int) -> str:
     return f"cut short: the file has {size} bytes, {what} ends at {end}"
+
+
+def _packets_alone(size: int, end_byte: int) -> list[str]:
+    return (
+        [] if end_byte == size else [f"cut short: the file has {size} bytes, its last whole packet ends at {end_byte}"]
+    )
 
 
 def _tail(file: BinaryIO, size: int, length: int = TAIL_BYTES) -> bytes:
@@ -111,9 +138,23 @@ def _asf(file: BinaryIO, size: int) -> Iterator[str]:
     at = head.find(ASF_FILE_PROPERTIES)
     if at < 0:
         return
-    claimed, flags = struct.unpack_from("<Q", head, at + 40)[0], struct.unpack_from("<I", head, at + 88)[0]
+    claimed, flags, length = struct.unpack_from("<40xQ40xII", head, at)
     if not flags & 1 and claimed > size:  # a broadcast's size is not known
         yield _short("it", claimed, size)
+    data = head.find(ASF_DATA)
+    if data < 0 or length < 3:
+        return
+    num_packets = struct.unpack_from("<40xQ", head, data)[0]
+    file.seek(first := data + 50)
+    opening = file.read(3)
+    if opening != ASF_PACKET:
+        return
+    lost = 0
+    for at in range(first, min(size - 3, first + num_packets * length), length):
+        file.seek(at)
+        lost += file.read(3) != ASF_PACKET
+    if lost:
+        yield f"{lost} of its {num_packets} packets do not begin where they should"
 
 
 def _flv(file: BinaryIO, size: int) -> Iterator[str]:
@@ -219,8 +260,32 @@ def _real_media(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _gif(file: BinaryIO, size: int) -> Iterator[str]:
-    if not _tail(file, size).rstrip(b"\0").endswith(b";"):
-        yield "cut short: its trailer is missing"
+    """Images and extensions are followed by sub-blocks of up to 255 bytes, and the last one by a trailer (GIF89a, 15)."""
+    header = file.read(13)
+    if len(header) < 13:
+        return
+    file.seek(13 + _palette_bytes(header[10]))
+    padding = 0
+    while kind := file.read(1):
+        if kind == b";":
+            return
+        if kind == b"\0" and padding < GIF_PADDING_BYTES:
+            padding += 1
+            continue
+        if kind == b",":
+            file.seek(_palette_bytes(file.read(9)[-1]) + 1, os.SEEK_CUR)
+        elif kind == b"!":
+            file.seek(1, os.SEEK_CUR)
+        else:
+            yield f"no block begins at byte {file.tell() - 1} of {size}"
+            return
+        while (length := file.read(1)) and length[0]:
+            file.seek(length[0], os.SEEK_CUR)
+    yield "cut short: its trailer is missing"
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _apng(file: BinaryIO, size: int) -> Iterator[str]:

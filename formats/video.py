@@ -23,15 +23,15 @@ from typing import Self, cast
 import av
 import av.logging
 from av.container import InputContainer
+from av.error import ExternalError, InvalidDataError
 from av.error import FFmpegError as AvError
-from av.error import InvalidDataError
 from av.packet import Packet
 from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vidprep.formats.damage import Witnesses
+from vidprep.formats.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.file_ends import missing_end
 from vidprep.formats.model import Orientation, VideoInfo
@@ -53,7 +53,6 @@ INDEXED = {"mov", "matroska"}
 # Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
-SPAN_TOLERANCE_SECONDS = 0.5
 HEAD_PACKETS = 64
 
 
@@ -226,6 +225,8 @@ class Source:
                 return
             if self._log:
                 self._harvest()
+            if self.info.format_name in CONTIGUOUS and packet.size:
+                self._witnesses.see_place(packet)
             if packet.pts is not None:
                 end = float((packet.pts + (packet.duration or 0)) * time_base_of(packet))
                 self._ends[packet.stream_index] = max(end, self._ends.get(packet.stream_index, end))
@@ -246,7 +247,7 @@ class Source:
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         try:
             frames = self._decoder.decode(packet)
-        except InvalidDataError:
+        except (InvalidDataError, ExternalError):
             self._witnesses.refused()
             frames = []
         except (MemoryError, OSError, ValueError) as error:
@@ -296,10 +297,14 @@ class Source:
             raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=self.path)
         return Entry(chain([first], packets), origin_pts, frames_before)
 
+    @property
+    def _packets_tell(self) -> bool:
+        return self.info.codec in ONE_PACKET_ONE_FRAME and self.info.format_name in INDEXED
+
     def _with_origin(self) -> tuple[Iterator[Packet[VideoStream]], int | None]:
         """All packets, and the PTS of the first frame shown; None where one packet may not be one frame."""
         packets = self.packets()
-        if self.info.codec not in ONE_PACKET_ONE_FRAME or self.info.format_name not in INDEXED:
+        if not self._packets_tell:
             return packets, None
         head = list(islice(packets, HEAD_PACKETS))
         opening = head[0].pts if head and head[0].is_keyframe else None
@@ -346,12 +351,26 @@ class Source:
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
             if claimed_frames > self._packets_seen:
                 found.append(f"cut short: the header says {claimed_frames} frames, {self._packets_seen} are there")
-            claimed, last = self.info.duration_seconds, max(self._ends.values(), default=0.0)
-            start = max(0.0, (self._container.start_time or 0) / av.time_base)
-            if claimed is not None and claimed - (last - start) > max(SPAN_TOLERANCE_SECONDS, 0.02 * claimed):
-                found.append(f"cut short: the header says {claimed:.2f} s, the data ends at {last - start:.2f} s")
-            found += missing_end(self.path, self.info.format_name)
+            decoded = self._witnesses.num_frames
+            if decoded and self._packets_tell and (missing := self._witnesses.missing_frames):
+                found.append(f"{missing} of {decoded + missing} frames could not be decoded")
+            found += self._short_spans()
+            found += missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
         return found
+
+    def _short_spans(self) -> Iterator[str]:
+        """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
+        counts_from_zero = self.info.format_name == "matroska"
+        start = 0.0 if counts_from_zero else max(0.0, (self._container.start_time or 0) / av.time_base)
+        ends = [(self.info.duration_seconds, max(self._ends.values(), default=0.0) - start)]
+        tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
+        ends.append((tagged, self._ends.get(self._stream.index, 0.0)))
+        for claimed, end in ends:
+            if claimed is None or self._witnesses.duration_is_guessed:
+                continue
+            if claimed - end > span_tolerance(claimed, self.info.frame_rate):
+                yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
+                return
 
 
 def video_decoder(name: str) -> VideoCodecContext:
