@@ -23,15 +23,17 @@ from typing import Self, cast
 import av
 import av.logging
 from av.container import InputContainer
+from av.error import ExternalError, InvalidDataError
 from av.error import FFmpegError as AvError
-from av.error import InvalidDataError
 from av.packet import Packet
 from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from vidprep.formats.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
+from vidprep.formats.file_ends import missing_end
 from vidprep.formats.model import Orientation, VideoInfo
 from vidprep.formats.pyav import display_matrix, fraction, open_input, time_base_of
 
@@ -51,8 +53,6 @@ INDEXED = {"mov", "matroska"}
 # Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
-SPAN_TOLERANCE_SECONDS = 0.5
-KEPT_LOG_LINES = 3
 HEAD_PACKETS = 64
 
 
@@ -95,15 +95,12 @@ class Source:
 
     def __init__(self, path: str | Path, *, max_pixels: int, threads: int = 1) -> None:
         self.path = str(path)
-        av.logging.set_level(av.logging.ERROR)
+        av.logging.set_level(av.logging.WARNING)
         av.logging.set_skip_repeated(False)
         self._capture = av.logging.Capture(local=False)
         self._log = self._capture.__enter__()
-        self._log_count = 0
-        self._log_lines: list[str] = []
-        self._corrupt_packets = 0
-        self._undecodable_packets = 0
-        self._stopped: str | None = None
+        self._witnesses = Witnesses()
+        self._other_decoders: frozenset[str] = frozenset()
         self._packets_seen = 0
         self._ends: dict[int, float] = {}
         try:
@@ -117,6 +114,8 @@ class Source:
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
+            self._other_decoders = self._names_of_other_decoders()
+            self._harvest()
         except BaseException:
             self.close()
             raise
@@ -136,13 +135,14 @@ class Source:
         if self._capture is not None:
             self._capture.__exit__(None, None, None)
             self._capture = None  # type: ignore[assignment]
+            av.logging.set_level(av.logging.ERROR)
 
     def _open(self, max_pixels: int) -> InputContainer:
         try:
             return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
         except (AvError, OSError, ValueError) as error:
             self._harvest()
-            said = "; ".join(self._log_lines)
+            said = "; ".join(self._witnesses.lines)
             if "not on whitelist" in said:
                 kind = re.search(r"([\w,]+): [^;]*not on whitelist", said)
                 what = f" ({kind[1]})" if kind else ""
@@ -202,25 +202,31 @@ class Source:
         context.thread_count = threads
         return context
 
+    def _names_of_other_decoders(self) -> frozenset[str]:
+        contexts = [stream.codec_context for stream in self._container.streams if stream.type != "video"]
+        return frozenset(context.name for context in contexts if context is not None)
+
     def _harvest(self) -> None:
-        """Count what libav logged as an error since last time, and keep the first few lines."""
-        for _, name, text in self._log:
-            self._log_count += 1
-            if len(self._log_lines) < KEPT_LOG_LINES:
-                self._log_lines.append(f"{name}: {text.strip()}" if name else text.strip())
-        self._log.clear()
+        self._witnesses.hear(self._log, self._other_decoders)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
         demuxed = self._container.demux()
         while True:
+            self._log.clear()  # what encoders and filters said since
             try:
                 packet = next(demuxed)
             except StopIteration:
+                self._harvest()
                 return
             except (AvError, OSError) as error:
-                self._stopped = getattr(error, "strerror", None) or str(error)
+                self._harvest()
+                self._witnesses.stopped(getattr(error, "strerror", None) or str(error))
                 return
+            if self._log:
+                self._harvest()
+            if self.info.format_name in CONTIGUOUS and packet.size:
+                self._witnesses.see_place(packet)
             if packet.pts is not None:
                 end = float((packet.pts + (packet.duration or 0)) * time_base_of(packet))
                 self._ends[packet.stream_index] = max(end, self._ends.get(packet.stream_index, end))
@@ -229,12 +235,11 @@ class Source:
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
-            self._corrupt_packets += packet.is_corrupt
+            self._witnesses.see_packet(packet)
             yield cast("Packet[VideoStream]", packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
-        self._log.clear()
         for packet in packets:
             yield from self._decoded(packet)
         yield from self._decoded(None)
@@ -242,8 +247,8 @@ class Source:
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         try:
             frames = self._decoder.decode(packet)
-        except InvalidDataError:
-            self._undecodable_packets += 1
+        except (InvalidDataError, ExternalError):
+            self._witnesses.refused()
             frames = []
         except (MemoryError, OSError, ValueError) as error:
             if isinstance(error, MemoryError):
@@ -253,6 +258,7 @@ class Source:
         if self._log:
             self._raise_if_too_large()
             self._harvest()
+        self._witnesses.see_frames(frames)
         return frames
 
     def _raise_if_too_large(self) -> None:
@@ -291,10 +297,14 @@ class Source:
             raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=self.path)
         return Entry(chain([first], packets), origin_pts, frames_before)
 
+    @property
+    def _packets_tell(self) -> bool:
+        return self.info.codec in ONE_PACKET_ONE_FRAME and self.info.format_name in INDEXED
+
     def _with_origin(self) -> tuple[Iterator[Packet[VideoStream]], int | None]:
         """All packets, and the PTS of the first frame shown; None where one packet may not be one frame."""
         packets = self.packets()
-        if self.info.codec not in ONE_PACKET_ONE_FRAME or self.info.format_name not in INDEXED:
+        if not self._packets_tell:
             return packets, None
         head = list(islice(packets, HEAD_PACKETS))
         opening = head[0].pts if head and head[0].is_keyframe else None
@@ -335,25 +345,32 @@ class Source:
         read_to_end: False when reading stopped on purpose, where a missing end means nothing.
         """
         self._harvest()
-        found = []
-        if self._log_count:
-            found.append(f"{self._log_count} decoding errors ({'; '.join(self._log_lines)})")
-        if self._undecodable_packets:
-            found.append(f"{self._undecodable_packets} packets could not be decoded")
-        if self._corrupt_packets:
-            found.append(f"{self._corrupt_packets} packets are marked corrupt")
-        if self._stopped:
-            found.append(f"reading stopped: {self._stopped}")
+        found = self._witnesses.found()
         if read_to_end:
-            if self.info.num_frames > self._packets_seen:
-                found.append(
-                    f"cut short: the header says {self.info.num_frames} frames, {self._packets_seen} are there"
-                )
-            claimed, last = self.info.duration_seconds, max(self._ends.values(), default=0.0)
-            start = max(0.0, (self._container.start_time or 0) / av.time_base)
-            if claimed is not None and claimed - (last - start) > max(SPAN_TOLERANCE_SECONDS, 0.02 * claimed):
-                found.append(f"cut short: the header says {claimed:.2f} s, the data ends at {last - start:.2f} s")
+            indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
+            claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
+            if claimed_frames > self._packets_seen:
+                found.append(f"cut short: the header says {claimed_frames} frames, {self._packets_seen} are there")
+            decoded = self._witnesses.num_frames
+            if decoded and self._packets_tell and (missing := self._witnesses.missing_frames):
+                found.append(f"{missing} of {decoded + missing} frames could not be decoded")
+            found += self._short_spans()
+            found += missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
         return found
+
+    def _short_spans(self) -> Iterator[str]:
+        """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
+        counts_from_zero = self.info.format_name == "matroska"
+        start = 0.0 if counts_from_zero else max(0.0, (self._container.start_time or 0) / av.time_base)
+        ends = [(self.info.duration_seconds, max(self._ends.values(), default=0.0) - start)]
+        tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
+        ends.append((tagged, self._ends.get(self._stream.index, 0.0)))
+        for claimed, end in ends:
+            if claimed is None or self._witnesses.duration_is_guessed:
+                continue
+            if claimed - end > span_tolerance(claimed, self.info.frame_rate):
+                yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
+                return
 
 
 def video_decoder(name: str) -> VideoCodecContext:

@@ -1,0 +1,299 @@
+"""Where a file ends by its own account: the last element, page or packet, and the sizes that its headers claim.
+
+Each check reads a few headers and the last bytes, never the whole file, and gives a line where bytes are missing. What it does
+not understand it leaves alone: libav has read the file, so garbage behind the end of a video is no damage.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+TAIL_BYTES = 1 << 18
+EBML_SEGMENT = 0x18538067
+BOXES = {
+    b"ftyp",
+    b"styp",
+    b"moov",
+    b"moof",
+    b"mdat",
+    b"mfra",
+    b"sidx",
+    b"free",
+    b"skip",
+    b"wide",
+    b"uuid",
+    b"udta",
+    b"meta",
+}
+ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
+ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
+MXF_PARTITION = bytes.fromhex("060e2b34020501010d0102010102")
+PACKETS_ALONE = {"yuv4mpegpipe", "dv"}
+TS_PACKETS = ((188, 0), (192, 4), (204, 0))
+TS_SYNC = 0x47
+GIF_PADDING_BYTES = 8
+RM_SLACK_BYTES = 10  # libavformat's own files claim a DATA chunk longer than it is by the header of one
+
+
+def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
+    """What the file's own structure says is missing of it, a line each.
+
+    format_name: libavformat's, up to the first comma. end_byte: where the last packet ends, for what is packets alone.
+    """
+    check = CHECKS.get(format_name)
+    if check is None:
+        return _packets_alone(os.path.getsize(path), end_byte) if format_name in PACKETS_ALONE else []  # noqa: PTH202
+    try:
+        with Path(path).open("rb") as file:
+            return list(check(file, os.fstat(file.fileno()).st_size))
+    except (OSError, struct.error, IndexError):
+        return []
+
+
+def _short(what: str, end: int, size: int) -> str:
+    return f"cut short: the file has {size} bytes, {what} ends at {end}"
+
+
+def _packets_alone(size: int, end_byte: int) -> list[str]:
+    return (
+        [] if end_byte == size else [f"cut short: the file has {size} bytes, its last whole packet ends at {end_byte}"]
+    )
+
+
+def _tail(file: BinaryIO, size: int, length: int = TAIL_BYTES) -> bytes:
+    file.seek(max(0, size - length))
+    return file.read(length)
+
+
+def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
+    """ISO base media and QuickTime (ISO/IEC 14496-12, 4.2)."""
+    at, is_fragmented = 0, False
+    while at + 8 <= size:
+        file.seek(at)
+        header = file.read(16)
+        length, kind = struct.unpack(">I4s", header[:8])
+        if length == 1 and len(header) == 16:
+            length = struct.unpack(">Q", header[8:])[0]
+        is_fragmented |= kind == b"moof"
+        if kind not in BOXES or length < 8:
+            if is_fragmented and not kind.isalnum() and any(_tail(file, size, size - at)):
+                yield f"no box begins at byte {at} of {size}"
+            return
+        if at + length > size:
+            yield _short(f"its {kind.decode()} box", at + length, size)
+            return
+        at += length
+    if is_fragmented and at < size:
+        yield _short("the header of its last box", at + 8, size)
+
+
+def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
+    """A variable-length integer (RFC 8794, 4); None at the end, and for the size that means unknown."""
+    first = file.read(1)
+    if not first or not first[0]:
+        return None
+    length = 9 - first[0].bit_length()
+    value = int.from_bytes(first + file.read(length - 1), "big")
+    if keep_marker:
+        return value
+    value &= (1 << 7 * length) - 1
+    return None if value == (1 << 7 * length) - 1 else value
+
+
+def _segment(file: BinaryIO, size: int) -> Iterator[str]:
+    """Matroska and WebM: the segment, and the last element in it where the segment's size is unknown."""
+    while file.tell() < size:
+        kind, length = _ebml_number(file, keep_marker=True), _ebml_number(file, keep_marker=False)
+        at = file.tell()
+        if kind is None or (length is None and kind != EBML_SEGMENT):
+            return
+        if length is None:
+            continue
+        if at + length > size:
+            yield _short("its last element" if kind != EBML_SEGMENT else "its segment", at + length, size)
+            return
+        file.seek(at + length)
+
+
+def _riff(file: BinaryIO, size: int) -> Iterator[str]:
+    at = 0
+    while at + 12 <= size:
+        file.seek(at)
+        kind, length = struct.unpack("<4sI", file.read(8))
+        if kind != b"RIFF" or length in (0, 0xFFFFFFFF):
+            return
+        if at + 8 + length > size:
+            yield _short("its RIFF list", at + 8 + length, size)
+            return
+        at += 8 + length + length % 2
+
+
+def _asf(file: BinaryIO, size: int) -> Iterator[str]:
+    head = file.read(1 << 16)
+    at = head.find(ASF_FILE_PROPERTIES)
+    if at < 0:
+        return
+    claimed, flags, length = struct.unpack_from("<40xQ40xII", head, at)
+    if not flags & 1 and claimed > size:  # a broadcast's size is not known
+        yield _short("it", claimed, size)
+    data = head.find(ASF_DATA)
+    if data < 0 or length < 3:
+        return
+    num_packets = struct.unpack_from("<40xQ", head, data)[0]
+    file.seek(first := data + 50)
+    opening = file.read(3)
+    if opening != ASF_PACKET:
+        return
+    lost = 0
+    for at in range(first, min(size - 3, first + num_packets * length), length):
+        file.seek(at)
+        lost += file.read(3) != ASF_PACKET
+    if lost:
+        yield f"{lost} of its {num_packets} packets do not begin where they should"
+
+
+def _flv(file: BinaryIO, size: int) -> Iterator[str]:
+    """Each tag is followed by its size, so the last one can be found from the end."""
+    if size < 13 + 15:
+        return
+    file.seek(size - 4)
+    length = struct.unpack(">I", file.read(4))[0]
+    at = size - 4 - length
+    if at >= 9:
+        file.seek(at)
+        header = file.read(4)
+        if header[0] & 0x1F in (8, 9, 18) and int.from_bytes(header[1:4], "big") + 11 == length:
+            return
+    yield "cut short: it does not end with a whole tag"
+
+
+def _transport_stream(file: BinaryIO, size: int) -> Iterator[str]:
+    head = file.read(1 << 16)
+    for offset in range(min(len(head), 1024)):
+        for length, prefix in TS_PACKETS:
+            marks = head[offset + prefix : offset + prefix + 8 * length : length]
+            if len(marks) > 1 and all(mark == TS_SYNC for mark in marks):
+                if left := (size - offset) % length:
+                    yield f"cut short: its last packet has {left} of {length} bytes"
+                return
+
+
+def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
+    """The packets from the last pack on end where the file does (ISO/IEC 13818-1, 2.5.3)."""
+    tail = _tail(file, size).rstrip(b"\0")
+    at = tail.rfind(b"\0\0\1\xba")
+    while 0 <= at < len(tail):
+        code = tail[at : at + 4]
+        if code == b"\0\0\1\xb9":
+            return
+        if len(code) < 4 or code[:3] != b"\0\0\1" or code[3] < 0xB9:
+            yield "cut short: it does not end with a whole packet"
+            return
+        if code[3] == 0xBA:
+            mark = tail[at + 4 : at + 14]
+            if len(mark) < 10:
+                yield "cut short: it ends inside a pack header"
+                return
+            at += 14 + (mark[9] & 7) if mark[0] >> 6 == 1 else 12
+            continue
+        length = tail[at + 4 : at + 6]
+        at += 6 + int.from_bytes(length, "big")
+        if len(length) < 2 or at > size - max(0, size - TAIL_BYTES):
+            yield "cut short: it ends inside a packet"
+            return
+
+
+def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
+    """Every logical stream ends with a page that says so, and its pages are numbered (RFC 3533, 6)."""
+    numbers: dict[int, int] = {}
+    ended: set[int] = set()
+    lost = at = 0
+    while at + 27 <= size:
+        file.seek(at)
+        header = file.read(27)
+        if header[:4] != b"OggS":
+            found = (rest := file.read(TAIL_BYTES)).find(b"OggS")
+            at += 27 + (found if found >= 0 else max(1, len(rest) - 3))
+            lost += 1
+            continue
+        flags, (serial, number) = header[5], struct.unpack("<II", header[14:22])
+        if serial in numbers and number != (numbers[serial] + 1) & 0xFFFFFFFF and not flags & 2:
+            lost += 1
+        numbers[serial] = number
+        if flags & 4:
+            ended.add(serial)
+        at += 27 + header[26] + sum(file.read(header[26]))
+    if lost:
+        yield f"{lost} holes between its pages"
+    if at > size or numbers.keys() - ended:
+        yield "cut short: its last page is missing"
+
+
+def _mxf(file: BinaryIO, size: int) -> Iterator[str]:
+    head = file.read(1 << 16)
+    at = head.find(MXF_PARTITION)
+    if at < 0:
+        return
+    length = head[at + 16]
+    at += 17 + (length & 0x7F if length & 0x80 else 0)
+    footer = struct.unpack_from(">Q", head, at + 24)[0]
+    if footer and footer >= size:
+        yield _short("what precedes its footer", footer, size)
+
+
+def _real_media(file: BinaryIO, size: int) -> Iterator[str]:
+    at = 0
+    while at + 10 <= size:
+        file.seek(at)
+        kind, length = struct.unpack(">4sI", file.read(8))
+        if kind not in (b".RMF", b"PROP", b"CONT", b"MDPR", b"DATA", b"INDX", b"RMMD") or length < 10:
+            return
+        if at + length > size + RM_SLACK_BYTES:
+            yield _short(f"its {kind.decode()} chunk", at + length, size)
+            return
+        at += length
+
+
+def _gif(file: BinaryIO, size: int) -> Iterator[str]:
+    """Images and extensions are followed by sub-blocks of up to 255 bytes, and the last one by a trailer (GIF89a, 15)."""
+    header = file.read(13)
+    if len(header) < 13:
+        return
+    file.seek(13 + _palette_bytes(header[10]))
+    padding = 0
+    while kind := file.read(1):
+        if kind == b";":
+            return
+        if kind == b"\0" and padding < GIF_PADDING_BYTES:
+            padding += 1
+            continue
+        if kind == b",":
+            file.seek(_palette_bytes(file.read(9)[-1]) + 1, os.SEEK_CUR)
+        elif kind == b"!":
+            file.seek(1, os.SEEK_CUR)
+        else:
+            yield f"no block begins at byte {file.tell() - 1} of {size}"
+            return
+        while (length := file.read(1)) and length[0]:
+            file.seek(length[0], os.SEEK_CUR)
+    yield "cut short: its trailer is missing"
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _apng(file: BinaryIO, size: int) -> Iterator[str]:
+    if b"IEND" not in _tail(file, size):
+        yield "cut short: its IEND chunk is missing"
+
+
+CHECKS: dict[str, Callable[[BinaryIO, int], Iterator[str]]] = {
+    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf, "flv": _flv, "mpegts": _transport_stream,
+    "mpeg": _program_stream, "ogg": _ogg, "mxf": _mxf, "rm": _real_media, "gif": _gif, "apng": _apng,
+}  # fmt: skip
