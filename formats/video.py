@@ -22,6 +22,7 @@ from typing import Self, cast
 
 import av
 import av.logging
+from av.codec.codec import Capabilities
 from av.container import InputContainer
 from av.error import FFmpegError as AvError
 from av.error import InvalidDataError
@@ -201,6 +202,11 @@ class Source:
         context.options = {"max_pixels": str(max_pixels)}
         context.thread_count = threads
         return context
+
+    @property
+    def delays(self) -> bool:
+        """Whether the decoder may keep frames for later, as it puts them in order."""
+        return bool(self._decoder.codec.capabilities & Capabilities.delay) or self._decoder.thread_count > 1
 
     def _harvest(self) -> None:
         """Count what libav logged as an error since last time, and keep the first few lines."""
