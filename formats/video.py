@@ -13,9 +13,10 @@ import re
 import struct
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -35,6 +36,7 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.model import Orientation, VideoInfo
 from vidprep.formats.pyav import display_matrix, fraction, open_input, time_base_of
+from vidprep.formats.time_line import REORDER_FRAMES
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -55,6 +57,7 @@ ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 SPAN_TOLERANCE_SECONDS = 0.5
 KEPT_LOG_LINES = 3
 HEAD_PACKETS = 64
+FEW_FRAMES = 8
 
 
 def file_url(path: str | Path) -> str:
@@ -306,8 +309,34 @@ class Source:
         opening = head[0].pts if head and head[0].is_keyframe else None
         if opening is None or head[-1].dts is None or any(packet.pts is None for packet in head):
             return chain(head, packets), None
+        if not self._shows_in_order(head):
+            return chain(head, packets), None
         origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
         return chain(head, packets), origin
+
+    def _shows_in_order(self, head: list[Packet[VideoStream]]) -> bool:
+        """Whether the frames of the first packets come out of the decoder in the order of their timestamps.
+
+        A few frames are decoded to tell; more where the packets are reordered otherwise than the stream says of itself, as when
+        their timestamps only count them.
+        """
+        stamps = [packet.pts or 0 for packet in head]
+        depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
+        due = self._decoder.reorder_depth
+        if depth == due == 0:
+            return True
+        with av.logging.Capture():  # what is damaged is told when it is decoded to be shown
+            shown = [frame.pts for frame in self._decode_few(head[: FEW_FRAMES if depth == due else 2 * REORDER_FRAMES])]
+        return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
+
+    def _decode_few(self, packets: list[Packet[VideoStream]]) -> list[VideoFrame]:
+        """And leave the decoder as it was. Packets that cannot be decoded are passed over."""
+        frames = []
+        for packet in (*packets, None):
+            with suppress(AvError):
+                frames += self._decoder.decode(packet)
+        self._decoder.flush_buffers()
+        return frames
 
     def enter_at(self, start_seconds: Fraction | None) -> Entry:
         """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
