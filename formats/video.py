@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,8 +33,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
-from vidprep.formats.model import Orientation, VideoInfo
-from vidprep.formats.pyav import display_matrix, fraction, open_input, time_base_of
+from vidprep.formats.model import VideoInfo
+from vidprep.formats.pyav import fraction, open_input, time_base_of
 from vidprep.formats.time_line import REORDER_FRAMES
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
@@ -326,7 +325,9 @@ class Source:
         if depth == due == 0:
             return True
         with av.logging.Capture():  # what is damaged is told when it is decoded to be shown
-            shown = [frame.pts for frame in self._decode_few(head[: FEW_FRAMES if depth == due else 2 * REORDER_FRAMES])]
+            shown = [
+                frame.pts for frame in self._decode_few(head[: FEW_FRAMES if depth == due else 2 * REORDER_FRAMES])
+            ]
         return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
 
     def _decode_few(self, packets: list[Packet[VideoStream]]) -> list[VideoFrame]:
@@ -394,18 +395,3 @@ class Source:
 def video_decoder(name: str) -> VideoCodecContext:
     """A decoder by its name in libavcodec. Raises ValueError when that has none."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
-
-
-def orientation_of(frame: VideoFrame) -> tuple[Orientation, int]:
-    """The display matrix as transpose and flips, and its angle in degrees counter-clockwise as FFmpeg prints it.
-
-    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
-    is no multiple of 90 degrees goes to the nearest one.
-    """
-    matrix = display_matrix(frame)
-    if matrix is None:
-        return Orientation(), 0
-    a, b, _, c, d, *_ = struct.unpack("<9i", matrix[:36])
-    if abs(b) + abs(c) > abs(a) + abs(d):
-        return Orientation(True, flip_horizontal=c < 0, flip_vertical=b < 0), int(frame.rotation)
-    return Orientation(False, flip_horizontal=a < 0, flip_vertical=d < 0), int(frame.rotation)

@@ -19,8 +19,9 @@ from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import Orientation
+from vidprep.formats.orientation import turn_of
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
-from vidprep.formats.video import Source, orientation_of
+from vidprep.formats.video import Source
 from vidprep.formats.video_store import VideoReader, fill_from
 
 MAX_PIXELS = 36_000_000
@@ -130,7 +131,7 @@ def _scan(path: Path) -> _Scanned:
         frame = next(source.decode(source.packets()), None)
         if frame is None or not survey.shown:
             raise ReadError("holds no picture that can be decoded", path=path)
-        orientation, _ = orientation_of(frame)
+        orientation = turn_of(frame).orientation
     pts = np.asarray(survey.shown, np.int64)
     known = set(survey.keyframes)
     keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
@@ -149,7 +150,7 @@ def _counted(path: Path) -> _Scanned:
         size, orientation = (0, 0), Orientation()
         for frame in source.decode(source.packets()):
             if not times:
-                orientation, _ = orientation_of(frame)
+                orientation = turn_of(frame).orientation
                 size = _upright(frame.height, frame.width, orientation)
             times.append(frame.pts)
     if not times:
