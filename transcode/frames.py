@@ -79,8 +79,7 @@ def source_frames(
     """
     entry = entry or source.enter_at(start)
     time_base = source.info.time_base
-    rate = source.info.frame_rate
-    step = max(1, round(1 / (rate * time_base))) if rate else 1
+    step = source.info.usual_step
     ahead = PacketsAhead(entry.packets, delays=source.delays)
     decoded = source.decode(iter(ahead))
     placed = on_time_line(_limited(decoded, max_frames), step, facts, ahead)
