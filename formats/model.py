@@ -66,6 +66,11 @@ class VideoInfo:
     num_frames: int
     has_alpha_layer: bool
 
+    @property
+    def usual_step(self) -> int:
+        """Ticks of a frame, by the rate; 1 when the header has none."""
+        return max(1, round(1 / (self.frame_rate * self.time_base))) if self.frame_rate else 1
+
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:

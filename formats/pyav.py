@@ -17,6 +17,8 @@ from av.video.frame import VideoFrame
 
 IS_18 = int(av.__version__.split(".")[0]) < 19
 # PyAV 18 decodes metadata strictly unless told otherwise; PyAV 19 knows no such argument and never fails.
+# AV_FRAME_DATA_VIEW_ID; PyAV 18 has no name for it.
+VIEW_ID = 29
 _METADATA: dict[str, Any] = {"metadata_errors": "surrogateescape"} if IS_18 else {}
 
 
@@ -60,6 +62,12 @@ def display_matrix(frame: VideoFrame) -> bytes | None:
     """The nine little-endian int32 of ISO/IEC 14496-12, 6.2.2, when the frame has them."""
     found: Any = frame.side_data.get("DISPLAYMATRIX")
     return None if found is None else bytes(found)
+
+
+def is_one_of_views(frame: VideoFrame) -> bool:
+    """Whether its picture is one of several views of the scene, which only multi-view codecs (MV-HEVC) say."""
+    kinds: Any = frame.side_data
+    return SideDataType(VIEW_ID) in kinds
 
 
 def _unknown_side_data(cls: Any, value: object) -> Any:

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
 import av
 import av.logging
+from av.codec.codec import Capabilities
 from av.container import InputContainer
 from av.error import ExternalError, InvalidDataError
 from av.error import FFmpegError as AvError
@@ -34,8 +35,9 @@ from av.video.stream import VideoStream
 from vidprep.formats.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.file_ends import missing_end
-from vidprep.formats.model import Orientation, VideoInfo
-from vidprep.formats.pyav import display_matrix, fraction, open_input, time_base_of
+from vidprep.formats.model import VideoInfo
+from vidprep.formats.pyav import fraction, open_input, time_base_of
+from vidprep.formats.time_line import REORDER_FRAMES
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -54,6 +56,7 @@ INDEXED = {"mov", "matroska"}
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 HEAD_PACKETS = 64
+FEW_FRAMES = 8
 
 
 def file_url(path: str | Path) -> str:
@@ -205,6 +208,10 @@ class Source:
     def _names_of_other_decoders(self) -> frozenset[str]:
         contexts = [stream.codec_context for stream in self._container.streams if stream.type != "video"]
         return frozenset(context.name for context in contexts if context is not None)
+    @property
+    def delays(self) -> bool:
+        """Whether the decoder may keep frames for later, as it puts them in order."""
+        return bool(self._decoder.codec.capabilities & Capabilities.delay) or self._decoder.thread_count > 1
 
     def _harvest(self) -> None:
         self._witnesses.hear(self._log, self._other_decoders)
@@ -310,8 +317,36 @@ class Source:
         opening = head[0].pts if head and head[0].is_keyframe else None
         if opening is None or head[-1].dts is None or any(packet.pts is None for packet in head):
             return chain(head, packets), None
+        if not self._shows_in_order(head):
+            return chain(head, packets), None
         origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
         return chain(head, packets), origin
+
+    def _shows_in_order(self, head: list[Packet[VideoStream]]) -> bool:
+        """Whether the frames of the first packets come out of the decoder in the order of their timestamps.
+
+        A few frames are decoded to tell; more where the packets are reordered otherwise than the stream says of itself, as when
+        their timestamps only count them.
+        """
+        stamps = [packet.pts or 0 for packet in head]
+        depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
+        due = self._decoder.reorder_depth
+        if depth == due == 0:
+            return True
+        with av.logging.Capture():  # what is damaged is told when it is decoded to be shown
+            shown = [
+                frame.pts for frame in self._decode_few(head[: FEW_FRAMES if depth == due else 2 * REORDER_FRAMES])
+            ]
+        return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
+
+    def _decode_few(self, packets: list[Packet[VideoStream]]) -> list[VideoFrame]:
+        """And leave the decoder as it was. Packets that cannot be decoded are passed over."""
+        frames = []
+        for packet in (*packets, None):
+            with suppress(AvError):
+                frames += self._decoder.decode(packet)
+        self._decoder.flush_buffers()
+        return frames
 
     def enter_at(self, start_seconds: Fraction | None) -> Entry:
         """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
@@ -376,18 +411,3 @@ class Source:
 def video_decoder(name: str) -> VideoCodecContext:
     """A decoder by its name in libavcodec. Raises ValueError when that has none."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
-
-
-def orientation_of(frame: VideoFrame) -> tuple[Orientation, int]:
-    """The display matrix as transpose and flips, and its angle in degrees counter-clockwise as FFmpeg prints it.
-
-    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
-    is no multiple of 90 degrees goes to the nearest one.
-    """
-    matrix = display_matrix(frame)
-    if matrix is None:
-        return Orientation(), 0
-    a, b, _, c, d, *_ = struct.unpack("<9i", matrix[:36])
-    if abs(b) + abs(c) > abs(a) + abs(d):
-        return Orientation(True, flip_horizontal=c < 0, flip_vertical=b < 0), int(frame.rotation)
-    return Orientation(False, flip_horizontal=a < 0, flip_vertical=d < 0), int(frame.rotation)

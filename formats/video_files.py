@@ -9,6 +9,7 @@ Display matrices are applied; pixels keep their shape, interlaced frames stay so
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,10 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import Orientation
+from vidprep.formats.orientation import turn_of
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
-from vidprep.formats.video import Source, orientation_of
+from vidprep.formats.time_line import PacketsAhead, StampCounts, on_time_line
+from vidprep.formats.video import Source
 from vidprep.formats.video_store import VideoReader, fill_from
 
 MAX_PIXELS = 36_000_000
@@ -131,7 +134,7 @@ def _scan(path: Path) -> _Scanned:
         frame = next(source.decode(source.packets()), None)
         if frame is None or not survey.shown:
             raise ReadError("holds no picture that can be decoded", path=path)
-        orientation, _ = orientation_of(frame)
+        orientation = turn_of(frame).orientation
     pts = np.asarray(survey.shown, np.int64)
     known = set(survey.keyframes)
     keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
@@ -144,22 +147,23 @@ def _scan(path: Path) -> _Scanned:
 
 
 def _counted(path: Path) -> _Scanned:
-    """By decoding all of it. Where timestamps are missing, the rate of the header stands in for them, if it has one."""
+    """By decoding all of it, on the time line of `vidprep transcode`. Without any timestamp the rate of the header stands in."""
+    counts, pts = StampCounts(), array("q")
     with Source(path, max_pixels=MAX_PIXELS) as source:
-        info, times = source.info, list[int | None]()
+        info = source.info
         size, orientation = (0, 0), Orientation()
-        for frame in source.decode(source.packets()):
-            if not times:
-                orientation, _ = orientation_of(frame)
+        ahead = PacketsAhead(source.packets(), delays=source.delays)
+        for frame, stamp, _ in on_time_line(source.decode(iter(ahead)), info.usual_step, counts, ahead):
+            if not pts:
+                orientation = turn_of(frame).orientation
                 size = _upright(frame.height, frame.width, orientation)
-            times.append(frame.pts)
-    if not times:
+            pts.append(stamp)
+    if not pts:
         raise ReadError("holds no picture that can be decoded", path=path)
-    facts = VideoFacts(len(times), *size, info.frame_rate, keyframes=[0])
-    known = sorted(pts for pts in times if pts is not None)
-    if len(known) == len(times):  # swapped or doubled ones are put in order, as `vidprep transcode` does
-        rising = [pts + later for pts, later in zip(known, _nudges(known), strict=True)]
-        facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - known[0], time_base=info.time_base)
+    facts = VideoFacts(len(pts), *size, info.frame_rate, keyframes=[0])
+    if counts.stamps_guessed < len(pts) or info.frame_rate is None:
+        rising = [stamp + later for stamp, later in zip(pts, _nudges(pts), strict=True)]
+        facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - pts[0], time_base=info.time_base)
     return _Scanned(facts, info.stream_index, orientation, None)
 
 

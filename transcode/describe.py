@@ -81,9 +81,7 @@ def remarks(facts: SourceFacts, painter: Painter) -> list[str]:
         said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
     if painter.num_changes:
         said.append(f"the picture changed {painter.num_changes} times; later sizes fitted into {painter.picture.size}")
-    if painter.source.rotation_degrees % 90:
-        said.append(f"rotated by {painter.source.rotation_degrees} degrees; turned to the nearest right angle")
-    return said
+    return said + list(painter.source.said)
 
 
 def describe_output(row: ManifestRow, measured: Measured | StoredFrames, output: OutputFormat, partial: Path) -> None:

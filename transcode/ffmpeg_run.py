@@ -30,7 +30,7 @@ from vidprep.formats.profiles import CONTAINERS, MUXERS
 from vidprep.formats.pyav import time_base_of
 from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import READ_OPTIONS, file_url, open_video
-from vidprep.transcode.frames import DEINTERLACER, OutputFrame
+from vidprep.transcode.frames import DEINTERLACER, OutputFrame, SourceFacts
 from vidprep.transcode.picture import Painter, Picture
 from vidprep.transcode.quality import Measured, Verifier
 from vidprep.transcode.settings import RunSettings
@@ -154,6 +154,23 @@ def _die_with_parent() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # or SVT-AV1, run by root, takes the highest real-time priority
+
+
+def beyond_ffmpeg(facts: SourceFacts, num_changes: int) -> str | None:
+    """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
+    if facts.stamps_sorted:
+        return "the timestamps of the source are out of order, and --engine ffmpeg sorts none"
+    if facts.stamps_joined:
+        return "the clock of the source jumps back, and --engine ffmpeg may not join it"
+    if facts.stamps_guessed:
+        return "frames of the source have no timestamp, and --engine ffmpeg sets none"
+    if facts.stamps_nudged:
+        return "frames of the source share a timestamp, and --engine ffmpeg keeps one of them"
+    if facts.stamps_spaced:
+        return "frames of the source are closer than a tick of the container, and --engine ffmpeg moves none apart"
+    if num_changes:
+        return "--engine ffmpeg does not keep the clock when the size changes"
+    return None
 
 
 def measure_file(

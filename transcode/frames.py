@@ -1,18 +1,16 @@
 """The frames of a source: in order, on a true time line, progressive, cut, and at the rate that was asked.
 
-Decoded frames come in display order, and that order is kept. Their timestamps may be missing, doubled or swapped
-(packed B-frames in AVI, VC-1 in WMV); they are sorted onto the frames, and said. Time 0 is the first frame shown.
+Decoded frames come in display order, and that order is kept; how their timestamps are put in order, and that it is said, is in
+`vidprep.formats.time_line`. Time 0 is the first frame shown.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
 
 import av
 from av.error import FFmpegError as AvError
@@ -20,10 +18,9 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import rescale, round_half_away
+from vidprep.formats.time_line import PacketsAhead, StampCounts, Timed, on_time_line
 from vidprep.formats.video import Entry, Source
 
-# Frames that are held back while their timestamps are put in order; swaps are between neighbours wherever seen.
-REORDER_FRAMES = 2
 DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
 
@@ -47,16 +44,8 @@ class OutputFrame:
     source_index: int
 
 
-class _Timed(NamedTuple):
-    """A frame on the time line. pts: ticks. duration: what its packet says, 0 when it says nothing."""
-
-    frame: VideoFrame
-    pts: int
-    duration: int
-
-
 @dataclass(slots=True)
-class SourceFacts:
+class SourceFacts(StampCounts):
     """What reading showed; complete when the frames have been drained.
 
     origin_pts: the source's own PTS of the first frame of the cut; first_pts: the same from the first frame shown.
@@ -70,9 +59,6 @@ class SourceFacts:
     is_vfr: bool = False
     is_interlaced: bool = False
     num_deinterlaced: int = 0
-    stamps_sorted: int = 0
-    stamps_joined: int = 0
-    stamps_guessed: int = 0
     stamps_nudged: int = 0
     stamps_spaced: int = 0
     read_to_end: bool = False
@@ -95,10 +81,10 @@ def source_frames(
     """
     entry = entry or source.enter_at(start)
     time_base = source.info.time_base
-    rate = source.info.frame_rate
-    step = max(1, round(1 / (rate * time_base))) if rate else 1
-    decoded = source.decode(entry.packets)
-    placed = _on_time_line(_limited(decoded, max_frames), step, facts)
+    step = source.info.usual_step
+    ahead = PacketsAhead(entry.packets, delays=source.delays)
+    decoded = source.decode(iter(ahead))
+    placed = on_time_line(_limited(decoded, max_frames), step, facts, ahead)
     frames = _with_ends(_deinterlaced(placed, facts), step)
 
     origin = entry.origin_pts
@@ -154,49 +140,7 @@ def _limited(frames: Iterator[VideoFrame], max_frames: int) -> Iterator[VideoFra
         yield frame
 
 
-def _on_time_line(frames: Iterable[VideoFrame], step: int, facts: SourceFacts) -> Iterator[_Timed]:
-    """Each frame with its timestamp: in order, none missing. step: ticks of a frame whose time nobody knows."""
-    held: deque[VideoFrame] = deque()
-    stamps: list[int] = []
-    newest: int | None = None  # the largest stamp read since time last jumped back
-    newest_duration = 0
-    last: int | None = None  # the stamp given out last
-    usual = step
-    shift = 0
-
-    def give() -> _Timed:
-        nonlocal last, usual
-        stamp = heapq.heappop(stamps) + shift
-        if last is not None and stamp > last:
-            usual = stamp - last
-        last = stamp
-        frame = held.popleft()
-        return _Timed(frame, stamp, frame.duration or 0)
-
-    for frame in frames:
-        if frame.pts is None:
-            stamp = 0 if newest is None else newest + (newest_duration or usual)
-            facts.stamps_guessed += 1
-        else:
-            stamp = frame.pts
-            if last is not None and stamp + shift < last:  # back by more than a swap: join where it left off
-                while held:
-                    yield give()
-                shift = last + usual - stamp
-                facts.stamps_joined += 1
-                newest = None
-            facts.stamps_sorted += newest is not None and stamp < newest
-        if newest is None or stamp >= newest:
-            newest, newest_duration = stamp, frame.duration or 0
-        held.append(frame)
-        heapq.heappush(stamps, stamp)
-        if len(held) > REORDER_FRAMES:
-            yield give()
-    while held:
-        yield give()
-
-
-def _deinterlaced(frames: Iterable[_Timed], facts: SourceFacts) -> Iterator[_Timed]:
+def _deinterlaced(frames: Iterable[Timed], facts: SourceFacts) -> Iterator[Timed]:
     """Interlaced frames made progressive by bwdif, which looks one frame back and one ahead; the count stays.
 
     The filter starts at the first interlaced frame, fed with the one before it: the same frames as if it had run from
@@ -238,7 +182,7 @@ class _Bwdif:
         self._source.link_to(filter_)
         filter_.link_to(self._sink)
         self._graph.configure()
-        self._inside: deque[_Timed | None] = deque()
+        self._inside: deque[Timed | None] = deque()
         self._count = 0
 
     def takes(self, frame: VideoFrame) -> bool:
@@ -249,15 +193,15 @@ class _Bwdif:
         for _ in self._step(frame, None):
             raise ReadError("the deinterlacer gave a frame too early")
 
-    def push(self, timed: _Timed) -> Iterator[_Timed]:
+    def push(self, timed: Timed) -> Iterator[Timed]:
         yield from self._step(timed.frame, timed)
 
-    def finish(self) -> Iterator[_Timed]:
+    def finish(self) -> Iterator[Timed]:
         yield from self._step(None, None)
         if self._inside:
             raise ReadError(f"the deinterlacer kept {len(self._inside)} frames")
 
-    def _step(self, frame: VideoFrame | None, timed: _Timed | None) -> Iterator[_Timed]:
+    def _step(self, frame: VideoFrame | None, timed: Timed | None) -> Iterator[Timed]:
         if frame is not None:
             frame.pts = self._count
             frame.time_base = Fraction(1)
@@ -274,7 +218,7 @@ class _Bwdif:
             assert isinstance(done, VideoFrame)
             entered = self._inside.popleft()
             if entered is not None:
-                yield _Timed(done, entered.pts, entered.duration)
+                yield Timed(done, entered.pts, entered.duration)
 
 
 def buffer_arguments(frame: VideoFrame) -> str:
@@ -285,12 +229,12 @@ def buffer_arguments(frame: VideoFrame) -> str:
     )
 
 
-def _with_ends(frames: Iterable[_Timed], step: int) -> Iterator[tuple[VideoFrame, int, int]]:
+def _with_ends(frames: Iterable[Timed], step: int) -> Iterator[tuple[VideoFrame, int, int]]:
     """Each frame with its start and its end: the next frame's start; for the last one its own duration.
 
     A duration that is missing or one tick says nothing (FLV, Matroska): the step before it stands in.
     """
-    held: _Timed | None = None
+    held: Timed | None = None
     usual = step
     for timed in frames:
         if held is not None:

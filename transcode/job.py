@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import (
     DamagedError,
+    FfmpegError,
     GateError,
     LimitError,
     PictureError,
@@ -33,7 +34,7 @@ from vidprep.formats.video import Source
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.describe import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.encode import encode_and_measure
-from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
+from vidprep.transcode.ffmpeg_run import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.burst import StoredFrames
 
 MAX_NOMINAL_RATE = Fraction(240)
+LOOKED_AT = 300
 
 
 def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> Made:
@@ -109,20 +111,18 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
             row.verified_in = "same pass"
         elif settings.engine == "ffmpeg":
             command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
-            run_ffmpeg(command, unit.path)
             try:
+                run_ffmpeg(command, unit.path)
                 measured = measure_file(settings, partial, output, painter, timed, source_indexes)
                 check_numbers(partial, measured, output.time_base)
                 if facts.stamps_sorted:  # its fps filter may have picked other frames, at the right times
                     raise VerifyError("the frames may be others than those that were asked")
-            except VerifyError as error:
-                mended = facts.stamps_sorted or facts.stamps_nudged or facts.stamps_spaced or facts.stamps_guessed
-                if mended or painter.num_changes:
-                    raise VerifyError(
-                        "ffmpeg neither sorts, spaces nor fills in timestamps, nor keeps the clock when the size changes; take --engine av "
-                        f"({error.message})"
-                    ) from error
-                raise
+            except (FfmpegError, VerifyError) as error:
+                looked = chain([None], islice(timed, LOOKED_AT))  # an ffmpeg that failed at once left the source unread
+                reason = next(filter(None, (beyond_ffmpeg(facts, painter.num_changes) for _ in looked)), None)
+                if reason is None:
+                    raise
+                raise VerifyError(f"{reason}; take --engine av ({error.message})") from error
             row.verified_in = "second pass"
         else:
             opening = facts.origin_pts * info.time_base

@@ -16,7 +16,8 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import Colour, FrameSize, Orientation, VideoInfo
-from vidprep.formats.video import orientation_of
+from vidprep.formats.orientation import turn_of
+from vidprep.formats.pyav import is_one_of_views
 from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
@@ -37,7 +38,10 @@ STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
 @dataclass(frozen=True, slots=True)
 class SourcePicture:
-    """What the first frame shows of itself: what every decision about the picture is taken from."""
+    """What the first frame shows of itself: what every decision about the picture is taken from.
+
+    said: for the row.
+    """
 
     size: FrameSize
     pixel_format: str
@@ -46,6 +50,7 @@ class SourcePicture:
     rotation_degrees: int
     tagged: Colour
     codec: str
+    said: tuple[str, ...] = ()
 
     @property
     def is_rgb(self) -> bool:
@@ -77,17 +82,21 @@ class Picture:
 
 def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     """The facts of a decoded frame; of its container only the shape of a pixel, which has the last word there."""
-    orientation, degrees = orientation_of(frame)
+    turn = turn_of(frame)
+    said = [turn.said] if turn.said else []
+    if is_one_of_views(frame):
+        said.append("holds several views of the scene (stereo or spatial video); the base view was taken")
     return SourcePicture(
         size=FrameSize(frame.width, frame.height),
         pixel_format=frame.format.name,
         sample_aspect_ratio=info.sample_aspect_ratio,
-        orientation=orientation,
-        rotation_degrees=degrees,
+        orientation=turn.orientation,
+        rotation_degrees=turn.degrees,
         tagged=Colour(
             int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2
         ),
         codec=info.codec,
+        said=tuple(said),
     )
 
 

@@ -14,8 +14,9 @@ import pytest
 import simplejpeg
 
 from vidprep.formats.model import Orientation
+from vidprep.formats.orientation import turn_of
 from vidprep.formats.pyav import fraction, open_input, open_output, time_base_of
-from vidprep.formats.video import READ_OPTIONS, Source, file_url, orientation_of
+from vidprep.formats.video import READ_OPTIONS, Source, file_url
 
 PACKAGES = Path(__file__).parents[2]
 UNSET = [None, SimpleNamespace(numerator=0, denominator=1), SimpleNamespace(numerator=0, denominator=0),
@@ -71,7 +72,7 @@ def test_side_data_that_pyav_does_not_know_are_passed_over(tmp_path):
     with Source(path, max_pixels=1_000_000) as source:
         frame = next(source.decode(source.packets()))
         assert len(frame.side_data) == 2
-        assert orientation_of(frame) == (Orientation(True, flip_horizontal=True), -90)
+        assert turn_of(frame) == (Orientation(True, flip_horizontal=True), -90, None)
 
 
 @pytest.mark.parametrize("package", ["formats", "transcode"])

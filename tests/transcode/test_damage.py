@@ -10,15 +10,12 @@ from __future__ import annotations
 import random
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import imageio_ffmpeg
-import pytest
 
-from tests.helpers import transcode
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.video import Source
 
