@@ -14,8 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -24,11 +23,10 @@ from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
 from vidprep.formats.files import DISK_FULL
-from vidprep.formats.model import OutputFormat, VideoInfo, rescale, round_half_away
+from vidprep.formats.model import OutputFormat, VideoInfo, rescale
 from vidprep.formats.profiles import CONTAINERS, MUXERS
 from vidprep.formats.pyav import time_base_of
-from vidprep.formats.video import READ_OPTIONS, Source, file_url, open_video
-from vidprep.transcode.bounds import check_repeats
+from vidprep.formats.video import READ_OPTIONS, file_url, open_video
 from vidprep.transcode.frames import DEINTERLACER, OutputFrame
 from vidprep.transcode.picture import Painter, Picture
 from vidprep.transcode.quality import Measured, Verifier
@@ -121,38 +119,6 @@ def _timescale(time_base: Fraction) -> int:
     while scale < 10_000:
         scale *= 2
     return scale
-
-
-def check_claims(
-    path: str, settings: RunSettings, start: Fraction | None, end: Fraction | None, worked: Callable[[], None]
-) -> None:
-    """By the times of its packets, whether `retimed` would refuse what ffmpeg is to make of them. Decodes nothing.
-
-    worked: called for each frame that ffmpeg has to decode or to make. Raises LimitError, ReadError.
-    """
-    ticks, end_tick = array("q"), 0
-    with Source(path, max_pixels=settings.limits.max_pixels) as source:
-        base, rate = source.info.time_base, settings.retime.frame_rate
-        for packet in source.packets():
-            worked()
-            if packet.pts is not None and not packet.is_discard:
-                ticks.append(packet.pts)
-                end_tick = max(end_tick, packet.pts + (packet.duration or 0))
-    if rate is None or not ticks:
-        return
-    origin, count = min(ticks), 0
-    opening: Fraction | None = None
-    for tick in (*sorted(ticks), end_tick):
-        time = (tick - origin) * base
-        if end is not None and time >= end:
-            break
-        if time >= (start or 0):
-            opening = time if opening is None else opening
-            due = round_half_away((time - opening) * rate)
-            check_repeats(count, due, rate, settings.limits.max_frames)
-            count = due
-    for _ in range(count):
-        worked()
 
 
 def run_ffmpeg(command: list[str], path: str) -> str:

@@ -30,9 +30,10 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video import Source
 from vidprep.transcode.audio import AudioTrack
+from vidprep.transcode.bounds import check_claims
 from vidprep.transcode.describe import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.encode import encode_and_measure
-from vidprep.transcode.ffmpeg_run import build_command, check_claims, measure_file, run_ffmpeg
+from vidprep.transcode.ffmpeg_run import build_command, measure_file, run_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
