@@ -60,7 +60,7 @@ bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder);
 	$(BIN)/python tests/bench/scale.py
 	$(BIN)/python tests/bench/feeding.py
 
-soak: $(READY)  ## the tests that take minutes: memory over thousands of clips
+soak: $(READY)  ## the tests that take minutes: memory over thousands of clips, thousands of damaged files
 	$(BIN)/pytest -q -m slow
 
 clean:  ## remove what was made here

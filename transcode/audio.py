@@ -26,7 +26,7 @@ from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
 from av.error import InvalidDataError
 
-from vidprep.formats.errors import EncodeError
+from vidprep.formats.errors import EncodeError, LimitError
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.video_writer import VideoWriter
@@ -35,6 +35,7 @@ from vidprep.transcode.sound import TREMBLE_SECONDS, AudioPacket, Samples, Sound
 ENCODERS = {"aac": ("aac", "fltp"), "opus": ("libopus", "flt")}
 USUAL_RATE = 48_000
 BITS_PER_CHANNEL = 64_000
+MAX_SILENT_HOURS = 10
 LEFT_OUT = "sound that begins long after the pictures have ended is left out"
 
 
@@ -168,12 +169,18 @@ class AudioTrack:
         import numpy as np
 
         due = _opus_lead_in(self._out) if self._in_mp4 and self._mode == "opus" else 0
+        silent = 0
         for at, samples in blocks:
             while due < at:
                 if self._pictures_over and at - due > self._rate:
                     self.warnings.append(LEFT_OUT)
                     yield from self._coded(None, due)
                     return
+                silent += min(at - due, self._rate)
+                if silent > MAX_SILENT_HOURS * 3600 * self._rate:
+                    raise LimitError(
+                        f"its sound has holes of more than {MAX_SILENT_HOURS} hours; --audio drop or copy encodes no silence"
+                    )
                 silence = np.zeros((len(samples), min(at - due, self._rate)), np.float32)
                 yield from self._coded(silence, due)
                 due += silence.shape[1]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import io
 import random
+import sys
 import time
 import zlib
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,8 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     value = row.crf if settings.frames is None else row.jpeg_quality
     if value is not None:  # a target may have given it one of its own
         settings = settings.at(value)
+    # What the run allowed is not recorded; the deadline is left.
+    settings = replace(settings, limits=replace(settings.limits, max_frames=sys.maxsize))
     facts, indexes = SourceFacts(), list[int]()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         painter, output, timed = output_frames(source, unit, settings, facts)

@@ -101,6 +101,8 @@ def build_command(
         if options.codec == "hevc":
             writing["tag:v"] = "hvc1"
     writing |= box.options
+    if output.frame_rate:  # where packets tell nothing of a gap; `retimed` finds what was cut off
+        writing["frames:v"] = settings.limits.max_frames + 1
     node = ffmpeg.input(file_url(source), **reading).output(file_url(partial), **writing)
     command = ffmpeg.compile(
         node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_threads", "1"),

@@ -7,8 +7,9 @@ Decoded frames come in display order, and that order is kept; how their timestam
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -20,6 +21,7 @@ from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import rescale, round_half_away
 from vidprep.formats.time_line import PacketsAhead, StampCounts, Timed, on_time_line
 from vidprep.formats.video import Entry, Source
+from vidprep.transcode.bounds import check_repeats
 
 DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
@@ -73,10 +75,11 @@ def source_frames(
     end: Fraction | None,
     max_frames: int,
     entry: Entry | None = None,
+    worked: Callable[[], None] = lambda: None,
 ) -> Iterator[SourceFrame]:
     """Progressive frames of the cut [start, end), seconds from the first frame shown; all of them without a cut.
 
-    entry: where decoding begins, when that is known.
+    entry: where decoding begins, when that is known. worked: called for each frame that was decoded.
     Raises NoVideoError when there are none, LimitError past max_frames.
     """
     entry = entry or source.enter_at(start)
@@ -84,7 +87,7 @@ def source_frames(
     step = source.info.usual_step
     ahead = PacketsAhead(entry.packets, delays=source.delays)
     decoded = source.decode(iter(ahead))
-    placed = on_time_line(_limited(decoded, max_frames), step, facts, ahead)
+    placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
     frames = _with_ends(_deinterlaced(placed, facts), step)
 
     origin = entry.origin_pts
@@ -133,8 +136,9 @@ def is_vfr(steps: set[int], time_base: Fraction) -> bool:
     return high - low > Fraction(25, 10_000) + low / 50
 
 
-def _limited(frames: Iterator[VideoFrame], max_frames: int) -> Iterator[VideoFrame]:
+def _limited(frames: Iterator[VideoFrame], max_frames: int, worked: Callable[[], None]) -> Iterator[VideoFrame]:
     for count, frame in enumerate(frames, 1):
+        worked()
         if count > max_frames:
             raise LimitError(f"holds more than {max_frames} frames; raise --max-frames if it is meant to")
         yield frame
@@ -253,6 +257,8 @@ def retimed(
     opening: int | None = None,
     first: int = 0,
     file_base: Fraction | None = None,
+    *,
+    max_frames: int = sys.maxsize,
 ) -> Iterator[OutputFrame]:
     """At a constant rate, or with their own times when `rate` is None. At least one frame comes out of one.
 
@@ -261,6 +267,8 @@ def retimed(
 
     Constant: with o(t) = round(t · rate), output k is the last source frame with o(PTS) <= k, and there are o(end) of
     them: the frames of ffmpeg's `setpts=PTS-STARTPTS,fps=rate:round=near`. One tick of the output is 1/rate.
+
+    Raises LimitError before it gives out frames that `check_repeats` refuses.
     """
     if rate is None:
         yield from _own_times(frames, facts, opening, time_base, file_base or time_base)
@@ -272,6 +280,8 @@ def retimed(
         if origin is None:
             origin = frame.pts
         due = round_half_away((frame.pts - origin) * time_base * rate)
+        if due > count:
+            check_repeats(count, due, rate, max_frames)
         while current is not None and count < due:
             yield OutputFrame(current.frame, count, 1, current.index)
             count += 1
@@ -279,6 +289,7 @@ def retimed(
     if current is not None:
         assert origin is not None
         total = max(1, round_half_away((current.end_pts - origin) * time_base * rate))
+        check_repeats(count, total, rate, max_frames)
         for number in range(count, total):
             yield OutputFrame(current.frame, number, 1, current.index)
 

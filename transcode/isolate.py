@@ -33,12 +33,13 @@ from vidprep.transcode.task import Job, Made, discard, fail, new_row
 OPEN_SECONDS = 120
 LEAST_SECONDS = 300
 SECONDS_PER_SECOND = 60
-UNKNOWN_BYTES_PER_SECOND = 10_000
+FRAMES_PER_SECOND = 25  # decoded or made
+READ_BYTES_PER_SECOND = 1_000_000
 VIDEOS_PER_CHILD = 2000  # the heap grows by 3 kB a video as it is cut to pieces
 TRIES = 8
 PR_SET_PDEATHSIG = 1
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
-NOT_OPENED, NOT_SAID = -1.0, -2.0
+NOT_OPENED = -1
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -58,18 +59,18 @@ class Child:
         self._pool: pebble.ProcessPool | None = None
         self._future: pebble.ProcessFuture | None = None
         self._context = multiprocessing.get_context("spawn")
-        self._claimed = self._context.Value("d", NOT_OPENED, lock=False)
+        self._work = self._context.Value("q", NOT_OPENED, lock=False)
 
     def start(self) -> None:
         """Begin its process before there is a task for it."""
         with contextlib.suppress(CrashedError, DeadlineError, MemoryError, Interrupted):
-            self.call(_nothing, None, lambda _claimed: OPEN_SECONDS)
+            self.call(_nothing, None, lambda _work: OPEN_SECONDS)
 
-    def call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[float], float]) -> R:
+    def call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[int], float]) -> R:
         """What `function` makes of `argument` there.
 
-        seconds_allowed: of the seconds that the source's header claims, NOT_OPENED before it told and NOT_SAID where it says
-        nothing. Raises CrashedError when the child dies, DeadlineError, MemoryError, Interrupted after `stop`.
+        seconds_allowed: from its start, when so many frames have been decoded or made; NOT_OPENED before the source is open.
+        Raises CrashedError when the child dies, DeadlineError, MemoryError, Interrupted after `stop`.
         """
         for may_start_again in (True, False):
             if self._stopped.is_set():
@@ -105,10 +106,10 @@ class Child:
                     max_workers=1,
                     max_tasks=VIDEOS_PER_CHILD,
                     initializer=_start_child,
-                    initargs=(os.getpid(), self._claimed),
+                    initargs=(os.getpid(), self._work),
                     context=self._context,
                 )
-            self._claimed.value = NOT_OPENED
+            self._work.value = NOT_OPENED
             self._future = self._pool.schedule(function, args=(argument,))
         except RuntimeError as error:
             raise BrokenProcessPool(str(error)) from error
@@ -118,14 +119,14 @@ class Child:
             self._future.cancel()
         return self._future
 
-    def _result(self, future: pebble.ProcessFuture, seconds_allowed: Callable[[float], float]) -> Any:
-        """Wait until the deadline, which may grow once the child has told how long the source is."""
+    def _result(self, future: pebble.ProcessFuture, seconds_allowed: Callable[[int], float]) -> Any:
+        """Wait until the deadline, which grows with the work that the child has done."""
         started, deadline = time.monotonic(), seconds_allowed(NOT_OPENED)
         while True:
             try:
                 return future.result(timeout=max(0.0, started + deadline - time.monotonic()))
             except DeadlinePassed:
-                longer = seconds_allowed(self._claimed.value)
+                longer = seconds_allowed(self._work.value)
                 if longer <= deadline:
                     future.cancel()
                     self._discard()
@@ -169,14 +170,17 @@ def make(child: Child, job: Job) -> Made:
 
 def _made_by(child: Child, job: Job) -> Made:
     limits = job.settings.limits
+    joined = sum(made.measured.num_frames for made in job.pieces)
 
-    def seconds_allowed(claimed: float) -> float:
+    def seconds_allowed(work: int) -> float:
+        """What a source claims counts for nothing: the bytes that it has, and the frames that were done."""
         if limits.timeout_seconds is not None:
             return limits.timeout_seconds
-        if claimed == NOT_OPENED:
+        if work == NOT_OPENED:
             return OPEN_SECONDS
-        length = job.unit.size_bytes / UNKNOWN_BYTES_PER_SECOND if claimed == NOT_SAID else claimed
-        return (LEAST_SECONDS + SECONDS_PER_SECOND * length) * (TRIES if job.settings.target else 1)
+        reading = LEAST_SECONDS + job.unit.size_bytes / READ_BYTES_PER_SECOND
+        tries = TRIES if job.settings.target else 1
+        return reading * tries + SECONDS_PER_SECOND * (work + joined) / FRAMES_PER_SECOND
 
     try:
         return child.call(_run_in_child, job, seconds_allowed)
@@ -204,23 +208,23 @@ def _nothing(_: None) -> None:
     """What starts a child."""
 
 
-_claimed_here: Any = None
+_work_here: Any = None
 
 
 def _run_in_child(job: Job) -> Made:
     from vidprep.transcode.job import run_job
 
-    return run_job(job, _tell_length)
+    return run_job(job, _worked)
 
 
-def _tell_length(seconds: float | None) -> None:
-    _claimed_here.value = NOT_SAID if seconds is None else seconds
+def _worked() -> None:
+    _work_here.value += 1
 
 
-def _start_child(parent: int, claimed: Any) -> None:
+def _start_child(parent: int, work: Any) -> None:
     """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
-    global _claimed_here
-    _claimed_here = claimed
+    global _work_here
+    _work_here = work
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -32,6 +32,7 @@ from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import Source
 from vidprep.transcode.audio import AudioTrack
+from vidprep.transcode.bounds import check_claims
 from vidprep.transcode.describe import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.encode import encode_and_measure
 from vidprep.transcode.ffmpeg_run import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
@@ -53,26 +54,26 @@ MAX_NOMINAL_RATE = Fraction(240)
 LOOKED_AT = 300
 
 
-def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> Made:
+def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
     """Make one output and say what it is, or a piece of it, or say which pieces it has. Never raises: a failure is a row with
     status "failed" and nothing on disk.
 
-    on_open: called with the seconds that the source's header claims, None where it claims nothing.
+    worked: called when the source is open, and for each frame that is decoded or made from then on.
     """
     row = new_row(job)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     try:
         if job.piece is not None:
-            return _make_piece(job, job.piece, on_open)
+            return _make_piece(job, job.piece, worked)
         if job.settings.split_seconds is not None and not job.pieces and job.not_split is None:
             found = _pieces(job)
             if isinstance(found, str):
                 job = replace(job, not_split=found)
             elif found:
                 return found
-        _transcode(job, row, on_open)
+        _transcode(job, row, worked)
         if job.settings.target is not None:
-            row = _until_target(job, row, job.settings.target)
+            row = _until_target(job, row, job.settings.target, worked)
         _check_floor(row, job.settings)
         row.status = "ok"
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
@@ -83,7 +84,7 @@ def run_job(job: Job, on_open: Callable[[float | None], None] | None = None) -> 
     return row
 
 
-def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], None] | None) -> None:
+def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
     unit, settings = job.unit, job.settings
     before = row.source_size_bytes, row.source_mtime_ns = _state(unit.path)
     partial = Path(job.partial)
@@ -91,11 +92,10 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
 
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         info = source.info
-        if on_open is not None:
-            on_open(info.duration_seconds)
+        worked()
         describe_header(row, info)
         start, end = _cut(unit)
-        painter, output, timed = output_frames(source, unit, settings, facts)
+        painter, output, timed = output_frames(source, unit, settings, facts, worked=worked)
         describe_picture(row, painter, output)
         row.warnings.extend(painter.picture.said)
 
@@ -110,6 +110,7 @@ def _transcode(job: Job, row: ManifestRow, on_open: Callable[[float | None], Non
             measured = store_frames(settings, partial, output, painter, timed, source_indexes)
             row.verified_in = "same pass"
         elif settings.engine == "ffmpeg":
+            check_claims(unit.path, settings, start, end, worked)
             command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
             try:
                 run_ffmpeg(command, unit.path)
@@ -171,7 +172,7 @@ def _pieces(job: Job) -> tuple[Piece, ...] | str:
         return ()
 
 
-def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] | None) -> MadePiece:
+def _make_piece(job: Job, piece: Piece, worked: Callable[[], None]) -> MadePiece:
     """Encode a piece and prove it, as the whole would be, but for its file: that is read to join it, and what is joined is
     held against what was measured here. Raises what making the whole would.
     """
@@ -182,9 +183,8 @@ def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] 
     facts = SourceFacts()
     indexes: list[int] = []
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        if on_open is not None:
-            on_open(source.info.duration_seconds)
-        painter, output, timed = output_frames(source, unit, settings, facts, piece)
+        worked()
+        painter, output, timed = output_frames(source, unit, settings, facts, piece, worked=worked)
         if facts.first_pts * source.info.time_base != piece.start_seconds:
             raise VerifyError(f"piece {piece.index + 1} begins at another frame than its packets told")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
@@ -197,7 +197,7 @@ def _make_piece(job: Job, piece: Piece, on_open: Callable[[float | None], None] 
     )  # fmt: skip
 
 
-def _until_target(job: Job, row: ManifestRow, target: Target) -> ManifestRow:
+def _until_target(job: Job, row: ManifestRow, target: Target, worked: Callable[[], None]) -> ManifestRow:
     """Make the output again, finer, until its 1st percentile reaches the target; coarser too where each video has its own.
 
     Returns the row of the one that stays, which stands under the partial name. Raises GateError when none reaches it.
@@ -222,7 +222,7 @@ def _until_target(job: Job, row: ManifestRow, target: Target) -> ManifestRow:
         again = replace(job, settings=job.settings.at(value))
         row = new_row(again)
         row.settings_digest = job.settings.digest
-        _transcode(again, row, None)
+        _transcode(again, row, worked)
     if search.best is None:
         raise GateError(
             f"the 1st percentile of PSNR-Y is {max(reached):.2f} dB at best, at {search.knob.option} "
@@ -247,16 +247,17 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
 
 
 def output_frames(
-    source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts, piece: Piece | None = None
-) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:
+    source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts, piece: Piece | None = None, *,
+    worked: Callable[[], None] = lambda: None,
+) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:  # fmt: skip
     """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come; those of
-    a piece and all that follow.
+    a piece and all that follow. worked: called for each frame that was decoded, and for each that is given out.
     """
     info = source.info
     start, end = _cut(unit)
     decoded = source_frames(
         source, facts, start=piece.start_seconds if piece else start, end=end, max_frames=settings.limits.max_frames,
-        entry=piece.entry(source) if piece else None,
+        entry=piece.entry(source) if piece else None, worked=worked,
     )  # fmt: skip
     first = next(decoded)
     facts.first_pts = first.pts
@@ -268,9 +269,16 @@ def output_frames(
         is_constant = output.frame_rate is not None
         file_base = file_time_base(settings.encoder.container_name, output.time_base, is_constant=is_constant)
     timed = retimed(
-        chain([first], decoded), settings.retime.frame_rate, info.time_base, facts, opening, number, file_base
-    )
-    return painter, output, timed
+        chain([first], decoded), settings.retime.frame_rate, info.time_base, facts, opening, number, file_base,
+        max_frames=settings.limits.max_frames,
+    )  # fmt: skip
+    return painter, output, _counted(timed, worked)
+
+
+def _counted(frames: Iterator[OutputFrame], worked: Callable[[], None]) -> Iterator[OutputFrame]:
+    for frame in frames:
+        worked()
+        yield frame
 
 
 def _state(path: str) -> tuple[int, int]:

@@ -246,14 +246,15 @@ RUN_OPTIONS = _options(
     ),
     click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core."),
     click.option(
-        "--timeout", type=float, metavar="SECONDS", help="Stop a video after this time. Default: from its duration."
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="Stop a video after this time. Default: by its size and progress.",
     ),
     click.option(
         "--max-pixels", type=int, default=36_000_000, show_default=True, help="Refuse frames with more pixels."
     ),
-    click.option(
-        "--max-frames", type=int, default=1_000_000, show_default=True, help="Refuse videos with more frames."
-    ),
+    click.option("--max-frames", type=int, default=1_000_000, show_default=True, help="Refuse more frames in or out."),
     click.option("--overwrite", is_flag=True, help="Make everything anew, also with other settings than before."),
     click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
     click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),

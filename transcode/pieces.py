@@ -16,6 +16,7 @@ from itertools import pairwise
 from vidprep.formats.model import rescale, round_half_away
 from vidprep.formats.ticks import MAX_OFFSET_TICKS, file_time_base
 from vidprep.formats.video import Source
+from vidprep.transcode.bounds import most_repeats
 from vidprep.transcode.frames import SourceFacts, is_vfr
 from vidprep.transcode.metrics import QualitySums
 from vidprep.transcode.quality import Measured, peak_of
@@ -45,7 +46,8 @@ def pieces_of(
     ticks = shown[before : len(shown) if end is None else bisect_left(shown, end / base)]
     if not ticks:
         return ()
-    if any(one == other for one, other in pairwise(ticks)):
+    steps = {other - one for one, other in pairwise(ticks)}
+    if 0 in steps:
         return "frames share a timestamp"
     rate = settings.retime.frame_rate
     if rate is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
@@ -57,6 +59,9 @@ def pieces_of(
 
     assert settings.split_seconds is not None
     length = _piece_frames(settings.split_seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
+    limit = settings.limits.max_frames
+    if rate and (due(ticks[-1]) > limit or max(steps, default=0) * base * rate > most_repeats(limit)):
+        return ()  # making the whole refuses it
     if rate:
         # What is due at the last frame may not be shown: its end decides.
         firsts = range(0, max(1, due(ticks[-1])), length)

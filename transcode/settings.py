@@ -140,7 +140,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one source may cost before it is stopped. timeout_seconds: None means from its duration.
+    """What one source may cost before it is stopped. timeout_seconds: None means from its size and the frames
+    that are done. max_frames: of the source, and of the output.
 
     They protect the run and do not change an output, so they are no part of the settings digest.
     """

@@ -6,7 +6,8 @@ Runs in a child with a deadline, since sources are anyone's files.
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ Taken = Compared | StillSizes
 
 def take_in(child: Child, task: Task) -> Taken:
     try:
-        return child.call(_take, task, lambda _claimed: ALLOWED_SECONDS)
+        return child.call(_take, task, lambda _work: ALLOWED_SECONDS)
     except (CrashedError, DeadlineError, MemoryError) as error:
         return task.failed(str(error) or type(error).__name__)
 
@@ -121,7 +122,11 @@ def _take(task: Task) -> Taken:
 
 def _source_frame(task: CompareTask) -> Frames:
     """The frame that went in, (H, W, 3) uint8."""
-    settings, unit = task.settings, task.unit
+    unit, limits = (
+        task.unit,
+        replace(task.settings.limits, max_frames=sys.maxsize),
+    )  # what the run allowed is not recorded
+    settings = replace(task.settings, limits=limits)
     number = -1
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         painter, _, timed = output_frames(source, unit, settings, SourceFacts())

@@ -202,7 +202,7 @@ def _decode_ms(root: Path, ids: list[str], reading: Reading, loader: str | None)
     """In a child: other people's readers bring libraries of their own."""
     child = Child(threading.Event())
     try:
-        found = child.call(_time, (root, ids, reading, loader), lambda _claimed: ALLOWED_SECONDS)
+        found = child.call(_time, (root, ids, reading, loader), lambda _work: ALLOWED_SECONDS)
     except (CrashedError, DeadlineError, MemoryError) as error:
         raise SettingsError(f"{loader or 'vidprep'} cannot read it: {error}") from error
     finally:
@@ -231,7 +231,7 @@ def _total_seconds(sample: Sequence[Unit], wanted: Wanted) -> float:
 
 def _seconds(child: Child, unit: Unit) -> float | None:
     try:
-        whole = child.call(_header_seconds, unit.path, lambda _claimed: ALLOWED_SECONDS)
+        whole = child.call(_header_seconds, unit.path, lambda _work: ALLOWED_SECONDS)
     except (CrashedError, DeadlineError, MemoryError):
         return None
     end = whole if unit.end_seconds is None else unit.end_seconds

@@ -25,7 +25,7 @@ from vidprep.transcode.check_store import faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination import HOUSE, settings_of
 from vidprep.transcode.ffmpeg_program import find_ffmpeg, has_filter
-from vidprep.transcode.isolate import LEAST_SECONDS, SECONDS_PER_SECOND, Child
+from vidprep.transcode.isolate import FRAMES_PER_SECOND, LEAST_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.loaders import installed
 from vidprep.transcode.parts import parts_in
 from vidprep.transcode.sample import choose
@@ -34,7 +34,6 @@ from vidprep.transcode.sources import Unit
 from vidprep.transcode.workers import Workers, stopped_by_signals
 
 VALIDATION_NAME = "validation.parquet"
-SLOWEST_RATE = 25
 SEEKS = [
     ("loader", pa.string()),
     ("tried", pa.int32()),
@@ -199,10 +198,10 @@ def _witness(asked: str | None, *, vmaf: bool) -> str:
 def checked_in(child: Child, check: Check) -> Checked:
     """What is found in a unit. One that kills the process that reads it, or never ends, has that for a fault."""
     row = check.row
-    seconds = max(row.source_duration_seconds or 0.0, (row.num_frames or 0) / SLOWEST_RATE)
-    allowed = LEAST_SECONDS + SECONDS_PER_SECOND * seconds
+    frames = max(row.num_frames or 0, row.source_num_frames or 0)
+    allowed = LEAST_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
     try:
-        return child.call(check_unit, check, lambda _claimed: allowed)
+        return child.call(check_unit, check, lambda _work: allowed)
     except (CrashedError, MemoryError) as error:
         why = f"does not read: {error}"
     except DeadlineError:

@@ -1,0 +1,48 @@
+"""Fuzz by hand: `python -m tests.fuzz run 10000 [--real] [--first SEED]`, `python -m tests.fuzz make CLIP SEED FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import imageio_ffmpeg
+
+from tests.conftest import Ffmpeg, Media
+from tests.fuzz.campaign import fuzz
+from tests.fuzz.clips import real, synthesised
+from tests.fuzz.mutants import mutant
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("run")
+    run.add_argument("count", type=int)
+    run.add_argument("--first", type=int, default=0)
+    run.add_argument("--real", action="store_true")
+    run.add_argument("--way", action="append")
+    make = verbs.add_parser("make")
+    make.add_argument("clip")
+    make.add_argument("seed", type=int)
+    make.add_argument("file", type=Path)
+    given = parser.parse_args()
+    cli = Ffmpeg(imageio_ffmpeg.get_ffmpeg_exe())
+    with tempfile.TemporaryDirectory() as folder:
+        media = Media(Path(folder), cli)
+        if given.verb == "make":
+            clips = synthesised(media) | real()
+            made = mutant(given.clip, clips[given.clip], given.seed)
+            given.file.write_bytes(made.data)
+            print(made.done)
+            return
+        clips = real() if given.real else synthesised(media)
+        done = fuzz(
+            clips, range(given.first, given.first + given.count), cli, Path(folder) / "runs", ways=given.way, show=print
+        )
+    print(done, Counter(finding.kind for finding in done.found))
+
+
+if __name__ == "__main__":
+    main()
