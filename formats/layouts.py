@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vidprep.formats.files import replacing
 from vidprep.formats.manifest import ManifestRow, label_column, label_fields
+from vidprep.formats.no_links import remove_file
 from vidprep.formats.shards import Layout, copy
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class GulpLayout:
             with replacing(root / name) as file:
                 file.write(json.dumps(meta, ensure_ascii=False).encode())
         for orphan in set(root.glob("meta_*.gmeta")) - {root / name for name in written}:
-            orphan.unlink()
+            remove_file(orphan)
         labels = sorted({str(row.labels["label"]) for row in by_place if row.labels.get("label") is not None})
         with replacing(root / "label2idx.json") as file:
             file.write(json.dumps({label: number for number, label in enumerate(labels)}, ensure_ascii=False).encode())

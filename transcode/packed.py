@@ -14,6 +14,7 @@ from pathlib import Path
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
+from vidprep.formats.no_links import is_regular
 from vidprep.formats.shards import Shards
 from vidprep.transcode.destination import Destination, KnownUnit
 from vidprep.transcode.parts import Part
@@ -40,7 +41,7 @@ class PackedDestination(Destination):
             return False
         if unit.file_name not in self._sizes:
             path = self.root / unit.file_name
-            self._sizes[unit.file_name] = path.stat().st_size if path.is_file() else 0
+            self._sizes[unit.file_name] = path.stat().st_size if is_regular(path) else 0
         return self._sizes[unit.file_name] >= unit.offset + unit.stored_bytes
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:

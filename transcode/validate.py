@@ -21,6 +21,7 @@ from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, Se
 from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
+from vidprep.formats.no_links import open_regular, refuse_links
 from vidprep.transcode.check_store import faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination import HOUSE, settings_of
@@ -109,6 +110,7 @@ def validate(
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
+    refuse_links(destination / HOUSE)
     settings = settings_of(destination)
     if (destination / HOUSE / "journal.jsonl").exists():
         raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
@@ -244,7 +246,7 @@ class _Journal:
 
     def append(self, done: Checked) -> None:
         if not done.faults:
-            with self.path.open("a") as file:
+            with os.fdopen(open_regular(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
                 file.write(json.dumps(asdict(done)) + "\n")
 
 
