@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 import hashlib
 import os
 import resource
@@ -11,16 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from vidprep.formats.no_links import open_regular, remove_file
+from vidprep.formats.no_links import is_regular, open_regular, remove_file
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, unless_same: bool = False) -> Iterator[BinaryIO]:
     """A binary file that takes the name `path` when the block ends well, and is gone when it does not.
 
-    Written through no link, and itself in the place of one. Raises DestinationError where a folder has the name of its partial file.
+    unless_same: a file of the same bytes is left alone. Written through no link, and itself in the place of one. Raises
+    DestinationError where a folder has the name of its partial file.
     """
     partial = path.with_name(f".{path.name}.partial")
     remove_file(partial)
@@ -29,7 +31,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        if not (unless_same and is_regular(path) and filecmp.cmp(partial, path, shallow=False)):
+            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -111,3 +111,16 @@ def folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[in
         yield number, last
     finally:
         os.close(number)
+
+
+def remove_below(root: Path, name: str) -> None:
+    """Remove the file root/name, or the link in its place, and then the folders above it, below root, in which nothing is left.
+
+    What is not there, and what only a link leads to, is passed over. Raises OSError.
+    """
+    with suppress(FileNotFoundError, DestinationError), folder_of(root, name) as (folder, last):
+        os.unlink(last, dir_fd=folder)
+    with suppress(OSError):
+        while name := name.rpartition("/")[0]:
+            with folder_of(root, name) as (folder, last):
+                os.rmdir(last, dir_fd=folder)

@@ -123,7 +123,7 @@ def _encoded_as(path: Path) -> str:
 def _in_tar_order(store: TarStore) -> list[str]:
     """A stream of shards is read as it lies."""
     found = []
-    for path in sorted(store.path.glob("*.tar")):
+    for path in sorted(path for path in store.path.glob("*.tar") if path.is_file()):
         with tarfile.open(path) as tar:
             for member in tar:
                 about = tar.extractfile(member) if member.name.endswith(".json") else None

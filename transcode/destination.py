@@ -27,7 +27,16 @@ from typing import TYPE_CHECKING, Any
 from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files import is_disk_full, replacing, sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
-from vidprep.formats.no_links import folder_of, is_regular, open_regular, refuse_links, remove_file
+from vidprep.formats.no_links import (
+    IS_A_LINK,
+    NOT_REGULAR,
+    folder_of,
+    is_regular,
+    open_regular,
+    refuse_links,
+    remove_below,
+    remove_file,
+)
 from vidprep.transcode.parts import Part, parts_in
 from vidprep.transcode.settings import RunSettings, Target
 
@@ -243,8 +252,36 @@ class Destination:
 
     def remove_output(self, file_name: str, /) -> None:
         """Remove what a unit was before, under a name that it has no more."""
-        with suppress(OSError), folder_of(self.root, file_name) as (folder, name):
-            os.unlink(name, dir_fd=folder)
+        with suppress(OSError):
+            remove_below(self.root, file_name)
+
+    def clear_other_stores(self, settings: RunSettings) -> None:
+        """Before all is made anew: take away what runs of another layout made here. Raises DestinationError, ManifestError."""
+        from vidprep.formats.store_kind import ENCODED
+        from vidprep.transcode.other_stores import forget_rows_of_others, left_by_others
+
+        kept = settings.frames.store if settings.frames else ENCODED
+        self._remove(left_by_others(self.root, self.journal, self._names(), kept))
+        self._remove(forget_rows_of_others(self.root, self.journal, kept))
+
+    def _names(self) -> list[str]:
+        """What lies in the folder itself."""
+        return os.listdir(self.root)  # noqa: PTH208
+
+    def _remove(self, file_names: list[str]) -> None:
+        """Files, and the folders in which nothing is left. Raises DestinationError for what is a link or no file."""
+        for path in (self.root / name for name in file_names if "/" not in name):
+            if os.path.lexists(path) and not is_regular(path):
+                raise DestinationError(IS_A_LINK if path.is_symlink() else NOT_REGULAR, path=path)
+        for name in file_names:
+            remove_below(self.root, name)
+
+    def check_opens(self) -> None:
+        """Nothing was to do: does what stands here open? Raises StoreError."""
+        from vidprep.formats.store import open_store
+
+        if not self.part and self.manifest.exists():
+            open_store(self.root)
 
     def finish(self) -> None:
         """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""

@@ -22,7 +22,8 @@ from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.no_links import open_regular, refuse_links
-from vidprep.transcode.check_store import faults_of_store, files_without_row
+from vidprep.formats.store_kind import ENCODED
+from vidprep.transcode.check_store import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination import HOUSE, settings_of
 from vidprep.transcode.ffmpeg_program import find_ffmpeg, has_filter
@@ -129,6 +130,7 @@ def validate(
 
     layout = LAYOUTS[settings.frames.store] if settings.frames else None
     tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
+    tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
     checks = _checks(destination, good, settings, sources, wanted)
     if sources is not None:
         tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
