@@ -242,6 +242,10 @@ class Destination:
     def name(self, row: ManifestRow, partial: Path, /) -> None:
         """Give a proven output its final name. Raises DestinationError, OSError when the disk is full."""
         try:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.lstat(
+                    self.root / row.file_name
+                )  # a path that is too long could be made from here, and never be opened
             with folder_of(self.root, row.file_name, make=True) as (folder, name):
                 os.replace(partial, name, dst_dir_fd=folder)
         except OSError as error:

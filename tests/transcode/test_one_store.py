@@ -182,7 +182,7 @@ def test_merging_again_mends_an_index(clips: Path, tmp_path: Path) -> None:
     ("kind", "name"), [("burst", "burst.json"), ("burst", "index.parquet"), ("gulp", "meta_0.gmeta")]
 )
 def test_the_same_command_again_mends_an_index_behind_a_url(clips: Path, tmp_path: Path, kind: str, name: str) -> None:
-    url = f"file://{tmp_path}/far"
+    url = f"local://{tmp_path}/far"
     assert make(clips, url, kind) == 0
     right = outputs(tmp_path / "far")
     for damage in ("removed", "flipped"):
@@ -192,7 +192,7 @@ def test_the_same_command_again_mends_an_index_behind_a_url(clips: Path, tmp_pat
 
 
 def test_overwriting_behind_a_url_leaves_nothing_of_another_format(clips: Path, tmp_path: Path) -> None:
-    url, far = f"file://{tmp_path}/far", tmp_path / "far"
+    url, far = f"local://{tmp_path}/far", tmp_path / "far"
     for kind in ("burst", "encoded", "gulp"):
         assert make(clips, url, kind, "--overwrite") == 0
         store = open_store(far)
