@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 import hashlib
 import os
 import resource
@@ -11,19 +12,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from vidprep.formats.no_links import is_regular, open_regular, remove_file
+
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that takes the name `path` when the block ends well, and is gone when it does not."""
+def replacing(path: Path, *, unless_same: bool = False) -> Iterator[BinaryIO]:
+    """A binary file that takes the name `path` when the block ends well, and is gone when it does not.
+
+    unless_same: a file of the same bytes is left alone. Written through no link, and itself in the place of one. Raises
+    DestinationError where a folder has the name of its partial file.
+    """
     partial = path.with_name(f".{path.name}.partial")
+    remove_file(partial)
     try:
-        with partial.open("wb") as file:
+        with os.fdopen(open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        if not (unless_same and is_regular(path) and filecmp.cmp(partial, path, shallow=False)):
+            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -99,7 +99,7 @@ def write_index(
     shards: set[str] = set()
     last = ""
     path = folder / INDEX_NAME
-    with replacing(path) as file, pq.ParquetWriter(
+    with replacing(path, unless_same=True) as file, pq.ParquetWriter(
         file, schema, compression="zstd", use_dictionary=["shard"], write_page_checksum=True, write_statistics=["id"],
         column_encoding=_DELTA, store_schema=False,
     ) as writer:  # fmt: skip
@@ -124,7 +124,7 @@ def write_index(
             "index_groups_crc32": "".join(f"{crc32:08x}" for crc32 in groups_crc32),
         }  # fmt: skip
     content["crc32"] = _content_crc32(content)
-    with replacing(folder / f"{kind}.json") as file:
+    with replacing(folder / f"{kind}.json", unless_same=True) as file:
         file.write(json.dumps(content, indent=1).encode())
 
 

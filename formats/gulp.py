@@ -59,7 +59,7 @@ class GulpStore(FrameStore):
 
     def _read_meta(self) -> dict[str, _Entry]:
         entries: dict[str, _Entry] = {}
-        for path in sorted(self.path.glob("*.gmeta")):
+        for path in sorted(path for path in self.path.glob("*.gmeta") if path.is_file()):
             data = path.name.replace("meta", "data", 1).removesuffix(".gmeta") + ".gulp"
             try:
                 for id_, entry in json.loads(path.read_bytes()).items():

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vidprep.formats.files import replacing
 from vidprep.formats.manifest import ManifestRow, label_column, label_fields
+from vidprep.formats.no_links import remove_file
 from vidprep.formats.shards import Layout, copy
 
 if TYPE_CHECKING:
@@ -111,12 +112,12 @@ class GulpLayout:
             meta = {row.id: self._entry(row) for row in units}
             name = f"meta_{self.shard_number(shard)}.gmeta"
             written.add(name)
-            with replacing(root / name) as file:
+            with replacing(root / name, unless_same=True) as file:
                 file.write(json.dumps(meta, ensure_ascii=False).encode())
         for orphan in set(root.glob("meta_*.gmeta")) - {root / name for name in written}:
-            orphan.unlink()
+            remove_file(orphan)
         labels = sorted({str(row.labels["label"]) for row in by_place if row.labels.get("label") is not None})
-        with replacing(root / "label2idx.json") as file:
+        with replacing(root / "label2idx.json", unless_same=True) as file:
             file.write(json.dumps({label: number for number, label in enumerate(labels)}, ensure_ascii=False).encode())
 
     def _entry(self, row: ManifestRow) -> dict[str, Any]:

@@ -7,12 +7,15 @@ of one unit stand in a shard, and in which files beside the shards say where.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from vidprep.formats.errors import DestinationError
 from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.no_links import IS_A_LINK, NOT_REGULAR, is_regular, open_regular
 
 COPY_BYTES = 1 << 20
 
@@ -80,8 +83,13 @@ class Shards:
                 self._close_at(path, end)
 
     def paths(self) -> list[Path]:
+        """Those that are touched, by their numbers. Raises DestinationError for one that is a link, or no regular file."""
         found = ((self.layout.shard_number(path.name), path) for path in self.root.iterdir())
-        return [path for number, path in sorted((n, p) for n, p in found if n is not None and self._is_mine(n))]
+        paths = [path for number, path in sorted((n, p) for n, p in found if n is not None and self._is_mine(n))]
+        for path in paths:
+            if not is_regular(path):
+                raise DestinationError(IS_A_LINK if path.is_symlink() else NOT_REGULAR, path=path)
+        return paths
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> None:
         """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
@@ -98,7 +106,7 @@ class Shards:
         name, offset = self._room_for(sum(row.frame_sizes or ()), besides)
         path = self.root / name
         try:
-            with path.open("r+b" if path.exists() else "w+b") as shard:
+            with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT), "r+b") as shard:
                 shard.seek(offset)
                 for piece in pieces:
                     shard.write(piece)
@@ -127,7 +135,7 @@ class Shards:
         if end == 0:
             path.unlink()
             return
-        with path.open("r+b") as shard:
+        with os.fdopen(open_regular(path, os.O_RDWR), "r+b") as shard:
             shard.truncate(end)
             shard.seek(end)
             shard.write(self.layout.tail)

@@ -31,6 +31,7 @@ from vidprep.formats.arguments import whole
 from vidprep.formats.errors import StoreError
 from vidprep.formats.kept import weak
 from vidprep.formats.model import VideoFacts as VideoFacts
+from vidprep.formats.store_kind import ENCODED, kind_of_folder
 
 KEPT_HANDLES = 16
 Frames = npt.NDArray[np.uint8]
@@ -245,33 +246,32 @@ def open_store(
             else "is no folder; give the destination of a run"
         )
         raise StoreError(what, path=os.fspath(path))
-    names = os.listdir(folder)  # noqa: PTH208
-    is_packed = {"burst.json", "tensor.json"} & set(names) or any(name.endswith((".gmeta", ".tar")) for name in names)
-    if hardware is not None and is_packed:
+    kind = kind_of_folder(folder)
+    if hardware is not None and kind not in (None, ENCODED):
         raise StoreError("hardware is for encoded videos", path=folder)
-    if "burst.json" in names:
+    if kind == "burst":
         from vidprep.formats.burst import BurstStore
 
         return BurstStore(folder, checksum=checksum, short_side=short_side, fast=fast)
-    if any(name.endswith(".gmeta") for name in names):
+    if kind == "gulp":
         from vidprep.formats.gulp import GulpStore
 
         return GulpStore(folder, short_side=short_side, fast=fast)
-    if any(name.endswith(".tar") for name in names):
+    if kind == "webdataset":
         from vidprep.formats.tar_shards import TarStore
 
         return TarStore(folder, short_side=short_side, fast=fast)
     if short_side is not None or fast:
         raise StoreError("short_side and fast are for stores of JPEGs", path=folder)
-    if "tensor.json" in names:
+    if kind == "tensor":
         from vidprep.formats.tensor import TensorStore
 
         return TensorStore(folder, checksum=checksum)
-    if any(name.startswith("manifest") and name.endswith(".parquet") for name in names):
+    if kind == ENCODED:
         from vidprep.formats.video_store import VideoStore
 
         return VideoStore(folder, hardware=hardware)
-    if ".vidprep" in names:
+    if (folder / ".vidprep").exists():
         raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
     raise StoreError(
         "is no store: no burst.json, tensor.json, *.gmeta, *.tar or manifest.parquet in it; make one with `vidprep transcode` or "

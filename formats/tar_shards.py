@@ -75,7 +75,7 @@ class TarStore(FrameStore):
 
     def _from_scan(self) -> Iterator[tuple[str, _Sample]]:
         seen: set[str] = set()
-        for path in sorted(self.path.glob("*.tar")):
+        for path in sorted(path for path in self.path.glob("*.tar") if path.is_file()):
             try:
                 with path.open("rb") as file, tarfile.open(fileobj=file) as tar:
                     members = _plain_files(tar, os.fstat(file.fileno()).st_size)

@@ -44,7 +44,7 @@ os.environ.setdefault("SVT_LOG", "1")
 
 DEMUXERS = (
     "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,mxf,ogg,yuv4mpegpipe,gif,apng,dv,rm,ivf,h264,hevc,obu,m4v,mjpeg,"
-    "jpeg_pipe,vc1,h263,nut,gxf,wtv,bink,smk,roq,cavsvideo,vvc"
+    "jpeg_pipe,vc1,h263,nut,gxf,wtv,bink,smk,roq,cavsvideo,vvc,webp_anim"
 )
 READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
 

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from vidprep.formats import open_store
@@ -123,7 +125,7 @@ def _encoded_as(path: Path) -> str:
 def _in_tar_order(store: TarStore) -> list[str]:
     """A stream of shards is read as it lies."""
     found = []
-    for path in sorted(store.path.glob("*.tar")):
+    for path in sorted(path for path in store.path.glob("*.tar") if path.is_file()):
         with tarfile.open(path) as tar:
             for member in tar:
                 about = tar.extractfile(member) if member.name.endswith(".json") else None
@@ -135,16 +137,13 @@ def _in_tar_order(store: TarStore) -> list[str]:
 def _of_loose_files(path: Path) -> Place:
     videos: list[Path] = []
     folders: dict[str, dict[str, int]] = {}
-    for folder, _, names in os.walk(path, followlinks=True):
-        for name in names:
-            suffix = Path(name).suffix.lower()
-            if name.startswith("."):
-                continue
-            if suffix in PICTURE_SUFFIXES:
-                kinds = folders.setdefault(Path(folder).relative_to(path).as_posix(), {})
-                kinds[PICTURE_SUFFIXES[suffix]] = kinds.get(PICTURE_SUFFIXES[suffix], 0) + 1
-            elif suffix[1:] in VIDEO_EXTENSIONS:
-                videos.append(Path(folder) / name)
+    for file in _files_below(path):
+        suffix = file.suffix.lower()
+        if suffix in PICTURE_SUFFIXES:
+            kinds = folders.setdefault(file.parent.relative_to(path).as_posix(), {})
+            kinds[PICTURE_SUFFIXES[suffix]] = kinds.get(PICTURE_SUFFIXES[suffix], 0) + 1
+        elif suffix[1:] in VIDEO_EXTENSIONS:
+            videos.append(file)
     if videos and folders:
         raise StoreError(f"holds videos ({videos[0].name} …) and pictures; give folders of one of them", path=path)
     if videos:
@@ -160,6 +159,23 @@ def _of_loose_files(path: Path) -> Place:
         "holds nothing that can be read: no store, no videos, and no folder of .jpg or of .png for each video",
         path=path,
     )
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """What is not hidden, links followed, but each folder seen once: links may lead in circles."""
+    waiting, seen = [str(root)], set()
+    while waiting:
+        folder = waiting.pop()
+        status = os.stat(folder)  # noqa: PTH116
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        with suppress(PermissionError), os.scandir(folder) as entries:
+            for entry in sorted(entries, key=attrgetter("name")):
+                if entry.is_dir():
+                    waiting.append(entry.path)
+                elif not entry.name.startswith(".") and entry.is_file():
+                    yield Path(entry.path)
 
 
 def surveyed(place: Place, ids: Sequence[str]) -> tuple[Place, dict[str, str]]:

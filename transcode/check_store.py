@@ -13,9 +13,11 @@ import numpy as np
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.frame_index import FrameIndex, IndexedVideo
-from vidprep.formats.layouts import indexed_video
+from vidprep.formats.layouts import LAYOUTS, indexed_video
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.shards import Layout
+from vidprep.formats.store import open_store
+from vidprep.transcode.other_stores import files_of
 
 
 def files_without_row(destination: Path, rows: list[ManifestRow]) -> Iterator[str]:
@@ -25,6 +27,25 @@ def files_without_row(destination: Path, rows: list[ManifestRow]) -> Iterator[st
         name = path.relative_to(destination).as_posix()
         if path.is_file() and path.suffix in suffixes and not name.startswith(".vidprep/") and name not in known:
             yield f"{path}: no row of the manifest speaks of it"
+
+
+def faults_of_others(destination: Path, kept: str, rows: list[ManifestRow]) -> Iterator[str]:
+    """What stores of other kinds left, and whether the reader finds in the folder what the manifest says. kept: the kind of this one."""
+    names = sorted(path.name for path in destination.iterdir() if path.is_file())
+    own = {row.file_name for row in rows} | set(files_of(kept, names) if kept in LAYOUTS else ())
+    for kind in LAYOUTS:
+        for name in files_of(kind, names) if kind != kept else ():
+            if name not in own:
+                yield f"{destination / name}: belongs to a {kind} store, and this is one of {kept}; remove it"
+    try:
+        missing = {row.id for row in rows} ^ set(open_store(destination).ids)
+    except StoreError as error:
+        yield str(error)
+    else:
+        yield from (
+            f"{destination}: {id_}: is not both in the manifest and in the store that opens here"
+            for id_ in sorted(missing)
+        )
 
 
 def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) -> Iterator[str]:
@@ -55,7 +76,7 @@ def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow])
     """The files that say where frames lie, against the manifest."""
     if layout.name == "gulp":
         found: dict[str, Any] = {}
-        for path in sorted(destination.glob("*.gmeta")):
+        for path in sorted(path for path in destination.glob("*.gmeta") if path.is_file()):
             try:
                 found |= {id_: entry["frame_info"] for id_, entry in json.loads(path.read_bytes()).items()}
             except (ValueError, KeyError, TypeError, AttributeError) as error:

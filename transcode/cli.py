@@ -182,6 +182,8 @@ def _run(
     with place.hold(), workers_of(given["backend"], _address(given), local, progress.say) as workers:
         if settings.split_seconds is not None:
             workers.start_children()  # the pieces come from one of them; before this process needs a decoder itself
+        if given["overwrite"]:
+            place.clear_other_stores(settings)
         recovered = place.recover()
         if has_to_search:
             value = _shared_value(
@@ -204,6 +206,8 @@ def _run(
             )
         progress.start(todo, str(where), given["backend"])
         summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job, on_made=workers.dismiss)
+        if not todo.jobs:
+            place.check_opens()
     progress.finish(summary)
     sys.exit(summary.exit_code)
 

@@ -54,6 +54,7 @@ def validate(
     """
     from tqdm import tqdm
 
+    from vidprep.transcode.destination import settings_of
     from vidprep.transcode.sources import find_sources
     from vidprep.transcode.validate import Wanted
     from vidprep.transcode.validate import validate as check
@@ -62,7 +63,10 @@ def validate(
     if len(paths) > 2:
         raise click.UsageError("give a destination, or its sources and the destination")
     *given, destination = paths
-    sources = {unit.id: unit for unit in find_sources(given[0], destination).units} if given else None
+    sources = None
+    if given:
+        found = find_sources(given[0], destination, extension=settings_of(destination).extension)
+        sources = {unit.id: unit for unit in found.units}
     wanted = Wanted(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
     with tqdm(unit="video", disable=True if quiet else None, file=sys.stderr, smoothing=0.1) as bar:
         report = check(

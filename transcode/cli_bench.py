@@ -95,6 +95,11 @@ def bench(stores: tuple[Path, ...], **given: Any) -> None:
         def say(text: str) -> None:
             bar.set_description_str(printable(text))
 
+        def write(text: str) -> None:
+            """At once: a full disk is to stop the command, and not to be found when it has ended well."""
+            bar.write(text, file=sys.stdout)
+            sys.stdout.flush()
+
         say("opening")
         found = survey(stores, wanted)
         for note in found.notes:
@@ -104,16 +109,16 @@ def bench(stores: tuple[Path, ...], **given: Any) -> None:
             "notes": list(found.notes), **{kind: [] for kind in LINES},
         }  # fmt: skip
         if not as_json:
-            bar.write(HEADER, file=sys.stdout)
+            write(HEADER)
         for kind, row in _results(found.places, wanted, given, say):
             told[kind].append(row)
             add_speed_ups(told["cell"])
             line = json.dumps({"what": kind} | for_json(row), ensure_ascii=False) if as_json else LINES[kind](row)
-            bar.write(line, file=sys.stdout)
+            write(line)
     if out is not None:
-        from vidprep.transcode.bench_page import write
+        from vidprep.transcode.bench_page import write as write_page
 
-        click.echo(write(told, out), err=as_json)
+        click.echo(write_page(told, out), err=as_json)
     timed = {row["store"] for row in told["cell"] if not row["refused"]}
     idle = [str(place.path) for place in found.places if str(place.path) not in timed]
     for path in idle:

@@ -25,8 +25,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, StoreError
-from vidprep.formats.files import replacing, sha256_of
+from vidprep.formats.files import is_disk_full, replacing, sha256_of
 from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
+from vidprep.formats.no_links import (
+    IS_A_LINK,
+    NOT_REGULAR,
+    folder_of,
+    is_regular,
+    open_regular,
+    refuse_links,
+    remove_below,
+    remove_file,
+)
 from vidprep.transcode.parts import Part, parts_in
 from vidprep.transcode.settings import RunSettings, Target
 
@@ -85,9 +95,14 @@ class Destination:
         """
         with ExitStack() as locks:
             try:
+                refuse_links(self.shared, enter=lambda name: not name.startswith("part-"))
+                if self.part:
+                    refuse_links(self.house)
                 self.partials.mkdir(parents=True, exist_ok=True)
                 whole = self._open_lock(self.shared, locks)
                 own = self._open_lock(self.house, locks) if self.part else whole
+            except DestinationError:
+                raise
             except OSError as error:
                 raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
             locks.callback(self.journal.close)
@@ -110,7 +125,7 @@ class Destination:
             yield
 
     def _open_lock(self, house: Path, locks: ExitStack) -> int:
-        lock = os.open(house / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = open_regular(house / "lock", os.O_RDWR | os.O_CREAT)
         locks.callback(os.close, lock)
         return lock
 
@@ -197,9 +212,10 @@ class Destination:
         named = 0
         for row in self.journal.rows():
             partial = self.partial(row.id, Path(row.file_name).suffix.removeprefix("."))
-            if row.ok and partial.exists() and sha256_of(partial) == row.sha256:
-                self.name(row, partial)
-                named += 1
+            if row.ok and is_regular(partial) and sha256_of(partial) == row.sha256:
+                with suppress(DestinationError):  # then it is made again, and its row says why it cannot be
+                    self.name(row, partial)
+                    named += 1
         self.remove_leftovers()
         return named
 
@@ -210,7 +226,7 @@ class Destination:
                 leftover.unlink()
         names = (f".{self.part.manifest_name}.partial",) if self.part else self.torn
         for torn in [path for name in names for path in self.root.glob(name)] + [*self.house.glob(".*.partial")]:
-            torn.unlink(missing_ok=True)
+            remove_file(torn)
 
     def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
         """Whether the output of a unit is there, as its row says, under the name that it would be given now."""
@@ -224,17 +240,52 @@ class Destination:
         """Before the row is journalled: nothing to do, as an output is found by its partial name."""
 
     def name(self, row: ManifestRow, partial: Path, /) -> None:
-        """Give a proven output its final name. Raises OSError."""
-        target = self.root / row.file_name
+        """Give a proven output its final name. Raises DestinationError, OSError when the disk is full."""
         try:
-            partial.replace(target)
-        except FileNotFoundError:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial.replace(target)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.lstat(
+                    self.root / row.file_name
+                )  # a path that is too long could be made from here, and never be opened
+            with folder_of(self.root, row.file_name, make=True) as (folder, name):
+                os.replace(partial, name, dst_dir_fd=folder)
+        except OSError as error:
+            if is_disk_full(error):
+                raise
+            why = f"{error.path} {error.message}" if isinstance(error, DestinationError) else error.strerror
+            raise DestinationError(f"{row.file_name} cannot be written: {why}", stage="write") from error
 
     def remove_output(self, file_name: str, /) -> None:
         """Remove what a unit was before, under a name that it has no more."""
-        (self.root / file_name).unlink(missing_ok=True)
+        with suppress(OSError):
+            remove_below(self.root, file_name)
+
+    def clear_other_stores(self, settings: RunSettings) -> None:
+        """Before all is made anew: take away what runs of another layout made here. Raises DestinationError, ManifestError."""
+        from vidprep.formats.store_kind import ENCODED
+        from vidprep.transcode.other_stores import forget_rows_of_others, left_by_others
+
+        kept = settings.frames.store if settings.frames else ENCODED
+        self._remove(left_by_others(self.root, self.journal, self._names(), kept))
+        self._remove(forget_rows_of_others(self.root, self.journal, kept))
+
+    def _names(self) -> list[str]:
+        """What lies in the folder itself."""
+        return os.listdir(self.root)  # noqa: PTH208
+
+    def _remove(self, file_names: list[str]) -> None:
+        """Files, and the folders in which nothing is left. Raises DestinationError for what is a link or no file."""
+        for path in (self.root / name for name in file_names if "/" not in name):
+            if os.path.lexists(path) and not is_regular(path):
+                raise DestinationError(IS_A_LINK if path.is_symlink() else NOT_REGULAR, path=path)
+        for name in file_names:
+            remove_below(self.root, name)
+
+    def check_opens(self) -> None:
+        """Nothing was to do: does what stands here open? Raises StoreError."""
+        from vidprep.formats.store import open_store
+
+        if not self.part and self.manifest.exists():
+            open_store(self.root)
 
     def finish(self) -> None:
         """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""

@@ -23,7 +23,7 @@ from vidprep.formats.pyav import open_output
 from vidprep.formats.store import FrameStore
 from vidprep.formats.video import file_url, open_video
 from vidprep.formats.video_store import VideoStore
-from vidprep.transcode.pack import coded, make_empty, refuse_odd_ids
+from vidprep.transcode.pack import coded, make_empty, refuse_linked_files, refuse_odd_ids
 from vidprep.transcode.settings import FrameOptions
 
 MP4_OPTIONS = {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"}
@@ -34,6 +34,7 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOptions) -> in
     if kind in ("hf", "torchcodec", "dali") and not isinstance(store, VideoStore):
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)
     refuse_odd_ids(store)
+    refuse_linked_files(store)
     make_empty(out)
     {"frames": _frames, "hf": _hf, "torchcodec": _torchcodec, "dali": _dali, "mmaction": _mmaction}[kind](
         store, out, options

@@ -11,6 +11,7 @@ from pathlib import Path
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files import replacing
 from vidprep.formats.manifest import read_rows, write_rows
+from vidprep.formats.no_links import refuse_links
 from vidprep.transcode.destination import MERGED_NAME, Destination, settings_of
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.parts import Part, parts_in
@@ -44,6 +45,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
         parts = parts_in(root, whole.shared)
         for part in parts:
             one = place(part)
+            refuse_links(one.house)
             if one.partials.is_dir():
                 one.recover()
                 one.finish()

@@ -14,6 +14,7 @@ from vidprep.formats.errors import VidprepError
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
 from vidprep.formats.remote import is_url
 from vidprep.transcode import settings as knobs
+from vidprep.transcode.text import printable
 
 
 def _crf_help() -> str:
@@ -47,6 +48,11 @@ def _options(*options: Option) -> Option:
     return apply
 
 
+def _say(error: Exception) -> None:
+    """What names, ids and labels from elsewhere would do to a terminal is shown, not done."""
+    click.echo("vidprep: " + "\n".join(map(printable, str(error).split("\n"))), err=True)
+
+
 class Command(click.Command):
     """Turns our own errors and the file system's into one line on stderr and exit code 2: what stops a run before it starts is usage."""
 
@@ -56,12 +62,12 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except VidprepError as error:
-            click.echo(f"vidprep: {error}", err=True)
+            _say(error)
             ctx.exit(USAGE_ERROR)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            click.echo(f"vidprep: {error}", err=True)
+            _say(error)
             ctx.exit(USAGE_ERROR)
         except KeyboardInterrupt:
             click.echo(f"vidprep: {self.interrupted}", err=True)

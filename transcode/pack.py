@@ -16,6 +16,7 @@ from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS, TarLayout, facts_of, sample_key, tar_member
 from vidprep.formats.manifest import MANIFEST_NAME, ManifestRow, read_rows, write_rows
+from vidprep.formats.no_links import link_on_the_way
 from vidprep.formats.shards import Layout, Shards
 from vidprep.formats.store import FrameStore
 from vidprep.formats.video_store import VideoStore
@@ -29,6 +30,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
     Videos of an encoded folder go into webdataset shards as they are. Raises DestinationError, StoreError, OSError.
     """
     refuse_odd_ids(store)
+    refuse_linked_files(store)
     make_empty(out)
     as_videos = options.store == "webdataset" and isinstance(store, VideoStore)
     layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else LAYOUTS[options.store]
@@ -60,6 +62,22 @@ def refuse_odd_ids(store: FrameStore) -> None:
     odd = [id_ for id_ in store.ids if not {"", ".", ".."}.isdisjoint(id_.split("/"))]
     if odd:
         raise StoreError(f"has ids that are no names below a folder: {', '.join(map(repr, odd[:5]))}", path=store.path)
+
+
+def refuse_linked_files(store: FrameStore) -> None:
+    """Raises StoreError for a store whose files are links: they may lead to what nobody meant to pack."""
+    names = (
+        [store.file(id_).relative_to(store.path).as_posix() for id_ in store.ids]
+        if isinstance(store, VideoStore)
+        else [path.name for path in store.path.iterdir() if path.is_symlink()]
+    )
+    for name in names:
+        if link := link_on_the_way(store.path, name):
+            raise StoreError(
+                "is a symbolic link, which is not followed into a store that came from elsewhere; copy the store with `cp -RL`, "
+                "and pack the copy",
+                path=link,
+            )
 
 
 def make_empty(out: Path) -> None:

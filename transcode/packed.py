@@ -14,6 +14,7 @@ from pathlib import Path
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
+from vidprep.formats.no_links import is_regular
 from vidprep.formats.shards import Shards
 from vidprep.transcode.destination import Destination, KnownUnit
 from vidprep.transcode.parts import Part
@@ -40,7 +41,7 @@ class PackedDestination(Destination):
             return False
         if unit.file_name not in self._sizes:
             path = self.root / unit.file_name
-            self._sizes[unit.file_name] = path.stat().st_size if path.is_file() else 0
+            self._sizes[unit.file_name] = path.stat().st_size if is_regular(path) else 0
         return self._sizes[unit.file_name] >= unit.offset + unit.stored_bytes
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
@@ -79,21 +80,22 @@ class PackedDestination(Destination):
     def finish(self) -> None:
         """Journal into manifest, dead bytes away, and the index last; a run that is stopped in here leaves it to the next.
 
-        A part leaves dead bytes and index to `vidprep merge`.
+        The index is written anew when nothing else was to do, too: it may have been lost or damaged. A part leaves dead bytes
+        and index to `vidprep merge`.
         """
         assert self._shards is not None
         stale = self.shared / "index-stale"
         if self.journal.path.exists():
             stale.touch()
         super().finish()
-        if self.part or not stale.exists():
+        if self.part or not self.manifest.exists():
             return
-        dead = self._rewrite_shards_with_dead_bytes(self._shards)
+        dead = self._rewrite_shards_with_dead_bytes(self._shards) if stale.exists() else []
         about = json.loads((self.shared / "run.json").read_text())
         self._layout.write_index(self.root, self._good_rows(), about | {"far_shards": self._far_shards})
         for name in dead:
             self._shards.forget(name)
-        stale.unlink()
+        stale.unlink(missing_ok=True)
 
     def _good_rows(self) -> Iterator[ManifestRow]:
         return (row for row in read_rows(self.root) if row.ok)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.destination import Destination, KnownUnit
+from vidprep.transcode.ignored import counted
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import SourceList, Unit
 from vidprep.transcode.task import Job, fail, new_row
@@ -17,7 +18,8 @@ class Plan:
     """jobs: to be run, largest first. done: units whose output is there and current. skipped: failed before, and left.
 
     rejected: rows of units that cannot even be started. replaced: old file names of jobs whose name changes.
-    other_versions: done units that another encoder version made. bytes_before, bytes_after: of the done units.
+    other_versions: done units that another encoder version made. bytes_before, bytes_after: of the done units. ignored: files
+    that are no sources, by why.
     """
 
     jobs: tuple[Job, ...]
@@ -28,6 +30,7 @@ class Plan:
     other_versions: int
     bytes_before: int
     bytes_after: int
+    ignored: dict[str, int] = field(default_factory=dict)
 
 
 def plan(
@@ -69,7 +72,8 @@ def plan(
         upload = destination.upload_url(file_name)
         jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
     rejected = tuple(_rejected(path, reason, settings) for path, reason in sources.problems)
-    return Plan(tuple(jobs), done, skipped, rejected, replaced, other_versions, before, after)
+    ignored = counted(sources.ignored)
+    return Plan(tuple(jobs), done, skipped, rejected, replaced, other_versions, before, after, ignored)
 
 
 def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:

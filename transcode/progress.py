@@ -9,6 +9,7 @@ import click
 
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.events import Events
+from vidprep.transcode.ignored import in_words
 from vidprep.transcode.plan import Plan
 from vidprep.transcode.run import Summary
 from vidprep.transcode.sources import SourceList
@@ -18,11 +19,11 @@ from vidprep.transcode.text import megabytes, printable
 
 def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
     for job in todo.jobs:
-        click.echo(f"{job.unit.path} -> {job.file_name}")
+        click.echo(f"{printable(job.unit.path)} -> {printable(job.file_name)}")
     for row in todo.rejected:
-        click.echo(f"cannot be started: {printable(row.source)}: {row.message}", err=True)
+        click.echo(f"cannot be started: {printable(row.source)}: {printable(row.message or '')}", err=True)
     for path, reason in sources.ignored:
-        click.echo(f"ignored: {printable(path)}: {reason}", err=True)
+        click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
     total = sum(job.unit.size_bytes for job in todo.jobs)
     ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
     guess = (
@@ -94,6 +95,8 @@ class Progress:
             self._events.ended(summary)
         if self._as_json:
             click.echo(summary.as_json())
+        if summary.ignored:
+            self.say(in_words(summary.ignored_reasons))
         parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
         parts += [f"{summary.done_before} done before"] if summary.done_before else []
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []

@@ -169,20 +169,43 @@ class _Remote(Destination):
     def remove_output(self, file_name: str, /) -> None:
         self._folder.remove([file_name])
 
+    def clear_other_stores(self, settings: RunSettings) -> None:
+        had_rows = self.journal.path.exists()
+        super().clear_other_stores(settings)
+        if had_rows and not self.journal.path.exists():
+            self._kept = self._sent = 0
+            self._remove([name for name in self._files if self._is_own_journal(name)])
+
+    def _names(self) -> list[str]:
+        return [name for name in self._files if "/" not in name]
+
+    def _remove(self, file_names: list[str]) -> None:
+        self._folder.remove(name for name in file_names if self._files.pop(name, None))
+
+    def _is_own_journal(self, name: str) -> bool:
+        return JOURNAL.fullmatch(name) is not None and name.rpartition("/")[0] == str(self.house.relative_to(self.root))
+
+    def check_opens(self) -> None:
+        """Its shards are elsewhere."""
+
+    def _is_there(self, path: Path) -> bool:
+        """Whether a file of the scratch folder lies behind the URL, byte for byte."""
+        there = self._files.get(path.name)
+        size = path.stat().st_size
+        return there is not None and there.size_bytes == size and self._folder.read(path.name) == path.read_bytes()
+
     def finish(self) -> None:
-        """The manifest last, and then the rows away that are in it."""
+        """The manifest last, and then the rows away that are in it. With no rows, an index that is lost or damaged there."""
         with self._sending:
             had_rows = self.journal.path.exists()
             super().finish()
+            for path in sorted(self.root.iterdir()):
+                if path.is_file() and not path.name.startswith("manifest") and (had_rows or not self._is_there(path)):
+                    self._folder.put(path, path.name)
             if not had_rows:
                 return
-            for path in sorted(self.root.iterdir()):
-                if path.is_file() and not path.name.startswith("manifest"):
-                    self._folder.put(path, path.name)
             self._folder.put(self.manifest, self.manifest.name)
-            own = str(self.house.relative_to(self.root))
-            there = self._folder.files()
-            self._folder.remove(name for name in there if JOURNAL.fullmatch(name) and name.rpartition("/")[0] == own)
+            self._folder.remove(filter(self._is_own_journal, self._folder.files()))
 
     def sizes(self) -> dict[str, int]:
         """Bytes of all files there, by name."""

@@ -24,7 +24,10 @@ KEPT_FAILURES = 20
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did. bytes_before and bytes_after: of all outputs that are there now, whole sources and cuts alike."""
+    """What a run did. bytes_before and bytes_after: of all outputs that are there now, whole sources and cuts alike.
+
+    ignored: files that are no sources; ignored_reasons: how many for which reason.
+    """
 
     ok: int = 0
     failed: int = 0
@@ -39,6 +42,8 @@ class Summary:
     interrupted_by: int | None = None
     disk_full: str | None = None
     failures: list[tuple[str, str]] = field(default_factory=list)
+    ignored: int = 0
+    ignored_reasons: dict[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -62,6 +67,7 @@ def run(
     started = time.monotonic()
     summary = Summary(done_before=plan.done, skipped_failed=plan.skipped)
     summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
+    summary.ignored, summary.ignored_reasons = sum(plan.ignored.values()), plan.ignored
     finished = 0
     abandoned: list[Job] = []
     agenda = Agenda(plan.jobs, on_job)

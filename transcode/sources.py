@@ -31,6 +31,7 @@ from vidprep.transcode.tables import (
     Row,
     checked_label,
     checked_seconds,
+    is_animated,
     one_line,
     storable,
 )
@@ -38,6 +39,7 @@ from vidprep.transcode.tables import (
 PROGRESS_EVERY = 10_000
 PAIRS_SHOWN = 5
 NAME_MAX_BYTES = 255
+IN_SHARDS = "frames"  # the extension in settings that have no file for each video
 
 Cut = tuple[float | None, float | None]
 Labels = tuple[tuple[str, object], ...]
@@ -116,7 +118,7 @@ def find_sources(
     if is_folder:
         _walk(search, path)
     elif is_table:
-        _read_table(search, path, extension)
+        _read_table(search, path)
     else:
         search.add(search.id_of(os.path.basename(path)), path, _state(status))
     return _source_list(search, path, extension, limit, is_table=is_table)
@@ -231,9 +233,12 @@ def _why_ignored(search: Search, entry: os.DirEntry[str], relative: str, above: 
     name = entry.name
     if name.startswith("."):
         return "hidden name"
-    is_video = "." in name and name.rpartition(".")[2].lower() in VIDEO_EXTENSIONS
+    extension = name.rpartition(".")[2].lower() if "." in name else ""
+    is_video = extension in VIDEO_EXTENSIONS
     identity = None
     try:
+        if extension == "webp" and entry.is_file() and not (is_video := is_animated(entry.path)):
+            return "a still picture"
         if not is_video and entry.is_file(follow_symlinks=False):
             return "unknown extension"
         is_folder, identity = entry.is_dir(), _identity(entry.stat())
@@ -259,7 +264,7 @@ def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:
     return None if stat.S_ISDIR(status.st_mode) else _fault_of_file(entry.path, status)
 
 
-def _read_table(search: Search, table: str, extension: str) -> None:
+def _read_table(search: Search, table: str) -> None:
     """Each row of a table, counted from 1, is a unit or a problem. Columns that are no KEYS are labels."""
     try:
         rows = READERS[os.path.splitext(table)[1].lower()](table)
@@ -278,13 +283,13 @@ def _read_table(search: Search, table: str, extension: str) -> None:
     for number, row in enumerate(rows, 1):
         try:
             labels = tuple((name, checked_label(name, row.get(name), kinds)) for name in label_names)
-            _add_row(search, table, f"{os.path.basename(table)} row {number}: ", row, labels, extension)
+            _add_row(search, table, f"{os.path.basename(table)} row {number}: ", row, labels)
         except ValueError as error:
             raise SourceError(f"row {number}: {error}", path=table) from None
         search.count()
 
 
-def _add_row(search: Search, table: str, where: str, row: Row, labels: Labels, extension: str) -> None:
+def _add_row(search: Search, table: str, where: str, row: Row, labels: Labels) -> None:
     """File one row under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
     given_path, given_id, start, end = map(row.get, KEYS)
     if not isinstance(given_path, str) or not given_path or "\0" in given_path:
@@ -297,7 +302,7 @@ def _add_row(search: Search, table: str, where: str, row: Row, labels: Labels, e
     cut = checked_seconds("start", start), checked_seconds("end", end)
     if cut[1] is not None and (cut[0] or 0.0) >= cut[1]:
         raise ValueError(f"start {cut[0] or 0.0!r} is not before end {cut[1]!r}; a cut is [start, end) in seconds")
-    unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else _checked_id(given_id, extension)
+    unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else _checked_id(given_id)
     if reason := search.why_left_out(relative, os.path.basename(path)):
         search.ignored.append((path, where + reason))
         return
@@ -329,9 +334,9 @@ def _id_of_cut(unit_id: str, cut: Cut) -> str:
     return f"{unit_id}_{start or 0:08d}_" + ("end" if end is None else f"{end:08d}")
 
 
-def _checked_id(value: object, extension: str) -> str:
+def _checked_id(value: object) -> str:
     unit_id = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    fault = _fault_of_output(f"{unit_id}.{extension}")
+    fault = _fault_of_output(unit_id, IN_SHARDS)
     if not unit_id.strip() or not {"", ".", ".."}.isdisjoint(unit_id.split("/")):
         fault = "is no plain relative name"
     elif "\\" in unit_id or one_line(unit_id) != unit_id:
@@ -341,19 +346,26 @@ def _checked_id(value: object, extension: str) -> str:
     return unit_id
 
 
-def _fault_of_output(output: str) -> str | None:
-    """Why no output can have this name, or None."""
+def _fault_of_output(unit_id: str, extension: str) -> str | None:
+    """Why no output can have this name, or None. What goes into shards has none of its own."""
+    output = f"{unit_id}.{extension}"
     top, slash, _ = output.partition("/")
     if slash and (top.lower() == ".vidprep" or fnmatch.fnmatchcase(top.lower(), "manifest*.parquet")):
         return f"would lie in {top}, which vidprep keeps for itself"
+    if extension == IN_SHARDS:
+        return None
     sizes = [len(os.fsencode(name)) for name in output.split("/")] if len(output) > NAME_MAX_BYTES // 4 else [0]
     return f"has a name of {max(sizes)} bytes, more than {NAME_MAX_BYTES}" if max(sizes) > NAME_MAX_BYTES else None
 
 
 def _check_outputs(search: Search, source: str, extension: str, *, is_table: bool) -> None:
-    for unit in search.units:
-        if fault := _fault_of_output(f"{unit.id}.{extension}"):
-            raise SourceError(f"its output {one_line(unit.id)}.{extension} {fault}; rename it", path=unit.path)
+    faults = [_fault_of_output(unit.id, extension) for unit in search.units]
+    search.problems += [
+        (unit.path, f"its output {one_line(unit.id)}.{extension} {fault}; rename it")
+        for unit, fault in zip(search.units, faults, strict=True)
+        if fault
+    ]
+    search.units = [unit for unit, fault in zip(search.units, faults, strict=True) if not fault]
     pairs = _collisions(search.units, extension)
     if not pairs:
         return

@@ -16,13 +16,23 @@ from contextlib import suppress
 
 KEYS = ("path", "id", "start", "end")
 VIDEO_EXTENSIONS = frozenset(
-    "264 265 266 3g2 3gp 3gpp amv apv asf av1 avi avs2 avs3 bik cavs dav dif divx drc dv evo f4v flc fli flv gif gxf"  # noqa: SIM905
-    " h261 h263 h264 h265 h266 hevc ismv ivf k3g lvf m1v m2t m2ts m2v m4s m4v mjp2 mjpeg mjpg mk3d mkv mod mov mp4"
-    " mp4v mpe mpeg mpg mpv mts mxf nsv nut obu ogg ogm ogv qt rm rmvb roq tod trp ts vc1 vob vp8 vp9 vro vvc webm"
-    " wmv wtv xvid y4m".split()
+    "264 265 266 26l 360 3g2 3gp 3gp2 3gpp 3gpp2 amv apng apv asf av1 avc avi avs2 avs3 axv bik cavs dav dif divx drc dv dvr-ms evo"  # noqa: SIM905
+    " f4v flc fli flv gif gxf h261 h263 h264 h265 h266 h26l hevc insv ismv ivf k3g lrv lvf m1v m2p m2t m2ts m2v m4s m4v mj2 mjp2 mjpeg"
+    " mjpg mk3d mkv mod mov mp2v mp4 mp4v mpe mpeg mpeg4 mpg mpg4 mpv mpv2 mqv mts mxf nsv nut obu ogg ogm ogv ogx psp qt rm rmvb roq"
+    " smk tod trp ts vc1 vob vp8 vp9 vro vvc webm wm wmv wtv xvid y4m".split()
 )
 
 Row = dict[str, object]
+
+
+def is_animated(path: str) -> bool:
+    """Whether a file is a WebP that says in its head that it moves: most are still pictures, which are no sources."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(21)
+    except OSError:
+        return False
+    return head[:4] == b"RIFF" and head[8:16] == b"WEBPVP8X" and len(head) == 21 and bool(head[20] & 2)
 
 
 def storable(name: str) -> str:

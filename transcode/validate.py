@@ -21,7 +21,9 @@ from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, Se
 from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
-from vidprep.transcode.check_store import faults_of_store, files_without_row
+from vidprep.formats.no_links import open_regular, refuse_links
+from vidprep.formats.store_kind import ENCODED
+from vidprep.transcode.check_store import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination import HOUSE, settings_of
 from vidprep.transcode.ffmpeg_program import find_ffmpeg, has_filter
@@ -108,6 +110,7 @@ def validate(
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
+    refuse_links(destination / HOUSE)
     settings = settings_of(destination)
     if (destination / HOUSE / "journal.jsonl").exists():
         raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
@@ -126,6 +129,7 @@ def validate(
 
     layout = LAYOUTS[settings.frames.store] if settings.frames else None
     tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
+    tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
     checks = _checks(destination, good, settings, sources, wanted)
     if sources is not None:
         tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
@@ -243,7 +247,7 @@ class _Journal:
 
     def append(self, done: Checked) -> None:
         if not done.faults:
-            with self.path.open("a") as file:
+            with os.fdopen(open_regular(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
                 file.write(json.dumps(asdict(done)) + "\n")
 
 
