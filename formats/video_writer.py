@@ -51,7 +51,8 @@ def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
         return True
     own = output.time_base * profile.ticks_per_second
     return (
-        output.time_base <= min(1, 2 / output.nominal_rate)
+        output.time_base <= 1
+        and output.time_base * output.nominal_rate <= 2
         and output.time_base.denominator <= 10**9
         and (own.denominator == 1 or (own >= 2 and own.denominator <= 10**5))
     )

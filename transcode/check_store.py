@@ -16,7 +16,6 @@ from vidprep.formats.frame_index import FrameIndex, IndexedVideo
 from vidprep.formats.layouts import LAYOUTS, indexed_video
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.shards import Layout
-from vidprep.formats.store import open_store
 from vidprep.transcode.other_stores import files_of
 
 
@@ -30,22 +29,13 @@ def files_without_row(destination: Path, rows: list[ManifestRow]) -> Iterator[st
 
 
 def faults_of_others(destination: Path, kept: str, rows: list[ManifestRow]) -> Iterator[str]:
-    """What stores of other kinds left, and whether the reader finds in the folder what the manifest says. kept: the kind of this one."""
+    """What stores of other kinds left. kept: the kind of this one."""
     names = sorted(path.name for path in destination.iterdir() if path.is_file())
     own = {row.file_name for row in rows} | set(files_of(kept, names) if kept in LAYOUTS else ())
     for kind in LAYOUTS:
         for name in files_of(kind, names) if kind != kept else ():
             if name not in own:
                 yield f"{destination / name}: belongs to a {kind} store, and this is one of {kept}; remove it"
-    try:
-        missing = {row.id for row in rows} ^ set(open_store(destination).ids)
-    except StoreError as error:
-        yield str(error)
-    else:
-        yield from (
-            f"{destination}: {id_}: is not both in the manifest and in the store that opens here"
-            for id_ in sorted(missing)
-        )
 
 
 def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.pyav import time_base_of
 from vidprep.formats.shards import Layout
 from vidprep.formats.video import Source, open_video
+from vidprep.transcode.check_reading import faults_of_reading, sample_of
 from vidprep.transcode.ffmpeg_run import measure_file, score_with_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts
 from vidprep.transcode.job import exact_seconds, output_frames
@@ -51,7 +52,7 @@ NEARLY_DB, NEARLY_SSIM, NEARLY_LEVELS = 0.1, 0.001, 1
 class Check:
     """What is to be checked of a unit. source: None checks it by itself. ffmpeg: scores it by that command as well.
 
-    vmaf: also by libvmaf. seeks: random seeks in each of `loaders`.
+    vmaf: also by libvmaf. seeks: random seeks in each of `loaders`. opens: whether it can be read through `open_store`.
     """
 
     destination: Path
@@ -62,6 +63,7 @@ class Check:
     vmaf: bool = False
     seeks: int = 0
     loaders: tuple[str, ...] = ()
+    opens: bool = True
 
     def read_as(self) -> list[int]:
         """Sizes and times of the files that are read, by which one is known that changed since."""
@@ -141,16 +143,21 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
             base = Fraction(row.time_base_num, row.time_base_den)
             if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
                 yield "its frames have other times than the manifest says"
-        if check.source is not None:
-            return  # every frame is decoded when it is compared
         container.seek(0)
-        sizes = [(frame.width, frame.height) for frame in container.decode(stream)]
+        sizes = []
+        sampled, expected = set(sample_of(row)), dict[int, int]()
+        for number, frame in enumerate(container.decode(stream)):
+            sizes.append((frame.width, frame.height))
+            if number in sampled:
+                expected[number] = zlib.crc32(frame.to_ndarray(format="rgb24"))
         if len(sizes) != row.num_frames:
             yield f"{len(sizes)} frames decode, {row.num_frames} were written"
         for number, (width, height) in enumerate(sizes):
             if (width, height) != (row.width, row.height):
                 yield f"frame {number} is {width}x{height}, {row.width}x{row.height} was written"
                 break
+    if check.opens and list(expected) == sorted(sampled):
+        yield from faults_of_reading(check.destination, row, expected)
 
 
 def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
@@ -159,6 +166,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
     decoded_later = check.source is not None and settings.gate.verify_every == 1
     layout = LAYOUTS[settings.frames.store]
     frames, complete = _stored(path, row, layout)
+    sampled, expected = set(sample_of(row)), dict[int, int]()
     for number, (data, crc32, offset) in enumerate(
         zip(frames, row.frame_crc32 or (), layout.offsets(row), strict=True)
     ):
@@ -167,16 +175,22 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
         elif settings.frames.is_coded:
             try:
                 height, width, *_ = simplejpeg.decode_jpeg_header(data)
-                if not decoded_later:
+                if number in sampled:
+                    expected[number] = zlib.crc32(simplejpeg.decode_jpeg(data, "RGB"))
+                elif not decoded_later:
                     simplejpeg.decode_jpeg(data)
                 if (width, height) != (row.width, row.height):
                     yield f"frame {number} at offset {offset} is {width}x{height}, {row.width}x{row.height} was written"
             except ValueError as error:
                 yield f"frame {number} at offset {offset} does not decode: {error}"
+        elif number in sampled:
+            expected[number] = crc32
     if hashlib.sha256(b"".join(frames)).hexdigest() != row.sha256:
         yield f"the SHA-256 of its frames from offset {row.offset} is another than was written"
     elif complete != b"".join(layout.pieces(row, io.BytesIO(b"".join(frames)))):
         yield f"between its frames, from offset {row.offset}, stands something else than was written"
+    if check.opens and list(expected) == sorted(sampled):
+        yield from faults_of_reading(check.destination, row, expected)
 
 
 def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], bytes]:

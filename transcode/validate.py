@@ -23,6 +23,7 @@ from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.no_links import open_regular, refuse_links
 from vidprep.formats.store_kind import ENCODED
+from vidprep.transcode.check_reading import opened_ids
 from vidprep.transcode.check_store import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination import HOUSE, settings_of
@@ -130,7 +131,9 @@ def validate(
     layout = LAYOUTS[settings.frames.store] if settings.frames else None
     tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
     tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
-    checks = _checks(destination, good, settings, sources, wanted)
+    found, unopened = opened_ids(destination, layout.name if layout else None, good)
+    tell(unopened)
+    checks = _checks(destination, good, settings, sources, wanted, found)
     if sources is not None:
         tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
     journal = _Journal(destination, json.dumps([asdict(wanted), settings.digest, sources is not None]))
@@ -167,8 +170,9 @@ def validate(
 
 
 def _checks(
-    destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, wanted: Wanted
-) -> list[Check]:
+    destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, wanted: Wanted,
+    found: set[str],
+) -> list[Check]:  # fmt: skip
     chosen = rows if wanted.sample is None else choose(rows, wanted.sample)
     if (wanted.vmaf or wanted.seeks) and settings.frames is not None:
         raise SettingsError("--vmaf and --seek-check are for encoded videos; this destination holds frames one by one")
@@ -183,6 +187,7 @@ def _checks(
         Check(
             destination, row, settings, sources.get(row.id) if sources is not None else None,
             ffmpeg=ffmpeg if row.id in crossed else "", vmaf=wanted.vmaf, seeks=wanted.seeks, loaders=loaders,
+            opens=row.id in found,
         )
         for row in chosen
     ]  # fmt: skip
