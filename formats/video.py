@@ -235,7 +235,7 @@ class Source:
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
-            self._witnesses.see_packet(packet)
+            self._witnesses.see_packet(packet, self.info.codec)
             yield cast("Packet[VideoStream]", packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
