@@ -344,7 +344,6 @@ class Source:
 
         read_to_end: False when reading stopped on purpose, where a missing end means nothing.
         """
-        self._harvest()
         found = self._witnesses.found()
         if read_to_end:
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
