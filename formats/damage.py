@@ -19,6 +19,11 @@ LogLine = tuple[int, str, str]
 # Where packets follow one another, but for small headers, and a hole is passed over in silence.
 CONTIGUOUS = {"nut", "yuv4mpegpipe", "dv"}
 SMALL_HEADER_BYTES = 64
+
+# What no coder of these writes and no decoder of the last three notices: a block of a file that reads as zeros.
+ZEROS = bytes(256)
+WITHOUT_ZEROS = {"h264", "hevc", "vp8", "vp9", "av1"}
+MAY_END_IN_ZEROS = {"h264", "hevc"}  # trailing_zero_8bits (ITU-T H.264 and H.265, annex B)
 SOUND_SECONDS = 0.06
 MIN_STEP_SECONDS = 0.04  # headers claim 1000 frames a second
 MAX_STEP_SECONDS = 0.1
@@ -72,6 +77,7 @@ class Witnesses:
         self._first_byte: int | None = None
         self.end_byte = 0
         self._passed_over = 0
+        self._zeroed_packets = 0
         self._opening: int | None = None
         self._due_frames = 0
         self.num_frames = 0
@@ -98,8 +104,10 @@ class Witnesses:
             self._passed_over += packet.pos - self.end_byte
         self.end_byte = max(self.end_byte, packet.pos + packet.size)
 
-    def see_packet(self, packet: Packet) -> None:  # type: ignore[type-arg]
+    def see_packet(self, packet: Packet, codec: str) -> None:  # type: ignore[type-arg]
         self._corrupt_packets += packet.is_corrupt
+        if codec in WITHOUT_ZEROS:
+            self._zeroed_packets += _has_zeros(bytes(packet), codec)
         if packet.pts is None or packet.is_discard:
             return
         if self._opening is None:
@@ -134,11 +142,18 @@ class Witnesses:
             found.append(f"{self._corrupt_packets} packets are marked corrupt")
         if self._corrupt_frames:
             found.append(f"{self._corrupt_frames} frames are marked corrupt")
+        if self._zeroed_packets:
+            found.append(f"{self._zeroed_packets} packets hold a block of zeros")
         if self._passed_over:
             found.append(f"{self._passed_over} bytes between its packets are unreadable")
         if self._stopped:
             found.append(f"reading stopped: {self._stopped}")
         return found
+
+
+def _has_zeros(data: bytes, codec: str) -> bool:
+    at = data.find(ZEROS)
+    return at >= 0 and not (codec in MAY_END_IN_ZEROS and ZEROS not in data.rstrip(b"\0"))
 
 
 def span_tolerance(claimed_seconds: float, frame_rate: Fraction | None) -> float:

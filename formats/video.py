@@ -242,7 +242,7 @@ class Source:
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
-            self._witnesses.see_packet(packet)
+            self._witnesses.see_packet(packet, self.info.codec)
             yield cast("Packet[VideoStream]", packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
@@ -379,7 +379,6 @@ class Source:
 
         read_to_end: False when reading stopped on purpose, where a missing end means nothing.
         """
-        self._harvest()
         found = self._witnesses.found()
         if read_to_end:
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks

@@ -173,6 +173,7 @@ class SoundSource:
                 except (AvError, OSError, ValueError) as error:
                     reason = str(error)
             heard = packet is None or packet.pts is None or self._sample_at(packet.pts, time_base_of(packet), 1) >= 0
-            if heard and (said or reason):
-                self._bad.append(said[0][2].strip() if said else reason)
+            errors = [text.strip() for level, _, text in said if level <= av.logging.ERROR]
+            if heard and (errors or reason):
+                self._bad.append(errors[0] if errors else reason)
             yield from frames
