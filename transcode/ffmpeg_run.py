@@ -160,6 +160,8 @@ def _die_with_parent() -> None:
 
 def beyond_ffmpeg(facts: SourceFacts, num_changes: int) -> str | None:
     """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
+    if num_changes:
+        return "--engine ffmpeg does not keep the clock when the size changes"
     if facts.stamps_sorted:
         return "the timestamps of the source are out of order, and --engine ffmpeg sorts none"
     if facts.stamps_joined:
@@ -170,8 +172,6 @@ def beyond_ffmpeg(facts: SourceFacts, num_changes: int) -> str | None:
         return "frames of the source share a timestamp, and --engine ffmpeg keeps one of them"
     if facts.stamps_spaced:
         return "frames of the source are closer than a tick of the container, and --engine ffmpeg moves none apart"
-    if num_changes:
-        return "--engine ffmpeg does not keep the clock when the size changes"
     return None
 
 
