@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import random
-import sys
 import time
 import zlib
 from collections.abc import Generator, Iterator
@@ -32,6 +31,7 @@ from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.pyav import time_base_of
 from vidprep.formats.shards import Layout
 from vidprep.formats.video import Source, open_video
+from vidprep.transcode.bounds import ANY_FRAMES
 from vidprep.transcode.check_reading import faults_of_reading, sample_of
 from vidprep.transcode.ffmpeg_run import measure_file, score_with_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts
@@ -215,8 +215,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     value = row.crf if settings.frames is None else row.jpeg_quality
     if value is not None:  # a target may have given it one of its own
         settings = settings.at(value)
-    # What the run allowed is not recorded; the deadline is left.
-    settings = replace(settings, limits=replace(settings.limits, max_frames=sys.maxsize))
+    settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     facts, indexes = SourceFacts(), list[int]()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         painter, output, timed = output_frames(source, unit, settings, facts)

@@ -170,7 +170,7 @@ def make(child: Child, job: Job) -> Made:
 
 def _made_by(child: Child, job: Job) -> Made:
     limits = job.settings.limits
-    joined = sum(made.measured.num_frames for made in job.pieces)
+    joined, stored = sum(made.measured.num_frames for made in job.pieces), _stored_bytes(job.unit.path)
 
     def seconds_allowed(work: int) -> float:
         """What a source claims counts for nothing: the bytes that it has, and the frames that were done."""
@@ -178,7 +178,7 @@ def _made_by(child: Child, job: Job) -> Made:
             return limits.timeout_seconds
         if work == NOT_OPENED:
             return OPEN_SECONDS
-        reading = LEAST_SECONDS + job.unit.size_bytes / READ_BYTES_PER_SECOND
+        reading = LEAST_SECONDS + stored / READ_BYTES_PER_SECOND
         tries = TRIES if job.settings.target else 1
         return reading * tries + SECONDS_PER_SECOND * (work + joined) / FRAMES_PER_SECOND
 
@@ -189,6 +189,16 @@ def _made_by(child: Child, job: Job) -> Made:
         fail(row, error)
         discard(job)
         return row
+
+
+def _stored_bytes(path: str) -> int:
+    """The size of a file without its holes, which a few bytes can make as long as they like."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return 0
+    # A file system that tells no blocks has them all the same.
+    return min(found.st_size, found.st_blocks * 512 or found.st_size)
 
 
 def _how_it_died(exit_code: int | None) -> str:

@@ -66,7 +66,7 @@ def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
         if job.piece is not None:
             return _make_piece(job, job.piece, worked)
         if job.settings.split_seconds is not None and not job.pieces and job.not_split is None:
-            found = _pieces(job)
+            found = _pieces(job, worked)
             if isinstance(found, str):
                 job = replace(job, not_split=found)
             elif found:
@@ -163,10 +163,11 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
 
 
-def _pieces(job: Job) -> tuple[Piece, ...] | str:
+def _pieces(job: Job, worked: Callable[[], None]) -> tuple[Piece, ...] | str:
     """Or why it is not split. None of what is not split, and of what cannot be opened: making it will tell why."""
     try:
         with Source(job.unit.path, max_pixels=job.settings.limits.max_pixels) as source:
+            worked()
             return pieces_of(source, job.settings, *_cut(job.unit))
     except VidprepError:
         return ()

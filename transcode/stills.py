@@ -6,7 +6,6 @@ Runs in a child with a deadline, since sources are anyone's files.
 from __future__ import annotations
 
 import io
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from vidprep.formats import open_store
 from vidprep.formats.errors import CrashedError, DeadlineError, StoreError, VidprepError
 from vidprep.formats.store import Frames
 from vidprep.formats.video import Source
+from vidprep.transcode.bounds import ANY_FRAMES
 from vidprep.transcode.frames import SourceFacts
 from vidprep.transcode.isolate import Child
 from vidprep.transcode.job import output_frames
@@ -122,11 +122,8 @@ def _take(task: Task) -> Taken:
 
 def _source_frame(task: CompareTask) -> Frames:
     """The frame that went in, (H, W, 3) uint8."""
-    unit, limits = (
-        task.unit,
-        replace(task.settings.limits, max_frames=sys.maxsize),
-    )  # what the run allowed is not recorded
-    settings = replace(task.settings, limits=limits)
+    unit = task.unit
+    settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
     number = -1
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         painter, _, timed = output_frames(source, unit, settings, SourceFacts())

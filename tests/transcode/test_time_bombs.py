@@ -11,7 +11,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import Ffmpeg, Media
@@ -100,7 +100,7 @@ def test_hours_between_two_frames_are_refused_before_they_are_written(tmp_path: 
     assert not leftovers(tmp_path / "dst")
 
 
-@pytest.mark.parametrize("way", ["transcode", "burst", "ffmpeg"])
+@pytest.mark.parametrize("way", ["burst", "ffmpeg"])
 def test_max_frames_counts_output_frames_too(media: Media, cli: Ffmpeg, tmp_path: Path, way: str) -> None:
     """36 frames at 30/s are 72 at 60/s, says ffmpeg."""
     (tmp_path / "src").mkdir()
@@ -123,7 +123,7 @@ def test_a_picture_that_stands_for_long_is_made_with_a_larger_max_frames_as_its_
     allowed = message.split("--max-frames ")[1].split()[0]
     ran = transcode(tmp_path / "src", tmp_path / "dst", "--fps", 10, "--json", "--max-frames", allowed, verb="burst")
     assert ran.rows["slides"]["num_frames"] == 10020
-    ran = transcode(tmp_path / "src", tmp_path / "dst", verb="validate")
+    ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, verb="validate")
     assert ran.code == 0, ran.out
 
 
@@ -133,6 +133,7 @@ def test_hours_between_two_frames_cost_nothing_where_frames_keep_their_times(tmp
     assert ran.rows["gap"]["num_frames"] == 2, ran.err
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(st.integers(1, 3_000_000), min_size=1, max_size=8),
     rate=st.fractions(Fraction(1, 1000), 1000, max_denominator=1001),
@@ -167,20 +168,28 @@ def test_the_deadline_does_not_grow_with_the_length_that_a_source_claims(tmp_pat
     """Two frames, 100 h apart, and an encoder that hangs."""
     gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR])
     hang = fault("vidprep.transcode.encode", "VideoWriter.encode", at=2, code="time.sleep(50)", only="child")
-    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=3, LEAST_SECONDS=3), hang)
+    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, LEAST_SECONDS=4, SECONDS_PER_SECOND=1), hang)
     ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", env=env)
     assert ran.rows["gap"]["error"] == "DeadlineError"
 
 
-@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path, cli: Ffmpeg, engine: str) -> None:
-    """40 frames of one millisecond each, for which an encoder takes a tenth of a second."""
+def test_the_deadline_does_not_grow_with_a_hole_in_the_source(tmp_path: Path, media: Media) -> None:
+    (tmp_path / "src").mkdir()
+    path = Path(shutil.copy(media["ts_late.ts"], tmp_path / "src" / "sparse.ts"))
+    with path.open("r+b") as file:
+        file.truncate(4 << 40)
+    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, LEAST_SECONDS=4))
+    ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", env=env)
+    assert ran.rows["sparse"]["error"] == "DeadlineError", ran.rows
+
+
+def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path) -> None:
+    """40 frames of one millisecond each, for which an encoder takes a seventh of a second."""
     gapped(tmp_path / "src" / "dense.mkv", [number / 1000 for number in range(40)], last=0.001)
-    slow = fault("vidprep.transcode.picture", "Painter.paint", at=-1, code="time.sleep(0.1)", only="child")
-    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=2, LEAST_SECONDS=2, SECONDS_PER_SECOND=10), slow)
-    options = ["--engine", engine, *(["--ffmpeg", cli.exe] if engine == "ffmpeg" else [])]
-    ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", *options, env=env)
-    assert ran.rows["dense"]["status"] == "ok", ran.rows
+    slow = fault("vidprep.transcode.picture", "Painter.paint", at=-1, code="time.sleep(0.15)", only="child")
+    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, LEAST_SECONDS=4, SECONDS_PER_SECOND=10), slow)
+    ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", env=env)
+    assert ran.rows["dense"]["status"] == "ok", ran.rows["dense"]["message"]
 
 
 # ------------------------------------------------------------------------------------------------ sound
