@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from vidprep.formats.no_links import is_regular, open_regular, remove_file
+from vidprep.formats.no_links import is_regular, open_unlinked, remove_file
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -27,7 +27,7 @@ def replacing(path: Path, *, unless_same: bool = False) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name}.partial")
     remove_file(partial)
     try:
-        with os.fdopen(open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        with os.fdopen(open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.files import replacing
-from vidprep.formats.no_links import open_regular
+from vidprep.formats.no_links import open_unlinked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,7 +218,7 @@ class Journal:
         """Raises OSError when there is no room for the row; then nothing of it is left."""
         if self._fd is None:
             self._drop_torn_end()
-            self._fd = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._fd = open_unlinked(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         line = (row.as_json() + "\n").encode()
         start, written = os.fstat(self._fd).st_size, 0
         try:
@@ -257,7 +257,7 @@ class Journal:
 
     def _drop_torn_end(self) -> None:
         try:
-            with os.fdopen(open_regular(self.path, os.O_RDWR), "r+b") as file:
+            with os.fdopen(open_unlinked(self.path, os.O_RDWR), "r+b") as file:
                 position = file.seek(0, os.SEEK_END)
                 while position:
                     step = min(position, 1 << 16)

@@ -18,7 +18,7 @@ IS_A_LINK = "is a symbolic link, which is not followed inside a destination; rem
 NOT_REGULAR = "is not a regular file; remove it, or give another folder"
 
 
-def open_regular(path: str | os.PathLike[str], flags: int) -> int:
+def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
     """The descriptor of a regular file. Raises DestinationError for a link and for what is no regular file, OSError."""
     try:
         number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)

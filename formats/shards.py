@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.manifest import ManifestRow
-from vidprep.formats.no_links import IS_A_LINK, NOT_REGULAR, is_regular, open_regular
+from vidprep.formats.no_links import IS_A_LINK, NOT_REGULAR, is_regular, open_unlinked
 
 COPY_BYTES = 1 << 20
 
@@ -106,7 +106,7 @@ class Shards:
         name, offset = self._room_for(sum(row.frame_sizes or ()), besides)
         path = self.root / name
         try:
-            with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT), "r+b") as shard:
+            with os.fdopen(open_unlinked(path, os.O_RDWR | os.O_CREAT), "r+b") as shard:
                 shard.seek(offset)
                 for piece in pieces:
                     shard.write(piece)
@@ -135,7 +135,7 @@ class Shards:
         if end == 0:
             path.unlink()
             return
-        with os.fdopen(open_regular(path, os.O_RDWR), "r+b") as shard:
+        with os.fdopen(open_unlinked(path, os.O_RDWR), "r+b") as shard:
             shard.truncate(end)
             shard.seek(end)
             shard.write(self.layout.tail)

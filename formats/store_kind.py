@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from vidprep.formats.no_links import open_regular
+from vidprep.formats.no_links import open_unlinked
 
 ENCODED = "encoded"
 MAX_RUN_BYTES = 1 << 20
@@ -15,7 +15,7 @@ MAX_RUN_BYTES = 1 << 20
 def kind_made_by_run(folder: Path) -> str | None:
     """`encoded`, or the name of the store, that .vidprep/run.json speaks of; None where it says nothing that can be read."""
     try:
-        with os.fdopen(open_regular(folder / ".vidprep" / "run.json", os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_unlinked(folder / ".vidprep" / "run.json", os.O_RDONLY), "rb") as file:
             frames = json.loads(file.read(MAX_RUN_BYTES))["settings"]["frames"]
             return ENCODED if frames is None else str(frames["store"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

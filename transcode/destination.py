@@ -32,7 +32,7 @@ from vidprep.formats.no_links import (
     NOT_REGULAR,
     folder_of,
     is_regular,
-    open_regular,
+    open_unlinked,
     refuse_links,
     remove_below,
     remove_file,
@@ -125,7 +125,7 @@ class Destination:
             yield
 
     def _open_lock(self, house: Path, locks: ExitStack) -> int:
-        lock = open_regular(house / "lock", os.O_RDWR | os.O_CREAT)
+        lock = open_unlinked(house / "lock", os.O_RDWR | os.O_CREAT)
         locks.callback(os.close, lock)
         return lock
 

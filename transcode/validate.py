@@ -21,7 +21,7 @@ from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, Se
 from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
-from vidprep.formats.no_links import open_regular, refuse_links
+from vidprep.formats.no_links import open_unlinked, refuse_links
 from vidprep.formats.store_kind import ENCODED
 from vidprep.transcode.check_reading import opened_ids
 from vidprep.transcode.check_store import faults_of_others, faults_of_store, files_without_row
@@ -252,7 +252,7 @@ class _Journal:
 
     def append(self, done: Checked) -> None:
         if not done.faults:
-            with os.fdopen(open_regular(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
+            with os.fdopen(open_unlinked(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
                 file.write(json.dumps(asdict(done)) + "\n")
 
 
