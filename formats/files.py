@@ -20,8 +20,9 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A binary file that takes the name `path` when the block ends well, and is gone when it does not."""
     partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)  # what a kill left, and what is no file of ours: a named pipe would be waited for
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

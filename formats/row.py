@@ -13,7 +13,7 @@ from vidprep.formats.columns import check_of, is_label, is_text, shown
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.untrusted import parse_json
 
-OUTSIDE = r"^/|(^|/)\.\.(/|$)"  # in RE2's syntax and in Python's
+OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"  # in RE2's syntax and in Python's
 OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
 
 

@@ -122,6 +122,11 @@ class TarStore(FrameStore):
             raise KeyError(f"{id_!r} is not in {self.path}")
         return self._samples[id_]
 
+    def place(self, id_: str) -> tuple[str, int]:
+        """Shard and offset of its first file: a stream of shards is read in this order. Raises KeyError."""
+        sample = self._sample(id_)
+        return sample.tar, min([*sample.frames, *([sample.video] if sample.video else [])], default=(0, 0))[0]
+
     def labels(self, id_: str) -> dict[str, Any]:
         return dict(self._sample(id_).labels)
 

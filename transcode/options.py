@@ -63,6 +63,9 @@ class Command(click.Command):
                 raise
             click.echo(f"vidprep: {error}", err=True)
             ctx.exit(USAGE_ERROR)
+        except MemoryError:
+            click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
+            ctx.exit(USAGE_ERROR)
         except KeyboardInterrupt:
             click.echo(f"vidprep: {self.interrupted}", err=True)
             ctx.exit(INTERRUPTED)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 KEYS = ("path", "id", "start", "end")
+FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
 VIDEO_EXTENSIONS = frozenset(
     "264 265 266 3g2 3gp 3gpp amv apv asf av1 avi avs2 avs3 bik cavs dav dif divx drc dv evo f4v flc fli flv gif gxf"  # noqa: SIM905
     " h261 h263 h264 h265 h266 hevc ismv ivf k3g lvf m1v m2t m2ts m2v m4s m4v mjp2 mjpeg mjpg mk3d mkv mod mov mp4"
@@ -32,6 +33,16 @@ def storable(name: str) -> str:
 
 def one_line(name: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", storable(name))
+
+
+def csv_cell(value: object) -> object:
+    """The value for a table that others open: a text that a spreadsheet would run as a formula stands behind an apostrophe."""
+    if not isinstance(value, str) or not FORMULA.match(value):
+        return value
+    with suppress(ValueError):
+        float(value)
+        return value
+    return f"'{value}"
 
 
 def checked_seconds(name: str, value: object) -> float | None:
