@@ -115,7 +115,7 @@ def write_index(
             totals["num_frames"] += sum(len(video.sizes) for video in group)
             shards.update(video.shard for video in group)
             writer.write_table(_table(group, schema, labels))
-    with pa.OSFile(str(path)) as written:
+    with arrow_file(path) as written:
         begin, footer_crc32 = _footer(written, path)
         starts = [*_group_starts(pq.read_metadata(written)), begin]
         groups_crc32 = [zlib.crc32(written.read_at(after - at, at)) for at, after in pairwise(starts)]

@@ -89,9 +89,9 @@ class GulpStore(FrameStore):
         height, width = scaled_size(*self._first_size(id_), self._short_side)
         rate = entry.meta_data.get("frame_rate")
         try:
-            exact = exact_ratio(rate) if isinstance(rate, list) else None
+            exact = exact_ratio("frame_rate", rate) if isinstance(rate, list) else None
         except ValueError as error:
-            raise StoreError(f"{id_}: its frame rate: {error}", path=self.path / entry.data) from error
+            raise StoreError(f"{id_}: {error}", path=self.path / entry.data) from error
         return VideoFacts(len(entry.frame_info), height, width, exact)
 
     def _entry(self, id_: str) -> _Entry:

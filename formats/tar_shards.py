@@ -138,7 +138,7 @@ class TarStore(FrameStore):
                 f"{id_}: a video that vidprep did not encode; its .json says no gop", path=self.path / sample.tar
             )
         try:
-            rate = exact_ratio(about["frame_rate"]) if about.get("frame_rate") else None
+            rate = exact_ratio("frame_rate", about["frame_rate"]) if about.get("frame_rate") else None
             if sample.video is not None:
                 return _facts_of_video(about, rate, sample.video[1])
         except (KeyError, ValueError) as error:
@@ -207,7 +207,7 @@ def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> 
     count = whole_between("num_frames", about["num_frames"], 1, size)
     gop = whole_between("gop", about["gop"], 1, INT64_MAX)
     height, width = (whole_between(side, about[side], 1, PICTURE_SIDE_MAX) for side in ("height", "width"))
-    base = exact_ratio(about["time_base"]) if about.get("time_base") else None
+    base = exact_ratio("time_base", about["time_base"]) if about.get("time_base") else None
     pts = about.get("pts")
     if pts is not None and not (isinstance(pts, list) and len(pts) == count and check_of("list<int64>")(pts)):
         raise ValueError(f"pts is no list of {count} whole numbers")

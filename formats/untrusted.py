@@ -6,6 +6,7 @@ and a few kilobytes of Parquet can claim more values than memory holds.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -35,7 +36,7 @@ def check_regular(path: str | Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(mode):
-        raise OSError(0, f"not a regular file: a {_kind(mode)}", str(path))
+        raise OSError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
 
 
 def _kind(mode: int) -> str:
@@ -49,7 +50,7 @@ def open_descriptor(path: str | Path) -> int:
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
         os.close(number)
-        raise OSError(0, f"not a regular file: a {_kind(mode)}", str(path))
+        raise OSError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
     return number
 
 
@@ -64,7 +65,7 @@ def read_regular(path: str | Path, limit: int = MAX_JSON_BYTES) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise ValueError(f"{size} bytes long, more than {limit}")
-        return file.read(limit)
+        return file.read(size)
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -94,7 +95,7 @@ def bounded_fraction(text: str) -> Fraction:
         raise ValueError(f"{text} divides by zero") from error
 
 
-def exact_ratio(value: object) -> Fraction:
+def exact_ratio(name: str, value: object) -> Fraction:
     """[numerator, denominator], both above 0 and of 64 bits. Raises ValueError."""
     if (
         isinstance(value, list | tuple)
@@ -102,7 +103,7 @@ def exact_ratio(value: object) -> Fraction:
         and all(type(part) is int and 0 < part <= INT64_MAX for part in value)
     ):
         return Fraction(*value)
-    raise ValueError(f"{_shown(value)} is no pair of whole numbers above 0")
+    raise ValueError(f"{name} is {_shown(value)}, two whole numbers above 0 were expected")
 
 
 def whole_between(name: str, value: object, low: int, high: int) -> int:
