@@ -6,7 +6,8 @@ gulp        data_0.gulp: JPEG files, each followed by zero bytes up to a multipl
             {id: {"frame_info": [[offset, pad, length with pad], …], "meta_data": [{…}]}} in the order of the shard.
             label2idx.json: the labels in alphabetical order, numbered. GulpIO2 reads it.
 webdataset  data-00000.tar: ustar with owner, group and time zero. A sample is `key.000000.jpg` …, one for each frame, and
-            `key.json` (id, rate, size, labels). The key is the id with `.` and `%` as %2E and %25: it ends at the first dot.
+            `key.json` (id, rate, size, labels: see `described`). The key is the id with `.` and `%` as %2E and %25: it ends at
+            the first dot.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ class Tail:
 
     def _file_text(self) -> bytes:
         """Opened anew, since a network file system shows what is new to whoever opens."""
+        self.is_behind = False
         try:
             with open_regular(self._path) as file:
                 file.seek(self._offset)

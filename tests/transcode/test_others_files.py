@@ -382,3 +382,30 @@ def test_reading_a_video_that_is_a_named_pipe_is_an_error_of_the_store(ready, tm
     os.mkfifo(tmp_path / "x" / "a.mp4")
     with pytest.raises(VidprepError, match="not a regular file"):
         open_store(tmp_path / "x")["a"].frames([0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cells": 1}, {"cells": [{}]}, {"at_psnr": None, "cells": [{"curve": "x"}]}, {"cells": [[]], "at_psnr": {}}],
+)
+def test_a_summary_of_a_sweep_that_makes_no_sense_is_refused_by_name(change, tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": "vidprep sweep 1"} | change))
+    ran = transcode(tmp_path, "--quiet", verb="report")
+    assert (ran.code, "sweep.json: makes no sense" in ran.err) == (2, True)
+
+
+def test_a_device_is_not_monitored_for_ever(tmp_path):
+    ran = transcode("/dev/zero", "--once", verb="monitor")
+    assert (ran.code, "not a regular file: a device" in ran.err) == (2, True)
+
+
+def test_events_of_many_megabytes_and_a_line_without_end_are_read_in_parts(tmp_path):
+    line = (
+        json.dumps({"time": 1.0, "event": "begun", "run": "r", "destination": "here", "total": 3, "total_bytes": 9})
+        + "\n"
+    )
+    (tmp_path / "events").write_text(
+        line + "x" * (40 << 20) + "\n" + line.replace("here", "there").replace('"r"', '"s"')
+    )
+    ran = transcode(tmp_path / "events", "--once", verb="monitor")
+    assert ran.code == 0 and "here" in ran.out and "there" in ran.out
