@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vidprep.formats.no_links import is_regular, open_unlinked, remove_file
+from vidprep.formats.untrusted import open_regular
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -38,8 +39,8 @@ def replacing(path: Path, *, unless_same: bool = False) -> Iterator[BinaryIO]:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
+    """SHA-256 of a regular file, in hexadecimal. Raises OSError."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

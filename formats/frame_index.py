@@ -32,6 +32,8 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files import replacing
 from vidprep.formats.kept import kept
 from vidprep.formats.manifest import COLUMN_NAMES
+from vidprep.formats.row import escaped_label, unescaped_label
+from vidprep.formats.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, read_json
 
 INDEX_NAME = "index.parquet"
 VERSION = 1
@@ -47,7 +49,7 @@ COLUMNS = pa.schema(
         ("sizes", pa.list_(pa.int32())), ("crc32", pa.list_(pa.uint32())), ("source_frames", pa.list_(pa.int32())),
     ]
 )  # fmt: skip
-TAKEN = frozenset(COLUMNS.names).difference(COLUMN_NAMES)  # labels have these names in a manifest, and cannot here
+TAKEN = frozenset([*COLUMNS.names, *COLUMN_NAMES])  # as a manifest has them, and these here besides
 FrameTimes = tuple[npt.NDArray[np.int64], Fraction, Fraction | None]
 PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
 
@@ -89,7 +91,7 @@ def write_index(
     folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any],
     far_shards: Mapping[str, int] = MappingProxyType({}),
 ) -> None:  # fmt: skip
-    """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their columns in the manifest.
+    """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their types, by their names.
 
     about: goes into the json as it is. far_shards: bytes of those that are not in the folder. Raises StoreError when the
     ids are out of order, OSError.
@@ -113,7 +115,7 @@ def write_index(
             totals["num_frames"] += sum(len(video.sizes) for video in group)
             shards.update(video.shard for video in group)
             writer.write_table(_table(group, schema, labels))
-    with pa.OSFile(str(path)) as written:
+    with arrow_file(path) as written:
         begin, footer_crc32 = _footer(written, path)
         starts = [*_group_starts(pq.read_metadata(written)), begin]
         groups_crc32 = [zlib.crc32(written.read_at(after - at, at)) for at, after in pairwise(starts)]
@@ -153,7 +155,7 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: pa.Schema) -> p
 
 
 def _label_column(name: str) -> str:
-    return f"label_{name}" if name in TAKEN else name
+    return escaped_label(name, TAKEN)
 
 
 def _footer(file: pa.NativeFile, path: Path) -> tuple[int, int]:
@@ -177,18 +179,11 @@ def _content_crc32(content: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(plain, sort_keys=True).encode())
 
 
-def _plain(path: Path) -> Path:
-    """Raises OSError for what is no plain file: a named pipe would be waited for."""
-    if path.exists() and not path.is_file():
-        raise OSError("it is no plain file")
-    return path
-
-
 def read_about(folder: Path, kind: str) -> dict[str, Any]:
     """The json of a store, its checksum and version checked. Raises StoreError."""
     path = folder / f"{kind}.json"
     try:
-        content: dict[str, Any] = json.loads(_plain(path).read_bytes())
+        content = read_json(path)
         sound = content["crc32"] == _content_crc32(content)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"cannot be read ({error}); make the store again, or restore the file", path=path) from error
@@ -197,7 +192,7 @@ def read_about(folder: Path, kind: str) -> dict[str, Any]:
     format_, version, shards = (content.get(name) for name in ("format", "version", "shards"))
     if version != VERSION or format_ != kind:
         raise StoreError(f"is {format_} version {version}; this vidprep reads {kind} {VERSION}", path=path)
-    if not isinstance(shards, dict) or not all(isinstance(size, int) for size in shards.values()):
+    if not isinstance(shards, dict) or not all(type(size) is int for size in shards.values()):
         raise StoreError("says nothing of its shards and how long they are; make the store again", path=path)
     if outside := [name for name in shards if Path(name).name != name]:
         raise StoreError(f"{outside[0]!r} is a shard outside of the folder, which is not read", path=path)
@@ -211,7 +206,7 @@ class FrameIndex:
         self.path = folder / INDEX_NAME
         self.about = read_about(folder, kind)
         try:
-            self._source = pa.OSFile(str(_plain(self.path)))
+            self._source = arrow_file(self.path)
             begin, footer_crc32 = _footer(self._source, self.path)
             found = self._source.size(), footer_crc32
         except OSError as error:
@@ -222,7 +217,7 @@ class FrameIndex:
                 path=self.path,
             )
         try:
-            self._file = pq.ParquetFile(self._source, page_checksum_verification=True)
+            self._file = as_parquet(self._source, self.path)
             metadata = self._file.metadata
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             self._first_ids = [group.column(0).statistics.min for group in groups]
@@ -232,14 +227,16 @@ class FrameIndex:
             raise StoreError(
                 f"{kind}.json has no {error}: an older vidprep made it; run the same command again", path=self.path
             ) from error
-        except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise StoreError(f"is damaged: {error}", path=self.path) from error
         if missing := set(COLUMNS.names).difference(self._file.schema_arrow.names):
             raise StoreError(f"has no {', '.join(sorted(missing))}; make the store again", path=self.path)
+        wrong = [field.name for field in COLUMNS if self._file.schema_arrow.field(field.name).type != field.type]
+        if wrong:
+            raise StoreError(f"has {', '.join(wrong)} of another type; make the store again", path=self.path)
         self._is_sound = bytearray(len(groups))
         columns = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
-        taken = {_label_column(name): name for name in TAKEN}
-        self._label_columns = {taken.get(column, column): column for column in columns}
+        self._label_columns = {unescaped_label(column, TAKEN): column for column in columns}
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
         self._kept_places = kept(self._read_places, KEPT_VIDEOS)
         self._kept_times = kept(self._read_times, KEPT_VIDEOS)
@@ -277,7 +274,8 @@ class FrameIndex:
                 f"{id_}: {len(offsets)} offsets, {len(sizes)} sizes, {len(crc32)} checksums", path=self.path
             )
         shard, width, height = (row[name][0].as_py() for name in ("shard", "width", "height"))
-        if shard not in self.about["shards"] or not (width and height and min(width, height) > 0):
+        is_sized = width and height and min(width, height) > 0 and max(width, height) <= PICTURE_SIDE_MAX
+        if shard not in self.about["shards"] or not is_sized:
             raise StoreError(f"{id_}: its frames are said to be {width}x{height} in shard {shard}", path=self.path)
         return FramePlaces(shard, width, height, offsets, sizes, crc32)
 
@@ -289,11 +287,14 @@ class FrameIndex:
         names = ["pts", "time_base_num", "time_base_den", "frame_rate_num", "frame_rate_den"]
         row = self._row(id_, names)
         base_num, base_den, rate_num, rate_den = (row[name][0].as_py() for name in names[1:])
-        if not base_num or not base_den or (rate_num and not rate_den):
+        if not all(part and part > 0 for part in (base_num, base_den, *((rate_num, rate_den) if rate_num else ()))):
             raise StoreError(
                 f"{id_}: its times are said to be {base_num}/{base_den}, {rate_num}/{rate_den} a second", path=self.path
             )
-        return _values(row, "pts"), Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
+        pts, sizes = _values(row, "pts"), self.places(id_).sizes
+        if len(pts) != len(sizes):
+            raise StoreError(f"{id_}: {len(sizes)} frames, times for {len(pts)}", path=self.path)
+        return pts, Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
 
     def labels(self, id_: str) -> dict[str, Any]:
         row = self._row(id_, list(self._label_columns.values()))
@@ -333,7 +334,7 @@ class FrameIndex:
             table = self._file.read_row_group(
                 number, columns=None if columns is None else list(columns), use_threads=False
             )
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise StoreError(f"is damaged in row group {number}: {error}", path=self.path) from error
         self._groups[key] = table.combine_chunks()
         if len(self._groups) > KEPT_GROUPS:

@@ -9,22 +9,24 @@ It has no checksums and does not say how large frames are: the first one of a vi
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import simplejpeg
 
+from vidprep.formats.columns import is_text
 from vidprep.formats.errors import StoreError
 from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
 from vidprep.formats.kept import kept
+from vidprep.formats.layouts import labels_in
 from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
+from vidprep.formats.untrusted import exact_ratio, read_json
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
+SIZE_MAX = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,14 @@ class GulpStore(FrameStore):
         for path in sorted(path for path in self.path.glob("*.gmeta") if path.is_file()):
             data = path.name.replace("meta", "data", 1).removesuffix(".gmeta") + ".gulp"
             try:
-                for id_, entry in json.loads(path.read_bytes()).items():
+                for id_, entry in read_json(path, SIZE_MAX).items():
                     if id_ in entries:
                         raise ValueError(f"{id_} stands in two files")
                     meta = entry["meta_data"][0] if entry["meta_data"] else {}
-                    entries[id_] = _Entry(data, list(entry["frame_info"]), dict(meta))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                    if not is_text(id_):
+                        raise ValueError(f"{id_!r} is no valid Unicode")
+                    entries[id_] = _Entry(data, _list_of(entry["frame_info"]), dict(meta))
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 raise StoreError(f"is damaged: {error}", path=path) from error
         return entries
 
@@ -78,16 +82,16 @@ class GulpStore(FrameStore):
         return sorted(self._entries)
 
     def labels(self, id_: str) -> dict[str, Any]:
-        return {name: value for name, value in self._entry(id_).meta_data.items() if name not in OWN_FACTS}
+        return labels_in(self._entry(id_).meta_data, OWN_FACTS)
 
     def facts(self, id_: str) -> VideoFacts:
         entry = self._entry(id_)
         height, width = scaled_size(*self._first_size(id_), self._short_side)
         rate = entry.meta_data.get("frame_rate")
         try:
-            exact = Fraction(*rate) if isinstance(rate, list) else None
-        except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise StoreError(f"{id_}: {rate} is no frame rate", path=self.path / entry.data) from error
+            exact = exact_ratio("frame_rate", rate) if isinstance(rate, list) else None
+        except ValueError as error:
+            raise StoreError(f"{id_}: {error}", path=self.path / entry.data) from error
         return VideoFacts(len(entry.frame_info), height, width, exact)
 
     def _entry(self, id_: str) -> _Entry:
@@ -96,6 +100,8 @@ class GulpStore(FrameStore):
         return self._entries[id_]
 
     def _size_of_first(self, id_: str) -> tuple[int, int]:
+        if not self._entry(id_).frame_info:
+            raise StoreError(f"{id_} has no frames", path=self.path / self._entry(id_).data)
         (data,) = self._bytes(id_, [0])
         try:
             height, width, *_ = simplejpeg.decode_jpeg_header(data)
@@ -109,7 +115,7 @@ class GulpStore(FrameStore):
         end, offsets, sizes, pads = file.size(), [], [], []
         try:
             for number in numbers:
-                offset, pad, size = map(operator.index, entry.frame_info[number])
+                offset, pad, size = map(operator.index, _list_of(entry.frame_info[number]))
                 if not (0 <= pad < size and 0 <= offset <= end - size):
                     raise ValueError(
                         f"{size} bytes at offset {offset}, {pad} of them padding, are not in the {end} there"
@@ -133,3 +139,9 @@ class GulpStore(FrameStore):
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {entry.frame_info[numbers[n]][0]}",
             path=self.path / entry.data,
         )  # fmt: skip
+
+
+def _list_of(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"a list was expected, not {type(value).__name__}")
+    return value

@@ -6,7 +6,8 @@ gulp        data_0.gulp: JPEG files, each followed by zero bytes up to a multipl
             {id: {"frame_info": [[offset, pad, length with pad], …], "meta_data": [{…}]}} in the order of the shard.
             label2idx.json: the labels in alphabetical order, numbered. GulpIO2 reads it.
 webdataset  data-00000.tar: ustar with owner, group and time zero. A sample is `key.000000.jpg` …, one for each frame, and
-            `key.json` (id, rate, labels). The key is the id with `.` and `%` as %2E and %25: it ends at the first dot.
+            `key.json` (id, rate, size, labels: see `described`). The key is the id with `.` and `%` as %2E and %25: it ends at
+            the first dot.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vidprep.formats.files import replacing
-from vidprep.formats.manifest import ManifestRow, label_column, label_fields
+from vidprep.formats.manifest import ManifestRow, label_fields
 from vidprep.formats.no_links import remove_file
 from vidprep.formats.shards import Layout, copy
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from vidprep.formats.frame_index import IndexedVideo
 
 TAR_BLOCK = 512
+LABELS_KEY = "vidprep_labels"
+FACTS = frozenset(["id", "frame_rate", "num_frames", "width", "height", "gop", "pts", "time_base"])
+RESERVED = FACTS | {LABELS_KEY}
 
 
 def _number(name: str, prefix: str, suffix: str) -> int | None:
@@ -84,7 +88,7 @@ def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
         pts=np.arange(count, dtype=np.int64) if row.pts is None else np.array(row.pts, np.int64),
         time_base=Fraction(row.time_base_num or 1, row.time_base_den or 1),
         offsets=np.array(offsets, np.int64), sizes=np.array(row.frame_sizes, np.int32), crc32=np.array(row.frame_crc32, np.uint32),
-        source_frames=row.source_frames, labels={label_column(name): value for name, value in row.labels.items()},
+        source_frames=row.source_frames, labels=row.labels,
     )  # fmt: skip
 
 
@@ -126,7 +130,7 @@ class GulpLayout:
             "frame_info": [
                 [at, -size % 4, size + -size % 4] for at, size in zip(self.offsets(row), sizes, strict=True)
             ],
-            "meta_data": [{"id": row.id, **facts_of(row)}],
+            "meta_data": [described(row)],
         }
 
 
@@ -144,7 +148,7 @@ class TarLayout:
         key = sample_key(row.id)
         for number, size in enumerate(row.frame_sizes or ()):
             yield from tar_member(f"{key}.{number:06d}.jpg", frames.read(size))
-        yield from tar_member(f"{key}.json", json.dumps({"id": row.id, **facts_of(row)}, ensure_ascii=False).encode())
+        yield from tar_member(f"{key}.json", json.dumps(described(row), ensure_ascii=False).encode())
 
     def offsets(self, row: ManifestRow) -> list[int]:
         steps = (TAR_BLOCK + size + -size % TAR_BLOCK for size in row.frame_sizes or ())
@@ -155,10 +159,28 @@ class TarLayout:
 
 
 def facts_of(row: ManifestRow) -> dict[str, Any]:
-    """What goes beside the frames: the rate, the size, and the labels."""
-    labels = {name: value for name, value in row.labels.items() if value is not None}
+    """What goes beside the frames of a unit, but for its labels."""
     rate = None if row.frame_rate_num is None else [row.frame_rate_num, row.frame_rate_den]
-    return {"frame_rate": rate, "num_frames": row.num_frames, "width": row.width, "height": row.height, **labels}
+    size = {"num_frames": row.num_frames, "width": row.width, "height": row.height}
+    return {"id": row.id, "frame_rate": rate, **size}
+
+
+def described(row: ManifestRow) -> dict[str, Any]:
+    """Facts and labels of a unit in one JSON object, as other people's readers expect them.
+
+    A label with the name of a fact is not among them: then all labels stand under LABELS_KEY too, and are read from there.
+    """
+    labels = {name: value for name, value in row.labels.items() if value is not None}
+    apart = {LABELS_KEY: labels} if RESERVED.intersection(labels) else {}
+    return facts_of(row) | {name: value for name, value in labels.items() if name not in RESERVED} | apart
+
+
+def labels_in(content: Mapping[str, Any], facts: Collection[str] = FACTS) -> dict[str, Any]:
+    """The labels in such a JSON object, whoever wrote it. facts: the names that are none."""
+    apart = content.get(LABELS_KEY)
+    if isinstance(apart, dict):
+        return dict(apart)
+    return {name: value for name, value in content.items() if name not in facts}
 
 
 def sample_key(unit_id: str) -> str:

@@ -5,221 +5,73 @@
     DST/.vidprep/journal.jsonl               one JSON object per finished unit, in the order they finished
 
 A journal line is written before its output takes its final name, so whatever has a final name has a row. A torn last
-line (the run was killed while writing it) is dropped; any other unreadable line is an error.
+line (the run was killed while writing it) is dropped. Any other line that is no row is left out and counted, so that its
+unit is made again; one that says whose row it is, with a value that its column cannot hold, is a failed row.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-import math
 import os
-import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vidprep.formats.columns import shown
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.files import replacing
 from vidprep.formats.no_links import open_unlinked
+from vidprep.formats.row import COLUMN_NAMES as COLUMN_NAMES
+from vidprep.formats.row import COLUMNS as COLUMNS
+from vidprep.formats.row import (
+    OUTSIDE,
+    OUTSIDE_MESSAGE,
+    REQUIRED,
+    checked,
+    row_of_line,
+    unescaped_label,
+    unwritable,
+)
+from vidprep.formats.row import ManifestRow as ManifestRow
+from vidprep.formats.row import label_column as label_column
+from vidprep.formats.row import row_from_dict as row_from_dict
+from vidprep.formats.untrusted import arrow_file, as_parquet, check_regular, open_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
 MANIFEST_NAME = "manifest.parquet"
-OUTSIDE = r"^/|(^|/)\.\.(/|$)"  # in RE2's syntax and in Python's
-OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
 RANK_COLUMNS = ["id", "status", "attempts"]
 COLUMNS_KEY = b"vidprep.columns_crc32"
 ROWS_AT_A_TIME = 1000
-
-
-@dataclass(slots=True)
-class ManifestRow:
-    """One unit: where it came from, what was made of it, and what was measured. None where there is nothing to say.
-
-    source_frames: index of the source frame of every output frame, counted from the first frame shown; None means all
-    of them in order. keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
-    Of a unit inside a shard, offset and stored_bytes say which bytes of `file_name` are its own, padding and headers
-    included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each. Of a target for the
-    1st percentile of PSNR-Y: what was asked, each CRF or JPEG quality that was tried, and what each reached.
-    """
-
-    id: str
-    file_name: str
-    source: str
-    start_seconds: float | None = None
-    end_seconds: float | None = None
-    status: str = "failed"
-    stage: str | None = None
-    error: str | None = None
-    message: str | None = None
-    attempts: int = 1
-    warnings: list[str] = field(default_factory=list)
-    verified_in: str | None = None
-    source_size_bytes: int | None = None
-    source_mtime_ns: int | None = None
-    source_codec: str | None = None
-    source_width: int | None = None
-    source_height: int | None = None
-    source_frame_rate: float | None = None
-    source_num_frames: int | None = None
-    source_duration_seconds: float | None = None
-    source_rotation: int | None = None
-    source_is_vfr: bool | None = None
-    source_is_interlaced: bool | None = None
-    settings_digest: str | None = None
-    engine: str | None = None
-    encoder: str | None = None
-    encoder_version: str | None = None
-    crf: float | None = None
-    preset: str | None = None
-    jpeg_quality: int | None = None
-    subsampling: str | None = None
-    codec: str | None = None
-    container: str | None = None
-    width: int | None = None
-    height: int | None = None
-    frame_rate_num: int | None = None
-    frame_rate_den: int | None = None
-    num_frames: int | None = None
-    duration_seconds: float | None = None
-    pixel_format: str | None = None
-    keyframe_interval_max: int | None = None
-    keyframes: list[int] | None = None
-    source_frames: list[int] | None = None
-    duplicated_frames: int | None = None
-    dropped_frames: int | None = None
-    pts: list[int] | None = None
-    time_base_num: int | None = None
-    time_base_den: int | None = None
-    size_bytes: int | None = None
-    sha256: str | None = None
-    offset: int | None = None
-    stored_bytes: int | None = None
-    frame_sizes: list[int] | None = None
-    frame_crc32: list[int] | None = None
-    psnr_y_db: float | None = None
-    psnr_yuv_db: float | None = None
-    psnr_y_p1_db: float | None = None
-    psnr_y_min_db: float | None = None
-    worst_frame: int | None = None
-    ssim: float | None = None
-    target_psnr_y_p1_db: float | None = None
-    target_tried: list[float] | None = None
-    target_reached_db: list[float] | None = None
-    encode_seconds: float | None = None
-    cpu_seconds: float | None = None
-    labels: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "ok"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Columns in order, labels under their own names (`label_` in front of a name that a column has)."""
-        values = {name: getattr(self, name) for name in COLUMN_NAMES}
-        return values | {label_column(name): value for name, value in self.labels.items()}
-
-    def as_json(self) -> str:
-        """One line of JSON; infinity is "inf", since JSON has no number for it."""
-        return json.dumps({name: _to_json(value) for name, value in self.as_dict().items()}, ensure_ascii=False)
-
-
-# Column -> type, in pyarrow's own names; `list<…>` marks lists.
-_INTS = {
-    "attempts": "int16", "source_size_bytes": "int64", "source_mtime_ns": "int64", "source_width": "int32",
-    "source_height": "int32", "source_num_frames": "int64", "source_rotation": "int16", "width": "int32",
-    "height": "int32", "frame_rate_num": "int64", "frame_rate_den": "int64", "num_frames": "int64",
-    "keyframe_interval_max": "int32", "keyframes": "list<int32>", "source_frames": "list<int32>",
-    "duplicated_frames": "int64", "dropped_frames": "int64", "size_bytes": "int64", "worst_frame": "int64",
-    "pts": "list<int64>", "time_base_num": "int64", "time_base_den": "int64", "offset": "int64", "stored_bytes": "int64",
-    "frame_sizes": "list<int32>", "frame_crc32": "list<int64>", "jpeg_quality": "int16",
-}  # fmt: skip
-_STRINGS = (
-    "id", "file_name", "source", "status", "stage", "error", "message", "verified_in", "source_codec",
-    "settings_digest", "engine", "encoder", "encoder_version", "preset", "codec", "container", "pixel_format", "sha256",
-    "subsampling",
-)  # fmt: skip
-_BOOLS = ("source_is_vfr", "source_is_interlaced")
-_DOUBLE_LISTS = ("target_tried", "target_reached_db")
-COLUMN_NAMES = tuple(f.name for f in fields(ManifestRow) if f.name != "labels")
-COLUMNS: dict[str, str] = {
-    name: _INTS.get(name)
-    or (
-        "string"
-        if name in _STRINGS
-        else "bool"
-        if name in _BOOLS
-        else "list<string>"
-        if name == "warnings"
-        else "list<double>"
-        if name in _DOUBLE_LISTS
-        else "double"
-    )
-    for name in COLUMN_NAMES
-}
-_DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")
-
-
-def label_column(name: str) -> str:
-    """The column that a label stands in."""
-    return f"label_{name}" if name in COLUMNS else name
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, list) and value and isinstance(value[0], float):
-        return [_to_json(item) for item in value]
-    return value
-
-
-def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
-    """The row of one JSON object. Raises ValueError when id, file_name or source is no string, and for a file_name that leads
-    out of the destination; TypeError for a value of another kind than its column's.
-    """
-    known = {name: values[name] for name in COLUMN_NAMES if name in values}
-    for name in _DOUBLES & known.keys():
-        if known[name] is not None:
-            known[name] = float(known[name])
-    for name in _DOUBLE_LISTS:
-        if known.get(name) is not None:
-            known[name] = [float(item) for item in known[name]]
-    known["warnings"] = list(known.get("warnings") or ())
-    labels = {}
-    for name, value in values.items():
-        if name not in COLUMNS:
-            bare = name.removeprefix("label_")
-            labels[bare if bare in COLUMNS else name] = value
-    for required in ("id", "file_name", "source"):
-        if not isinstance(known.get(required), str):
-            raise ValueError(f"a row without {required}")
-    if re.search(OUTSIDE, known["file_name"]):
-        raise ValueError(OUTSIDE_MESSAGE % known["file_name"])
-    return ManifestRow(**known, labels=labels)
+LINE_BYTES_MAX = 256 << 20
 
 
 class Journal:
-    """Rows on their way to the manifest. One process appends; each row is one write."""
+    """Rows on their way to the manifest. One process appends; each row is one write.
+
+    unreadable: numbers of the lines that were no rows when they were last read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.unreadable: tuple[int, ...] = ()
         self._fd: int | None = None
 
     def append(self, row: ManifestRow) -> None:
         """Raises OSError when there is no room for the row; then nothing of it is left."""
         if self._fd is None:
+            check_regular(self.path)
             self._drop_torn_end()
             self._fd = open_unlinked(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        line = (row.as_json() + "\n").encode()
+        line = (checked(row).as_journal_line() + "\n").encode()
         start, written = os.fstat(self._fd).st_size, 0
         try:
             while written < len(line):
@@ -229,22 +81,24 @@ class Journal:
             raise
 
     def rows(self) -> Iterator[ManifestRow]:
-        """Rows in the order they were written. Raises ManifestError on a line that is not the torn last one."""
+        """Rows in the order they were written, without lines that are no rows. Raises OSError for what is no regular file."""
+        unreadable = []
         try:
-            file = self.path.open("rb")
+            file = open_regular(self.path)
         except FileNotFoundError:
             return
         with file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    return
+            lines = iter(lambda: file.readline(LINE_BYTES_MAX), b"")
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                    break
                 try:
-                    yield row_from_dict(json.loads(line))
-                except (ValueError, TypeError, AttributeError) as error:
-                    raise ManifestError(
-                        f"line {number} is no row ({error}); move the file away to begin again without its rows",
-                        path=self.path,
-                    ) from error
+                    row = row_of_line(line)
+                except ValueError:
+                    unreadable.append(number)
+                else:
+                    yield row
+        self.unreadable = tuple(unreadable)
 
     def clear(self) -> None:
         self.close()
@@ -291,12 +145,16 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
     tables = []
     for path in paths:
         with _opened(path) as file:
-            tables.append(file.read(columns=asked))
+            tables.append(_conformed(file.read(columns=asked)))
             if "file_name" in tables[-1].column_names:
                 _check_names(tables[-1]["file_name"])
-    table = pa.concat_tables(tables, promote_options="permissive")
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ManifestError(f"its parts do not fit together ({error})", path=destination) from error
     if len(tables) == 1:
         return table
+    table = with_columns(table, RANK_COLUMNS)
     ids, statuses, attempts = (table[name].to_pylist() for name in RANK_COLUMNS)
     best: dict[str, int] = {}
     for number, id_ in enumerate(ids):
@@ -325,6 +183,29 @@ def _check_names(names: pa.Array | pa.ChunkedArray) -> None:
     outside = pc.match_substring_regex(names, OUTSIDE)
     if pc.any(outside).as_py():
         raise ValueError(OUTSIDE_MESSAGE % names.filter(outside)[0].as_py())
+
+
+def _conformed(table: pa.Table) -> pa.Table:
+    """The same with the manifest's own columns in their types. Raises ValueError, TypeError for values that do not fit."""
+    for column in arrow_schema():
+        if column.name not in table.column_names:
+            continue
+        if table.schema.field(column.name).type != column.type:
+            place = table.column_names.index(column.name)
+            table = table.set_column(place, column.name, table[column.name].cast(column.type))
+        if column.name in REQUIRED and table[column.name].null_count:
+            raise ValueError(f"a row without {column.name}")
+    return table
+
+
+def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The same with those of the manifest's own columns that it lacks, empty: older manifests have fewer."""
+    import pyarrow as pa
+
+    for column in arrow_schema():
+        if column.name in names and column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+    return table
 
 
 def _rank(status: str | None, attempts: int | None) -> tuple[bool, int]:
@@ -360,28 +241,34 @@ class _NoPandas:
 
 
 def label_fields(destination: Path) -> pa.Schema:
-    """The columns of a manifest that are labels."""
+    """The labels in a manifest, under their own names."""
     import pyarrow as pa
 
     found = []
     for path in manifest_paths(destination):
         with _opened(path) as file:
-            found.append(pa.schema([field for field in file.schema_arrow if field.name not in COLUMNS]))
-    return pa.unify_schemas(found, promote_options="permissive") if found else pa.schema([])
+            columns = [field for field in file.schema_arrow if field.name not in COLUMNS]
+            found.append(pa.schema([field.with_name(unescaped_label(field.name, COLUMNS)) for field in columns]))
+    try:
+        return pa.unify_schemas(found, promote_options="permissive") if found else pa.schema([])
+    except pa.ArrowException as error:
+        raise ManifestError(f"the labels of its parts do not fit together ({error})", path=destination) from error
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with arrow_file(path) as source, as_parquet(source, path) as file:
+            names = file.schema_arrow.names
             stated = (file.schema_arrow.metadata or {}).get(COLUMNS_KEY)
-            if stated is not None and stated != _columns_checksum(file.schema_arrow):
+            if (stated is not None and stated != columns_checksum(file.schema_arrow)) or len({*names}) < len(names):
                 raise ValueError("the names of its columns are damaged")
+            if missing := [name for name in REQUIRED if name not in names]:
+                raise ValueError(f"it has no column {', '.join(missing)}")
             yield file
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as error:
         raise ManifestError(
             f"cannot be read ({error}); move it away: its outputs are then made again", path=path
         ) from error
@@ -389,23 +276,38 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:
     """Write a manifest: the rows of `kept` that no new row replaces, then the new ones; sorted by id. The last row of
-    an id wins. Raises ManifestError when a label has values of unlike types.
+    an id wins. A row with a value that its column cannot hold becomes a failed row that says so. Raises ManifestError when
+    the new rows do not fit the old.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     tables: list[pa.Table] = [_table_of([]) if kept is None else kept]
     place: dict[str, int] = {id_: number for number, id_ in enumerate(tables[0]["id"].to_pylist())}
-    given, count = iter(rows), len(tables[0])
+    given, count = map(checked, rows), len(tables[0])
     while batch := list(islice(given, ROWS_AT_A_TIME)):
-        tables.append(_table_of(batch))
+        tables += _tables_of(batch)
         place |= {row.id: count + number for number, row in enumerate(batch)}
         count += len(batch)
     order = pa.array([place[id_] for id_ in sorted(place)], pa.int64())
     table = _joined(tables, path).take(order)
-    table = table.replace_schema_metadata({COLUMNS_KEY: _columns_checksum(table.schema)})
+    table = table.replace_schema_metadata({COLUMNS_KEY: columns_checksum(table.schema)})
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
+    """The rows in order. One that pyarrow refuses all the same is replaced by a failed row."""
+    import pyarrow as pa
+
+    try:
+        return [_table_of(rows)]
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        if len(rows) > 1:
+            half = len(rows) // 2
+            return _tables_of(rows[:half]) + _tables_of(rows[half:])
+        bare = ManifestRow(rows[0].id, rows[0].file_name, rows[0].source)
+        return [_table_of([unwritable(bare, f"its row cannot be written: {shown(str(error))}")])]
 
 
 def _table_of(rows: list[ManifestRow]) -> pa.Table:
@@ -416,13 +318,33 @@ def _table_of(rows: list[ManifestRow]) -> pa.Table:
     dicts = [row.as_dict() for row in rows]
     schema = arrow_schema()
     arrays = [pa.array([d[name] for d in dicts], type=schema.field(name).type) for name in COLUMN_NAMES]
-    for label in labels:
-        values = [d.get(label) for d in dicts]
-        try:
-            arrays.append(pa.array(values))
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            arrays.append(pa.array([None if v is None else str(v) for v in values], type=pa.string()))
+    arrays += [_label_array([d.get(label) for d in dicts]) for label in labels]
     return pa.table(arrays, names=[*COLUMN_NAMES, *labels])
+
+
+def _label_array(values: list[Any]) -> pa.Array:
+    """Objects are text, since Parquet has none without a fixed set of names."""
+    import pyarrow as pa
+
+    try:
+        array = pa.array(values)
+        if not _holds_objects(array.type):
+            return array
+    except (pa.ArrowException, OverflowError):
+        pass
+    return pa.array([None if value is None else _as_words(value) for value in values], type=pa.string())
+
+
+def _holds_objects(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_nested(kind))
+
+
+def _as_words(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
 def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
@@ -444,10 +366,15 @@ def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
 def _as_text(table: pa.Table, name: str) -> pa.Table:
     import pyarrow as pa
 
-    return table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+    column = table[name]
+    try:
+        text = column.cast(pa.string())
+    except pa.ArrowException:
+        text = pa.array([None if v is None else _as_words(v) for v in column.to_pylist()], type=pa.string())
+    return table.set_column(table.column_names.index(name), name, text)
 
 
-def _columns_checksum(schema: pa.Schema) -> bytes:
+def columns_checksum(schema: pa.Schema) -> bytes:
     """Parquet's page checksums do not cover the footer: a flipped bit there renames a column, which then reads as empty."""
     kinds = [(column.name, str(column.type).replace("<item:", "<element:")) for column in schema]
     return b"%08x" % zlib.crc32(repr(kinds).encode())

@@ -15,6 +15,8 @@ from av.container import InputContainer, OutputContainer
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.frame import VideoFrame
 
+from vidprep.formats.untrusted import check_regular
+
 IS_18 = int(av.__version__.split(".")[0]) < 19
 # PyAV 18 decodes metadata strictly unless told otherwise; PyAV 19 knows no such argument and never fails.
 # AV_FRAME_DATA_VIEW_ID; PyAV 18 has no name for it.
@@ -49,7 +51,12 @@ def time_base_of(timed: Any) -> Fraction:
 def open_input(
     file: str | PathLike[str] | BinaryIO, options: dict[str, str], *, hwaccel: HWAccel | None = None
 ) -> InputContainer:
-    """A container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError."""
+    """A container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError.
+
+    A local file is a regular one: a named pipe in its place would be waited for.
+    """
+    if isinstance(file, str) and file.startswith("file:"):
+        check_regular(file.removeprefix("file:"))
     return cast(InputContainer, av.open(file, "r", options=options, hwaccel=hwaccel, **_METADATA))
 
 

@@ -32,6 +32,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.kept import weak
 from vidprep.formats.model import VideoFacts as VideoFacts
 from vidprep.formats.store_kind import ENCODED, kind_of_folder
+from vidprep.formats.untrusted import open_descriptor
 
 KEPT_HANDLES = 16
 Frames = npt.NDArray[np.uint8]
@@ -146,7 +147,7 @@ class StoredVideo:
         numbers = self._numbers(indexes)
         shape = (len(numbers), self.facts.height, self.facts.width, 3)
         if out is None:
-            out = np.empty(shape, np.uint8)
+            out = self._room_for(shape)
         elif out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
             kind = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
             kind += "" if out.flags.writeable else ", read-only"
@@ -161,6 +162,16 @@ class StoredVideo:
             if first[number] != row:
                 out[row] = out[first[number]]
         return out
+
+    def _room_for(self, shape: tuple[int, int, int, int]) -> Frames:
+        try:
+            return np.empty(shape, np.uint8)
+        except (MemoryError, ValueError) as error:
+            count, height, width, _ = shape
+            raise StoreError(
+                f"{self.id}: {count} frames of {width}x{height} do not fit into memory; ask for fewer at a time",
+                path=self.store.path,
+            ) from error
 
     def _numbers(self, indexes: Indexes) -> list[int]:
         count = len(self)
@@ -180,7 +191,7 @@ class ShardFile:
         self._path = os.fspath(path)
         self.number = -1
         try:
-            self.number = os.open(path, os.O_RDONLY)
+            self.number = open_descriptor(self._path)
         except OSError as error:
             raise StoreError(f"cannot be read: {error.strerror}", path=self._path) from error
 

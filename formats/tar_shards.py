@@ -10,7 +10,6 @@ is ever unpacked by name; a tar that would write elsewhere if it were is refused
 from __future__ import annotations
 
 import io
-import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -22,16 +21,27 @@ from typing import Any
 
 import simplejpeg
 
+from vidprep.formats.columns import check_of, is_text
 from vidprep.formats.errors import StoreError
 from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
+from vidprep.formats.layouts import LAYOUTS, facts_of, labels_in
 from vidprep.formats.manifest import manifest_paths, read_rows
 from vidprep.formats.store import Frames, FrameStore, Handles, ShardFile, VideoFacts
+from vidprep.formats.untrusted import (
+    INT64_MAX,
+    MAX_JSON_BYTES,
+    PICTURE_SIDE_MAX,
+    exact_ratio,
+    open_regular,
+    parse_json,
+    whole_between,
+)
 from vidprep.formats.video_store import VideoReader, fill_from
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
 KEPT_REFUSALS = 5
-OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height", "gop", "pts", "time_base")
+DIGITS_MAX = 18
 
 
 @dataclass(slots=True)
@@ -42,6 +52,7 @@ class _Sample:
     frames: list[tuple[int, int]] = field(default_factory=list)
     video: tuple[int, int] | None = None
     about: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Any] = field(default_factory=dict)
 
 
 class TarStore(FrameStore):
@@ -65,19 +76,18 @@ class TarStore(FrameStore):
         self._prepare()
 
     def _from_manifest(self) -> Iterator[tuple[str, _Sample]]:
-        from vidprep.formats.layouts import LAYOUTS, facts_of
-
         for row in read_rows(self.path):
             if not row.ok or not row.file_name.endswith(".tar"):
                 continue
             places = list(zip(LAYOUTS["webdataset"].offsets(row), row.frame_sizes or (), strict=True))
-            yield row.id, _Sample(row.file_name, places, None, facts_of(row))
+            labels = {name: value for name, value in row.labels.items() if value is not None}
+            yield row.id, _Sample(row.file_name, places, None, facts_of(row), labels)
 
     def _from_scan(self) -> Iterator[tuple[str, _Sample]]:
         seen: set[str] = set()
         for path in sorted(path for path in self.path.glob("*.tar") if path.is_file()):
             try:
-                with path.open("rb") as file, tarfile.open(fileobj=file) as tar:
+                with open_regular(path) as file, tarfile.open(fileobj=file) as tar:
                     members = _plain_files(tar, os.fstat(file.fileno()).st_size)
                     for key, files in groupby(members, key=lambda member: _split(member[0])[0]):
                         sample = _Sample(path.name)
@@ -85,19 +95,23 @@ class TarStore(FrameStore):
                         for name, offset, size in files:
                             number, _, suffix = _split(name)[1].lower().rpartition(".")
                             if suffix in IMAGE_SUFFIXES:
-                                numbered.append((int(number) if number.isdecimal() else len(numbered), (offset, size)))
+                                is_number = number.isdecimal() and len(number) <= DIGITS_MAX
+                                numbered.append((int(number) if is_number else len(numbered), (offset, size)))
                             elif suffix in VIDEO_SUFFIXES:
                                 sample.video = offset, size
                             elif suffix == "json":
-                                sample.about = json.loads(os.pread(file.fileno(), size, offset))
+                                sample.about = _object(os.pread(file.fileno(), min(size, MAX_JSON_BYTES), offset))
+                                sample.labels = labels_in(sample.about)
                         sample.frames = [place for _, place in sorted(numbered)]
                         id_ = str(sample.about.get("id", key))
+                        if not is_text(id_):
+                            raise ValueError(f"{id_!r} is no valid Unicode")
                         if id_ in seen:
                             raise ValueError(f"{id_} stands there twice")
                         seen.add(id_)
                         if sample.frames or sample.video:
                             yield id_, sample
-            except (tarfile.TarError, OSError, ValueError, AttributeError, RecursionError) as error:
+            except (tarfile.TarError, OSError, ValueError, AttributeError, EOFError, MemoryError) as error:
                 raise StoreError(f"is damaged: {error}", path=path) from error
 
     def _ids(self) -> Sequence[str]:
@@ -108,8 +122,13 @@ class TarStore(FrameStore):
             raise KeyError(f"{id_!r} is not in {self.path}")
         return self._samples[id_]
 
+    def place(self, id_: str) -> tuple[str, int]:
+        """Shard and offset of its first file: a stream of shards is read in this order. Raises KeyError."""
+        sample = self._sample(id_)
+        return sample.tar, min([*sample.frames, *([sample.video] if sample.video else [])], default=(0, 0))[0]
+
     def labels(self, id_: str) -> dict[str, Any]:
-        return {name: value for name, value in self._sample(id_).about.items() if name not in OWN_FACTS}
+        return dict(self._sample(id_).labels)
 
     def facts(self, id_: str) -> VideoFacts:
         sample = self._sample(id_)
@@ -119,14 +138,10 @@ class TarStore(FrameStore):
                 f"{id_}: a video that vidprep did not encode; its .json says no gop", path=self.path / sample.tar
             )
         try:
-            rate = Fraction(*about["frame_rate"]) if about.get("frame_rate") else None
+            rate = exact_ratio("frame_rate", about["frame_rate"]) if about.get("frame_rate") else None
             if sample.video is not None:
-                base = Fraction(*about["time_base"]) if about.get("time_base") else None
-                keyframes = range(0, about["num_frames"], about["gop"])
-                return VideoFacts(
-                    about["num_frames"], about["height"], about["width"], rate, about.get("pts"), base, keyframes
-                )
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+                return _facts_of_video(about, rate, sample.video[1])
+        except (KeyError, ValueError) as error:
             raise StoreError(f"{id_}: its .json makes no sense: {error}", path=self.path / sample.tar) from error
         full = self._full_size(id_, sample)
         height, width = scaled_size(*full, self._short_side)
@@ -134,7 +149,11 @@ class TarStore(FrameStore):
 
     def _full_size(self, id_: str, sample: _Sample) -> tuple[int, int]:
         about = sample.about
-        if not all(isinstance(about.get(side), int) for side in ("height", "width")):
+        if not all(
+            type(about.get(side)) is int and 0 < about[side] <= PICTURE_SIDE_MAX for side in ("height", "width")
+        ):
+            if not sample.frames:
+                raise StoreError(f"{id_} has no frames", path=self.path / sample.tar)
             (data,) = self._bytes(sample, [0])
             try:
                 about["height"], about["width"], *_ = simplejpeg.decode_jpeg_header(data)
@@ -144,9 +163,15 @@ class TarStore(FrameStore):
 
     def _bytes(self, sample: _Sample, numbers: Sequence[int]) -> list[memoryview]:
         offsets, sizes = zip(*(sample.frames[number] for number in numbers), strict=True)
-        path = self.path / sample.tar
+        path, file = self.path / sample.tar, self._files[sample.tar]
+        end = file.size()
+        for number, offset, size in zip(numbers, offsets, sizes, strict=True):
+            if not (offset >= 0 and 0 <= size <= end - offset):
+                raise StoreError(
+                    f"frame {number}: {size} bytes at offset {offset} are not in the {end} there", path=path
+                )
         try:
-            return read_runs(self._files[sample.tar].number, path, offsets, sizes)
+            return read_runs(file.number, path, offsets, sizes)
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=path) from error
 
@@ -175,6 +200,27 @@ class TarStore(FrameStore):
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {sample.frames[numbers[n]][0]}",
             path=self.path / sample.tar,
         )  # fmt: skip
+
+
+def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> VideoFacts:
+    """size: bytes of the video, of which each frame takes at least one. Raises KeyError, ValueError."""
+    count = whole_between("num_frames", about["num_frames"], 1, size)
+    gop = whole_between("gop", about["gop"], 1, INT64_MAX)
+    height, width = (whole_between(side, about[side], 1, PICTURE_SIDE_MAX) for side in ("height", "width"))
+    base = exact_ratio("time_base", about["time_base"]) if about.get("time_base") else None
+    pts = about.get("pts")
+    if pts is not None and not (isinstance(pts, list) and len(pts) == count and check_of("list<int64>")(pts)):
+        raise ValueError(f"pts is no list of {count} whole numbers")
+    if rate is None and (pts is None or base is None):
+        raise ValueError("it has neither a frame rate nor times")
+    return VideoFacts(count, height, width, rate, pts, base, range(0, count, gop))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    found = parse_json(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"a .json holds no object but {type(found).__name__}")
+    return found
 
 
 class _Window(io.RawIOBase):

@@ -208,6 +208,7 @@ class Source:
     def _names_of_other_decoders(self) -> frozenset[str]:
         contexts = [stream.codec_context for stream in self._container.streams if stream.type != "video"]
         return frozenset(context.name for context in contexts if context is not None)
+
     @property
     def delays(self) -> bool:
         """Whether the decoder may keep frames for later, as it puts them in order."""

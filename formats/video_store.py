@@ -20,15 +20,17 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import label_fields, read_table
+from vidprep.formats.manifest import label_column, label_fields, read_table
 from vidprep.formats.model import Orientation
 from vidprep.formats.numbered import NumberedFrames
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.untrusted import PICTURE_SIDE_MAX
 
 NEEDED = [
     "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
     "time_base_num", "time_base_den", "container",
 ]  # fmt: skip
+FRAMES_UNASKED = 1_000_000  # of a video that claims more, its size is looked at: a frame takes a byte or more
 
 
 class VideoStore(FrameStore):
@@ -45,7 +47,7 @@ class VideoStore(FrameStore):
 
     def _prepare(self) -> None:
         labels = label_fields(self.path).names
-        table = read_table(self.path, [*NEEDED, *labels])
+        table = read_table(self.path, [*NEEDED, *map(label_column, labels)])
         if table is None:
             raise StoreError("has no manifest.parquet", path=self.path)
         if missing := [name for name in NEEDED if name not in table.column_names]:
@@ -72,6 +74,10 @@ class VideoStore(FrameStore):
         for name in ("width", "height", "num_frames", "time_base_num", "time_base_den"):
             if len(self._table) and (least := pc.min(self._table[name]).as_py()) < 1:
                 raise StoreError(f"its manifest has a video whose {name} is {least}; make it again", path=self.path)
+        for name in ("width", "height"):
+            if len(self._table) and (most := pc.max(self._table[name]).as_py()) > PICTURE_SIDE_MAX:
+                raise StoreError(f"its manifest has a video whose {name} is {most}; make it again", path=self.path)
+        self._check_lists()
         rates = (pc.fill_null(self._table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
         has_rate = pc.and_(*(pc.greater(part, 0) for part in rates))
         if pc.any(pc.and_not(pc.is_null(self._table["pts"]), has_rate)).as_py():
@@ -80,6 +86,20 @@ class VideoStore(FrameStore):
             )
         if len(self._rows) < len(self._table):
             raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
+
+    def _check_lists(self) -> None:
+        """Raises StoreError for times of other frames than there are, and for keyframes that are none."""
+        counts = self._table["num_frames"]
+        times = pc.coalesce(pc.cast(pc.list_value_length(self._table["pts"]), counts.type), counts)
+        first = pc.list_element(
+            self._table.filter(pc.greater(pc.list_value_length(self._table["keyframes"]), 0))["keyframes"], 0
+        )
+        if not pc.all(pc.equal(times, counts)).as_py():
+            raise StoreError("its manifest has a video with times for other frames; make it again", path=self.path)
+        if len(first) < len(self._table) or not pc.all(pc.equal(first, 0)).as_py():
+            raise StoreError(
+                "its manifest has a video that does not begin with a keyframe; make it again", path=self.path
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_hardware": self._hardware}
@@ -101,7 +121,7 @@ class VideoStore(FrameStore):
         return self._table[column][self._rows[id_]].as_py()
 
     def labels(self, id_: str) -> dict[str, Any]:
-        return {name: self._value(id_, name) for name in self._label_names}
+        return {name: self._value(id_, label_column(name)) for name in self._label_names}
 
     def facts(self, id_: str) -> VideoFacts:
         count, height, width, rate_num, rate_den, pts, base_num, base_den, keyframes = (
@@ -112,7 +132,15 @@ class VideoStore(FrameStore):
             )
         )  # fmt: skip
         rate = Fraction(rate_num, rate_den) if rate_num and rate_den else None
+        if count > FRAMES_UNASKED and count > (size := self._size_of(id_)):
+            raise StoreError(f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=self.file(id_))
         return VideoFacts(count, height, width, rate, pts, Fraction(base_num, base_den), keyframes)
+
+    def _size_of(self, id_: str) -> int:
+        try:
+            return self.file(id_).stat().st_size
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", path=self.file(id_)) from error
 
     def file(self, id_: str) -> Path:
         """The video itself. Raises KeyError."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
-import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -116,22 +114,15 @@ def _encoded_as(path: Path) -> str:
     table = read_table(path, ["status", "codec", "keyframe_interval_max"])
     rows = [row for row in table.to_pylist() if row["status"] == "ok"] if table is not None else []
     longest = {
-        codec: max(row["keyframe_interval_max"] for row in rows if row["codec"] == codec)
-        for codec in sorted({row["codec"] for row in rows})
+        codec: max(row["keyframe_interval_max"] or 0 for row in rows if row["codec"] == codec)
+        for codec in sorted({row["codec"] for row in rows if row["codec"] is not None})
     }
     return ", ".join(f"{codec} GOP {interval}" for codec, interval in longest.items())
 
 
 def _in_tar_order(store: TarStore) -> list[str]:
     """A stream of shards is read as it lies."""
-    found = []
-    for path in sorted(path for path in store.path.glob("*.tar") if path.is_file()):
-        with tarfile.open(path) as tar:
-            for member in tar:
-                about = tar.extractfile(member) if member.name.endswith(".json") else None
-                found.append(str(json.load(about)["id"]) if about else member.name.partition(".")[0])
-    known = set(store.ids)
-    return [id_ for id_ in dict.fromkeys(found) if id_ in known]
+    return sorted(store.ids, key=store.place)
 
 
 def _of_loose_files(path: Path) -> Place:

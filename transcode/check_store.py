@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
@@ -16,6 +15,7 @@ from vidprep.formats.frame_index import FrameIndex, IndexedVideo
 from vidprep.formats.layouts import LAYOUTS, indexed_video
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.shards import Layout
+from vidprep.formats.untrusted import read_json
 from vidprep.transcode.other_stores import files_of
 
 
@@ -68,8 +68,8 @@ def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow])
         found: dict[str, Any] = {}
         for path in sorted(path for path in destination.glob("*.gmeta") if path.is_file()):
             try:
-                found |= {id_: entry["frame_info"] for id_, entry in json.loads(path.read_bytes()).items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                found |= {id_: entry["frame_info"] for id_, entry in read_json(path).items()}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 yield f"{path}: is damaged: {error}"
         for row in rows:
             sizes = row.frame_sizes or ()
@@ -92,5 +92,11 @@ def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow])
 
 
 def _same(one: IndexedVideo, other: IndexedVideo) -> bool:
-    pairs = ((getattr(one, part.name), getattr(other, part.name)) for part in fields(IndexedVideo))
-    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+    pairs = (
+        (getattr(one, part.name), getattr(other, part.name)) for part in fields(IndexedVideo) if part.name != "labels"
+    )
+    labels = one.labels.keys() == other.labels.keys() and all(
+        value == other.labels[name] or (value != value and other.labels[name] != other.labels[name])
+        for name, value in one.labels.items()
+    )
+    return labels and all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)

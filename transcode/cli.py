@@ -160,8 +160,8 @@ def _run(
     )  # fmt: skip
     if place.part:
         sources = replace(
-            sources, units=place.part.of(sources.units), problems=sources.problems if place.part.index == 0 else ()
-        )
+            sources, units=place.part.of(sources.units), problems=sources.problems if place.part.index == 0 else (),
+        )  # fmt: skip
         progress.say(f"part {place.part.index} of {place.part.count}: {len(sources.units)} videos")
     jobs = given["jobs"] or default_jobs()
     has_to_search = settings.target is not None and not settings.target.per_video
@@ -199,6 +199,12 @@ def _run(
         place.write_settings(settings, used_versions(settings, ffmpeg))
         if recovered:
             progress.say(f"{recovered} finished outputs of a stopped run were given their names")
+        if place.journal.unreadable:
+            lines = ", ".join(map(str, place.journal.unreadable[:5]))
+            progress.say(
+                f"{len(place.journal.unreadable)} lines of {place.journal.path} are no rows (line {lines}); "
+                "the videos they spoke of are made again"
+            )
         if todo.other_versions:
             progress.say(
                 f"{todo.other_versions} outputs were made by another version than {encoder_version(settings, ffmpeg)}; "

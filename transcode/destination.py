@@ -24,9 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vidprep.formats.columns import is_text
 from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files import is_disk_full, replacing, sha256_of
-from vidprep.formats.manifest import MANIFEST_NAME, Journal, ManifestRow, manifest_paths, read_table, write_rows
+from vidprep.formats.manifest import (
+    MANIFEST_NAME,
+    Journal,
+    ManifestRow,
+    manifest_paths,
+    read_table,
+    with_columns,
+    write_rows,
+)
 from vidprep.formats.no_links import (
     IS_A_LINK,
     NOT_REGULAR,
@@ -37,6 +46,7 @@ from vidprep.formats.no_links import (
     remove_below,
     remove_file,
 )
+from vidprep.formats.untrusted import read_json
 from vidprep.transcode.parts import Part, parts_in
 from vidprep.transcode.settings import RunSettings, Target
 
@@ -45,6 +55,8 @@ if TYPE_CHECKING:
 
 HOUSE = ".vidprep"
 MERGED_NAME = "merged.json"
+RUN_BYTES_MAX = 16 << 20
+SHOWN_LETTERS = 200
 STATE_COLUMNS = [
     "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
     "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes",
@@ -152,6 +164,7 @@ class Destination:
         known: dict[str, KnownUnit] = {}
         table = read_table(self.root, STATE_COLUMNS)
         if table is not None:
+            table = with_columns(table, STATE_COLUMNS)
             ids, file_names, starts, ends, statuses, *rest = (table[name].to_pylist() for name in STATE_COLUMNS)
             for id_, file_name, start, end, status, *others in zip(
                 ids, file_names, starts, ends, statuses, *rest, strict=True
@@ -168,7 +181,7 @@ class Destination:
         """Refuse to mix outputs of unlike settings in one folder. Raises DestinationError that shows the difference."""
         path = self.shared / "run.json"
         try:
-            before = json.loads(path.read_text())["settings"]
+            before = read_run(self.shared)["settings"]
         except FileNotFoundError:
             if manifest_paths(self.root) and not overwrite:
                 raise DestinationError(
@@ -176,7 +189,7 @@ class Destination:
                     path=self.shown,
                 ) from None
             return
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, OSError) as error:
             if overwrite:
                 return
             raise DestinationError(f"cannot be read ({error}); --overwrite makes all anew", path=path) from error
@@ -190,8 +203,8 @@ class Destination:
     def value_found_for(self, target: Target | None) -> int | None:
         """The CRF or quality that an earlier run found for this target, or None."""
         try:
-            before = RunSettings.from_dict(json.loads((self.shared / "run.json").read_text())["settings"])
-        except (OSError, ValueError, KeyError, TypeError):
+            before = RunSettings.from_dict(read_run(self.shared)["settings"])
+        except (OSError, ValueError):
             return None
         return int(before.knob_value) if before.target == target else None
 
@@ -307,9 +320,20 @@ def settings_of(destination: Path) -> RunSettings:
     """What a destination was made with. Raises StoreError for what no run made."""
     path = destination / HOUSE / "run.json"
     try:
-        return RunSettings.from_dict(json.loads(path.read_bytes())["settings"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return RunSettings.from_dict(read_run(path.parent)["settings"])
+    except (OSError, ValueError) as error:
         raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
+
+
+def read_run(house: Path) -> dict[str, Any]:
+    """What run.json says: at least `settings` and `versions`. Raises OSError, ValueError."""
+    found = read_json(house / "run.json", RUN_BYTES_MAX)
+    settings, versions = found.get("settings"), found.setdefault("versions", {})
+    if not isinstance(settings, dict):
+        raise ValueError("it has no settings")
+    if not isinstance(versions, dict) or not all(map(is_text, versions.values())):
+        raise ValueError("its versions are no texts")
+    return found
 
 
 def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:
@@ -320,4 +344,9 @@ def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:
         if before.get("library_options") != now.get("library_options") and before.get("encoder") == now.get("encoder"):
             yield f"library_options {before.get('library_options')} -> {now.get('library_options')}"
     elif before != now:
-        yield f"{name} {before} -> {now}"
+        yield f"{name} {_brief(before)} -> {now}"
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"

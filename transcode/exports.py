@@ -20,11 +20,13 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.pyav import open_output
+from vidprep.formats.row import escaped_label
 from vidprep.formats.store import FrameStore
 from vidprep.formats.video import file_url, open_video
 from vidprep.formats.video_store import VideoStore
 from vidprep.transcode.pack import coded, make_empty, refuse_linked_files, refuse_odd_ids
 from vidprep.transcode.settings import FrameOptions
+from vidprep.transcode.tables import csv_cell
 
 MP4_OPTIONS = {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"}
 
@@ -53,9 +55,9 @@ def _frames(store: FrameStore, out: Path, options: FrameOptions) -> None:
 def _hf(store: FrameStore, out: Path, _options: FrameOptions) -> None:
     store = cast(VideoStore, store)
     names = sorted({name for id_ in store.ids for name in store.labels(id_)})
-    with (out / "metadata.csv").open("w", newline="") as file:
+    with (out / "metadata.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["file_name", *names])
+        table.writerow(["file_name", *(csv_cell(escaped_label(name, ("file_name",))) for name in names)])
         for id_ in store.ids:
             source = store.file(id_)
             suffix = ".mp4" if source.suffix == ".webm" else source.suffix
@@ -66,7 +68,10 @@ def _hf(store: FrameStore, out: Path, _options: FrameOptions) -> None:
             else:
                 _into_mp4(source, target)
             labels = store.labels(id_)
-            table.writerow([f"{id_}{suffix}", *(labels.get(name) for name in names)])
+            name = f"{id_}{suffix}"
+            table.writerow(
+                [f"./{name}" if csv_cell(name) != name else name, *(csv_cell(labels.get(name)) for name in names)]
+            )
 
 
 def _into_mp4(source: Path, target: Path) -> None:

@@ -6,7 +6,6 @@ string "inf" in the result.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -19,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import arrow_schema, read_table
-from vidprep.transcode.destination import HOUSE
-from vidprep.transcode.validate import VALIDATION_NAME
+from vidprep.formats.manifest import read_table, with_columns
+from vidprep.formats.untrusted import arrow_file, as_parquet
+from vidprep.transcode.destination import HOUSE, read_run
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.validate import SCHEMA, VALIDATION_NAME
 
 COLUMNS = [
     "id", "file_name", "source", "start_seconds", "end_seconds", "status", "stage", "error", "message", "warnings",
@@ -64,18 +64,16 @@ class Destination:
 def open_destination(path: Path) -> Destination:
     """Raises ManifestError, StoreError for what is no destination of a run."""
     try:
-        run = json.loads((path / HOUSE / "run.json").read_bytes())
-        run["settings"], run["versions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        run = read_run(path / HOUSE)
+        RunSettings.from_dict(run["settings"])
+    except (OSError, ValueError) as error:
         raise StoreError(
             f"has no {HOUSE}/run.json that can be read ({error}); give what a run made", path=path
         ) from error
     table = read_table(path, COLUMNS)
     if table is None or not table.num_rows:
         raise StoreError("has no manifest with rows; let the run finish first", path=path)
-    for column in arrow_schema():  # older manifests have fewer
-        if column.name in COLUMNS and column.name not in table.column_names:
-            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+    table = with_columns(table, COLUMNS)
     return Destination(path, run, table, table.filter(pc.equal(table["status"], "ok")))
 
 
@@ -191,8 +189,9 @@ def kind_of(text: str) -> str:
 def _validation(path: Path) -> dict[str, Any] | None:
     """What `vidprep validate` left, or None where it never ran."""
     try:
-        table = pq.read_table(path / VALIDATION_NAME)
-    except (OSError, pa.ArrowException):
+        with arrow_file(path / VALIDATION_NAME) as file:
+            table = as_parquet(file, path / VALIDATION_NAME).read().select(SCHEMA.names).cast(SCHEMA)
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException):
         return None
     seeks: dict[str, Counter[str]] = defaultdict(Counter)
     for told in table["seeks"].to_pylist():

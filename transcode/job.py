@@ -29,6 +29,7 @@ from vidprep.formats.errors import (
 from vidprep.formats.files import cpu_seconds
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
+from vidprep.formats.row import checked
 from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import Source
 from vidprep.transcode.audio import AudioTrack
@@ -81,7 +82,10 @@ def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
         fail(row, error)
     row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in job.pieces)
     row.cpu_seconds = cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.pieces)
-    return row
+    fitting = checked(row)
+    if fitting is not row:
+        discard(job)
+    return fitting
 
 
 def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:

@@ -7,14 +7,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files import replacing
 from vidprep.formats.manifest import read_rows, write_rows
 from vidprep.formats.no_links import refuse_links
+from vidprep.formats.untrusted import parse_json, read_regular, whole_between
 from vidprep.transcode.destination import MERGED_NAME, Destination, settings_of
 from vidprep.transcode.packed import PackedDestination
-from vidprep.transcode.parts import Part, parts_in
+from vidprep.transcode.parts import MOST_PARTS, Part, parts_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
 def _and_merged_before(path: Path, parts: Sequence[Part]) -> set[Part]:
     """These parts, and those of earlier merges, which leave nothing else of them; kept for the next."""
     try:
-        known = {Part(*map(int, each)) for each in json.loads(path.read_bytes())} if path.exists() else set()
+        known = set(map(_part_of, parse_json(read_regular(path)))) if path.exists() else set()
     except (OSError, ValueError, TypeError) as error:
         raise DestinationError(
             f"cannot be read ({error}); remove it: what was joined before is then not known", path=path
@@ -78,3 +80,10 @@ def _and_merged_before(path: Path, parts: Sequence[Part]) -> set[Part]:
         with replacing(path) as file:
             file.write(json.dumps(sorted((part.index, part.count) for part in known)).encode())
     return known
+
+
+def _part_of(value: Any) -> Part:
+    """Raises ValueError, TypeError."""
+    index, count = value
+    count = whole_between("number of parts", count, 1, MOST_PARTS)
+    return Part(whole_between("part", index, 0, count - 1), count)

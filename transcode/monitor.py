@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from vidprep.formats.untrusted import check_regular, open_regular, parse_json
 from vidprep.transcode import loader_view
 from vidprep.transcode.events import RunState, Video
 from vidprep.transcode.loader_view import LoaderState
@@ -27,6 +27,7 @@ READ_BYTES = 1 << 20
 SILENT_SECONDS = 30.0
 SHOWN_RUNS, SHOWN_VIDEOS = 20, 8
 LARGEST = 1e18
+LINE_BYTES_MAX = 1 << 24
 
 
 class Tail:
@@ -35,23 +36,30 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset, self._begun = 0, b""
+        self.is_behind = False
         self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if path.is_fifo() else None
+        if self._pipe is None:
+            check_regular(path)
 
     def lines(self) -> list[bytes]:
-        """None yet while the file is not there."""
+        """None yet while the file is not there, and none when all were read. A line longer than any event is dropped."""
         self._begun += self._file_text() if self._pipe is None else self._pipe_text(self._pipe)
         *whole, self._begun = self._begun.split(b"\n")
+        if len(self._begun) > LINE_BYTES_MAX:
+            self._begun = b"-"
         return whole
 
     def _file_text(self) -> bytes:
         """Opened anew, since a network file system shows what is new to whoever opens."""
+        self.is_behind = False
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
-                text = file.read()
+                text = file.read(READ_BYTES)
         except FileNotFoundError:
             return b""
         self._offset += len(text)
+        self.is_behind = len(text) == READ_BYTES
         return text
 
     def _pipe_text(self, pipe: int) -> bytes:
@@ -77,7 +85,7 @@ class Seen:
         """Lines that are no events, such as the torn last one of a killed run, are passed over."""
         for line in lines:
             try:
-                told = _scalars(json.loads(line))
+                told = _scalars(parse_json(line))
                 if "loader" in told:
                     name = str(told["loader"])
                     self.loaders.setdefault(name, LoaderState(name)).take(told)
@@ -112,6 +120,8 @@ def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
         def look() -> Group:
             for tail in tails:
                 seen.take(tail.lines())
+                while tail.is_behind:
+                    seen.take(tail.lines())
             if not seen.runs and not seen.loaders:
                 return Group(*(Text(f"{printable(str(path))}: {_state(path)}") for path in paths))
             return _view(list(seen.runs.values()), list(seen.loaders.values()))

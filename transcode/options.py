@@ -69,6 +69,9 @@ class Command(click.Command):
                 raise
             _say(error)
             ctx.exit(USAGE_ERROR)
+        except MemoryError:
+            click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
+            ctx.exit(USAGE_ERROR)
         except KeyboardInterrupt:
             click.echo(f"vidprep: {self.interrupted}", err=True)
             ctx.exit(INTERRUPTED)

@@ -14,13 +14,15 @@ import simplejpeg
 
 from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files import replacing
-from vidprep.formats.layouts import LAYOUTS, TarLayout, facts_of, sample_key, tar_member
+from vidprep.formats.layouts import LAYOUTS, TarLayout, described, sample_key, tar_member
 from vidprep.formats.manifest import MANIFEST_NAME, ManifestRow, read_rows, write_rows
 from vidprep.formats.no_links import link_on_the_way
+from vidprep.formats.row import misfit
 from vidprep.formats.shards import Layout, Shards
 from vidprep.formats.store import FrameStore
 from vidprep.formats.video_store import VideoStore
 from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.tables import storable
 from vidprep.transcode.versions import used_versions
 
 
@@ -112,7 +114,7 @@ def jpeg_of(frame: Any, options: FrameOptions) -> bytes:
 def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOptions, *, as_videos: bool) -> ManifestRow:
     facts = store.facts(id_)
     data = b"".join(frames)
-    row = ManifestRow(id=id_, file_name="", source=str(store.path), status="ok", container=options.store)
+    row = ManifestRow(id=id_, file_name="", source=storable(str(store.path)), status="ok", container=options.store)
     row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
     row.settings_digest = RunSettings(frames=options).digest
     row.pixel_format = options.pixel_format
@@ -130,6 +132,8 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOptions, 
     row.labels = store.labels(id_)
     if as_videos:
         row.keyframes = list(facts.keyframes or ())
+    if (fault := misfit(row)) is not None:
+        raise StoreError(f"{id_}: {fault}", path=store.path)
     return row
 
 
@@ -142,11 +146,7 @@ class _VideoTarLayout(TarLayout):
     def pieces(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         key, suffix = sample_key(row.id), self._store.file(row.id).suffix
         gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
-        about: dict[str, Any] = {"id": row.id, "gop": gop, **_plain(row)}
+        times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
+        about = {"id": row.id, "gop": gop} | described(row) | times
         yield from tar_member(f"{key}{suffix}", frames.read())
         yield from tar_member(f"{key}.json", json.dumps(about, ensure_ascii=False).encode())
-
-
-def _plain(row: ManifestRow) -> dict[str, Any]:
-    times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
-    return facts_of(row) | times

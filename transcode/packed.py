@@ -6,7 +6,6 @@ between the first two leaves bytes that no row points at, which the next run cut
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.no_links import is_regular
 from vidprep.formats.shards import Shards
-from vidprep.transcode.destination import Destination, KnownUnit
+from vidprep.transcode.destination import Destination, KnownUnit, read_run
 from vidprep.transcode.parts import Part
 from vidprep.transcode.settings import FrameOptions, RunSettings
 
@@ -91,7 +90,7 @@ class PackedDestination(Destination):
         if self.part or not self.manifest.exists():
             return
         dead = self._rewrite_shards_with_dead_bytes(self._shards) if stale.exists() else []
-        about = json.loads((self.shared / "run.json").read_text())
+        about = read_run(self.shared)
         self._layout.write_index(self.root, self._good_rows(), about | {"far_shards": self._far_shards})
         for name in dead:
             self._shards.forget(name)

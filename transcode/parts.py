@@ -16,6 +16,7 @@ from vidprep.formats.errors import SettingsError
 from vidprep.transcode.sources import Unit
 
 FILE_COST, BYTES_PER_SECOND = 100_000, 1_000_000
+MOST_PARTS = 99_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
         if found is None:
             raise SettingsError(f"--shard {text}: give I/N with I from 0 to N - 1, or auto")
         index, count = int(found[1]), int(found[2])
-    if not 0 <= index < count <= 99_999:
+    if not 0 <= index < count <= MOST_PARTS:
         raise SettingsError(f"--shard {text}: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999")
     return Part(index, count)
 
@@ -86,7 +87,6 @@ _SLURM = (("MIN", "0"), ("STEP", "1"))
 def parts_in(root: Path, house: Path) -> list[Part]:
     """Parts that a destination holds, by their manifests and houses."""
     names = [path.name for path in (*root.glob("manifest-*.parquet"), *house.glob("part-*"))]
-    found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name) for name in names)
-    return sorted(
-        {Part(int(each[1]), int(each[2])) for each in found if each}, key=lambda part: (part.count, part.index)
-    )
+    found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)
+    parts = {Part(int(each[1]), int(each[2])) for each in found if each and each[1] < each[2]}
+    return sorted(parts, key=lambda part: (part.count, part.index))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest import ManifestRow
@@ -71,7 +71,11 @@ def plan(
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
         upload = destination.upload_url(file_name)
         jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
-    rejected = tuple(_rejected(path, reason, settings) for path, reason in sources.problems)
+    asked = sources.problem_units or (None,) * len(sources.problems)
+    rejected = tuple(
+        _rejected(path, reason, unit, settings)
+        for (path, reason), unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
+    )
     ignored = counted(sources.ignored)
     return Plan(tuple(jobs), done, skipped, rejected, replaced, other_versions, before, after, ignored)
 
@@ -90,9 +94,10 @@ def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destinatio
     return row.ok and _same_source(row, unit, digest) and destination.holds(row, file_name)
 
 
-def _rejected(path: str, reason: str, settings: RunSettings) -> ManifestRow:
-    """The row of something that should have been a source and cannot be opened at all."""
-    row = new_row(Job(Unit(id=path.lstrip("/"), path=path, size_bytes=0, mtime_ns=0), settings, "", ""))
+def _rejected(path: str, reason: str, asked: Unit | None, settings: RunSettings) -> ManifestRow:
+    """The row of something that should have been a source and cannot be opened at all. asked: by the row of a table."""
+    unit = replace(asked, path=path) if asked else Unit(id=path.lstrip("/"), path=path, size_bytes=0, mtime_ns=0)
+    row = new_row(Job(unit, settings, "", ""))
     row.source_size_bytes = row.source_mtime_ns = None
     fail(row, SourceError(reason))
     return row

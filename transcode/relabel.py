@@ -17,8 +17,11 @@ from pathlib import Path
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest import ManifestRow, read_rows
-from vidprep.transcode.tables import READERS, Row, checked_seconds
+from vidprep.formats.row import escaped_label
+from vidprep.formats.untrusted import check_regular
+from vidprep.transcode.tables import READERS, Row, checked_seconds, csv_cell
 
+OWN = ("id", "first_frame", "end_frame")
 PLACE = ("id", "path", "start_frame", "end_frame", "start", "end")
 
 
@@ -30,8 +33,9 @@ def relabel(store: Path, table: Path, out: Path) -> tuple[int, int]:
     if table.suffix.lower() not in READERS:
         raise SourceError(f"is no table; give one of {', '.join(READERS)}", path=table)
     try:
+        check_regular(table)
         rows = READERS[table.suffix.lower()](str(table))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
         raise SourceError(f"cannot be read: {error}", path=table) from error
     by_id: dict[str, ManifestRow] = {}
     by_source: dict[str, list[ManifestRow]] = defaultdict(list)
@@ -41,9 +45,9 @@ def relabel(store: Path, table: Path, out: Path) -> tuple[int, int]:
             by_source[row.source].append(row)
     kept = [name for name in (rows[0] if rows else ()) if name not in PLACE]
     written = unseen = 0
-    with (out / "labels.csv").open("w", newline="") as file:
+    with (out / "labels.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["id", "first_frame", "end_frame", *kept])
+        writer.writerow([*OWN, *(csv_cell(escaped_label(name, OWN)) for name in kept)])
         for number, label in enumerate(rows, 1):
             try:
                 shown = [
@@ -53,7 +57,7 @@ def relabel(store: Path, table: Path, out: Path) -> tuple[int, int]:
                 raise SourceError(f"row {number}: {error}", path=table) from error
             unseen += not shown
             for row, first, end in shown:
-                writer.writerow([row.id, first, end, *(label.get(name) for name in kept)])
+                writer.writerow([csv_cell(row.id), first, end, *(csv_cell(label.get(name)) for name in kept)])
                 written += 1
     return written, unseen
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files import replacing
+from vidprep.formats.untrusted import read_json
 from vidprep.transcode.figures import Destination, figures, for_json, open_destination, pixels
-from vidprep.transcode.page import Page, as_html, as_markdown
+from vidprep.transcode.page import Page, Section, as_html, as_markdown
 from vidprep.transcode.run_page import run_sections
 from vidprep.transcode.sample import choose
 from vidprep.transcode.settings import RunSettings
@@ -53,7 +54,7 @@ def report(
     runs = [open_destination(path) for path in paths if str(path) not in sweeps]
     sections, told = [], []
     for path, summary in sweeps.items():
-        sections += sweep_sections(summary, f": {path}" if len(paths) > 1 else "")
+        sections += _sections_of_sweep(summary, path, several=len(paths) > 1)
     if runs:
         told = [figures(destination) for destination in runs]
         worst = [_worst(destination, strips) for destination in runs]
@@ -86,12 +87,21 @@ def write_page(page: Page, out: Path, known: dict[str, Any]) -> Written:
 
 def _summary(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((path / SUMMARY_NAME).read_bytes())
+        found = read_json(path / SUMMARY_NAME)
         if found["format"] == SWEEP_FORMAT:
             return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"cannot be read: {error}; sweep again", path=path / SUMMARY_NAME) from error
     raise StoreError(f"is {found['format']}, not {SWEEP_FORMAT}", path=path / SUMMARY_NAME)
+
+
+def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> list[Section]:
+    try:
+        return sweep_sections(summary, f": {path}" if several else "")
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise StoreError(
+            f"makes no sense: {type(error).__name__} {error}; sweep again", path=Path(path, SUMMARY_NAME)
+        ) from error
 
 
 def _worst(destination: Destination, count: int) -> list[CompareTask]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from vidprep.formats.errors import DiskFullError
 from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow, import_writer
+from vidprep.formats.row import checked
 from vidprep.transcode.agenda import Agenda
 from vidprep.transcode.destination import Destination
 from vidprep.transcode.plan import Plan
@@ -74,7 +75,7 @@ def run(
     if plan.jobs:
         threading.Thread(target=import_writer).start()  # while the workers work
     try:
-        for rejected in plan.rejected:
+        for rejected in map(checked, plan.rejected):
             _settle(rejected, None, destination, plan, summary)
             on_row(rejected)
         with stopped_by_signals(workers, GRACE_SECONDS) as stop:
@@ -85,6 +86,7 @@ def run(
                 row = agenda.settle(job, made)
                 if row is None:
                     continue
+                row = _fitting(row, Path(job.partial))
                 try:
                     _settle(row, Path(job.partial), destination, plan, summary)
                 except OSError as error:
@@ -126,6 +128,14 @@ def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
         f"no room left in {destination.shown}: {destination.free_bytes()} bytes are free, the sources still "
         f"to do hold {needed}; make room and run the same command again"
     )
+
+
+def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
+    """The row, or the failed one in its place when the manifest cannot hold it: whatever came from a child or a cluster."""
+    fitting = checked(row)
+    if fitting is not row:
+        partial.unlink(missing_ok=True)
+    return fitting
 
 
 def _settle(row: ManifestRow, partial: Path | None, destination: Destination, plan: Plan, summary: Summary) -> None:

@@ -6,13 +6,16 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar, get_args, get_type_hints
 
+from vidprep.formats.columns import shown
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CONTAINERS, JPEG_SUBSAMPLINGS, EncoderOptions
+from vidprep.formats.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 from vidprep.transcode.search import Knob
 
 FITS = ("pad", "crop", "stretch")
@@ -23,11 +26,13 @@ ENGINES = ("av", "ffmpeg")
 STORES = ("burst", "gulp", "webdataset", "tensor")
 LEAST_SHARD_BYTES = 1 << 20
 LEAST_SPLIT_SECONDS = 1
+INT32_MAX = 2**31 - 1
 # Where a search for a CRF begins: medians over the real clips that defaults were chosen on, to within a few dB.
 DB_AT_DEFAULT = 41.0
 DB_OF_CRF_RANGE = {"h264": 31.6, "hevc": 31.6, "vp9": 19.5, "av1": 18.0}
 USUAL_JPEG = (90, 43.0)
 DB_PER_OCTAVE = 2.9
+Built = TypeVar("Built")
 
 # What people write for the rates of NTSC, and what they mean.
 NTSC_RATES = {
@@ -46,9 +51,11 @@ def parse_rate(text: str) -> Fraction:
     if text in NTSC_RATES:
         return NTSC_RATES[text]
     try:
-        rate = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise SettingsError(f"--fps {text}: give a number or a fraction, such as 15, 29.97 or 30000/1001") from None
+        rate = bounded_fraction(text)
+    except ValueError:
+        raise SettingsError(
+            f"--fps {shortened(text)}: give a number or a fraction, such as 15, 29.97 or 30000/1001"
+        ) from None
     if not Fraction(1, 1000) <= rate <= 1000:
         raise SettingsError(f"--fps {text}: give a rate from 0.001 to 1000")
     return rate
@@ -56,20 +63,28 @@ def parse_rate(text: str) -> Fraction:
 
 def parse_size(text: str) -> FrameSize:
     """`WxH` in pixels."""
-    width, _, height = text.lower().partition("x")
-    if not (width.isdecimal() and height.isdecimal()):
-        raise SettingsError(f"--size {text}: give WIDTHxHEIGHT in pixels, such as 224x224")
-    return FrameSize(int(width), int(height))
+    found = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
+    if found is None:
+        raise SettingsError(f"--size {shortened(text)}: give WIDTHxHEIGHT in pixels, such as 224x224")
+    return FrameSize(int(found[1]), int(found[2]))
 
 
 def parse_bytes(text: str) -> int:
     """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kKMGT])(i?)B?|B)?", text)
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", text)
     if found is None:
-        raise SettingsError(f"--shard-size {text}: give bytes, such as 500MB or 1GiB")
+        raise SettingsError(f"--shard-size {shortened(text)}: give bytes, such as 500MB or 1GiB")
     number, prefix, binary = found.groups()
     power = " kMGT".index(prefix.replace("K", "k")) if prefix else 0
-    return int(float(number) * (1024 if binary else 1000) ** power)
+    size = int(float(number) * (1024 if binary else 1000) ** power)
+    if size > INT64_MAX:
+        raise SettingsError(f"--shard-size {text}: no file is so long; give bytes, such as 500MB or 1GiB")
+    return size
+
+
+def shortened(text: str) -> str:
+    """For a message: what was given may be thousands of digits."""
+    return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[:MAX_NUMBER_LENGTH]}…"
 
 
 def _jpeg_octaves(quality: int) -> float:
@@ -153,8 +168,10 @@ class Limits:
     def __post_init__(self) -> None:
         if self.timeout_seconds is not None and not 0 < self.timeout_seconds < 1e9:
             raise SettingsError(f"--timeout {self.timeout_seconds:g}: give seconds above 0")
-        if self.max_pixels < 1 or self.max_frames < 1:
-            raise SettingsError("--max-pixels and --max-frames: give 1 or more")
+        if not 1 <= self.max_pixels <= INT32_MAX:
+            raise SettingsError(f"--max-pixels {self.max_pixels}: give 1 to {INT32_MAX}, which no decoder goes beyond")
+        if not 1 <= self.max_frames <= INT32_MAX:
+            raise SettingsError(f"--max-frames {self.max_frames}: give 1 to {INT32_MAX}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,17 +347,19 @@ class RunSettings:
             rate = values["frame_rate"]
             coded: dict[str, Any] = {}
             if "frames" in values:
-                coded["frames"] = FrameOptions(**values["frames"])
+                coded["frames"] = _built(FrameOptions, values["frames"])
             else:
-                coded["encoder"] = EncoderOptions(**values["encoder"])
-            return RunSettings(
-                retime=Retime(Fraction(rate) if rate else None), gate=QualityGate(**values["gate"]), hdr=values["hdr"],
-                scale=Scale(size=parse_size(size) if size else None, **scale), audio=values["audio"],
-                on_damage=values["on_damage"], engine=values["engine"],
-                target=Target(**values["target"]) if values.get("target") else None,
-                split_seconds=values.get("split_seconds"), **coded,
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
+                coded["encoder"] = _built(EncoderOptions, values["encoder"])
+            if split := values.get("split_seconds"):
+                coded["split_seconds"] = split
+            plain = {name: values[name] for name in ("hdr", "audio", "on_damage", "engine")}
+            built = {
+                "retime": Retime(parse_rate(_text(rate)) if rate else None), "gate": _built(QualityGate, values["gate"]),
+                "scale": _built(Scale, scale | {"size": parse_size(_text(size)) if size else None}),
+                "target": _built(Target, values["target"]) if values.get("target") else None,
+            }  # fmt: skip
+            return _built(RunSettings, plain | built | coded)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SettingsError(f"the settings of the run cannot be read: {error}") from error
 
     @property
@@ -348,3 +367,21 @@ class RunSettings:
         """Sixteen hexadecimal digits that change when any of `as_dict` does."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _built(kind: type[Built], values: Mapping[str, Any]) -> Built:
+    """A dataclass from a dict of its fields. Raises TypeError for a value of another type than the field's."""
+    types = get_type_hints(kind)
+    for name, value in values.items():
+        due = types.get(name, object)
+        allowed = get_args(due) or (due,)
+        is_right = isinstance(value, allowed) or (float in allowed and type(value) is int)
+        if not is_right or (isinstance(value, bool) and bool not in allowed):
+            raise TypeError(f"{name} is {shown(value)}, {getattr(due, '__name__', due)} was expected")
+    return kind(**values)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shown(value)} is no text")
+    return value

@@ -69,12 +69,14 @@ class SourceList:
     """units: largest first, then by id. ignored: (path, reason) of what is no source.
 
     problems: (path, reason) of sources that cannot even be started, a failed row each. Both are sorted, their paths
-    absolute, and escaped where they are not valid UTF-8.
+    absolute, and escaped where they are not valid UTF-8. problem_units: what the row of a table asked for, None for a file
+    that was met in a folder; in the order of `problems`.
     """
 
     units: tuple[Unit, ...]
     ignored: tuple[tuple[str, str], ...]
     problems: tuple[tuple[str, str], ...] = ()
+    problem_units: tuple[Unit | None, ...] = ()
 
 
 def find_sources(
@@ -131,15 +133,34 @@ def _source_list(search: Search, path: str, extension: str, limit: int | None, *
     _check_outputs(search, path, extension, is_table=is_table)
     units = search.units[:limit]
     units.sort(key=attrgetter("size_bytes"), reverse=True)  # stable: equal sizes stay in the order of their ids
-    ignored, problems = (sorted((storable(p), why) for p, why in found) for found in (search.ignored, search.problems))
-    return SourceList(tuple(units), tuple(ignored), tuple(problems))
+    ignored = sorted((storable(path), why) for path, why in search.ignored)
+    problems = sorted((storable(path), why, number) for number, (path, why) in enumerate(search.problems))
+    asked = _ids_of_their_own(search)
+    return SourceList(
+        tuple(units), tuple(ignored), tuple((path, why) for path, why, _ in problems),
+        tuple(asked.get(number) for _, _, number in problems),
+    )  # fmt: skip
+
+
+def _ids_of_their_own(search: Search) -> dict[int, Unit]:
+    """The rows of a table that are problems, by their place among them: no row is lost to another of the same id."""
+    taken = {unit.id for unit in search.units} if search.asked else set()
+    found = {}
+    for place, (number, unit) in search.asked.items():
+        name = unit.id
+        while name in taken:
+            name += f" (row {number})"
+        taken.add(name)
+        found[place] = replace(unit, id=name)
+    return found
 
 
 @dataclass(slots=True)
 class Search:
     """What was asked for, and what has been found so far.
 
-    destination: resolved, with a slash at its end. destination_identity: None while it does not exist.
+    destination: resolved, with a slash at its end. destination_identity: None while it does not exist. asked: number in
+    its table and unit of a problem, by its place in `problems`.
     """
 
     destination: str
@@ -155,6 +176,7 @@ class Search:
     units: list[Unit] = field(default_factory=list)
     ignored: list[tuple[str, str]] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
+    asked: dict[int, tuple[int, Unit]] = field(default_factory=dict)
 
     def count(self) -> None:
         self.seen += 1
@@ -180,9 +202,17 @@ class Search:
 
     def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = (None, None), labels: Labels = ()) -> None:
         """state: size in bytes and time of change in ns."""
-        if self.label_from_folder:
-            labels = (*labels, ("label", os.path.basename(os.path.dirname(path))))
-        self.units.append(Unit(name, path, *state, *cut, labels))
+        self.units.append(Unit(name, path, *state, *cut, self._labels(path, labels)))
+
+    def refuse(self, number: int, unit: Unit, reason: str) -> None:
+        """A row of a table that cannot be started. number: of the row."""
+        self.asked[len(self.problems)] = number, replace(unit, labels=self._labels(unit.path, unit.labels))
+        self.problems.append((unit.path, reason))
+
+    def _labels(self, path: str, labels: Labels) -> Labels:
+        if not self.label_from_folder:
+            return labels
+        return (*labels, ("label", os.path.basename(os.path.dirname(path))))
 
 
 def _fault_of_file(path: str, status: os.stat_result) -> str | None:
@@ -268,7 +298,8 @@ def _read_table(search: Search, table: str) -> None:
     """Each row of a table, counted from 1, is a unit or a problem. Columns that are no KEYS are labels."""
     try:
         rows = READERS[os.path.splitext(table)[1].lower()](table)
-    except (OSError, ValueError, RuntimeError, csv.Error) as error:  # RuntimeError: what pyarrow or recursion refuses
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
+        # RuntimeError: what pyarrow or recursion refuses
         raise SourceError(f"table cannot be read: {error}", path=table) from error
     names = dict.fromkeys(name for row in rows for name in row)
     if "path" not in names:
@@ -283,14 +314,15 @@ def _read_table(search: Search, table: str) -> None:
     for number, row in enumerate(rows, 1):
         try:
             labels = tuple((name, checked_label(name, row.get(name), kinds)) for name in label_names)
-            _add_row(search, table, f"{os.path.basename(table)} row {number}: ", row, labels)
+            _add_row(search, table, number, row, labels)
         except ValueError as error:
             raise SourceError(f"row {number}: {error}", path=table) from None
         search.count()
 
 
-def _add_row(search: Search, table: str, where: str, row: Row, labels: Labels) -> None:
+def _add_row(search: Search, table: str, number: int, row: Row, labels: Labels) -> None:
     """File one row under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
+    where = f"{os.path.basename(table)} row {number}: "
     given_path, given_id, start, end = map(row.get, KEYS)
     if not isinstance(given_path, str) or not given_path or "\0" in given_path:
         raise ValueError(f"path is {given_path!r}; give the path of a video")
@@ -309,7 +341,7 @@ def _add_row(search: Search, table: str, where: str, row: Row, labels: Labels) -
     if is_url(given_path):
         state = search.remote.state(path)
         if state is None:
-            search.problems.append((path, where + "no such file"))
+            search.refuse(number, Unit(unit_id, path, 0, 0, *cut, labels), where + "no such file")
         else:
             search.add(unit_id, path, state, cut, labels)
         return
@@ -319,7 +351,7 @@ def _add_row(search: Search, table: str, where: str, row: Row, labels: Labels) -
     except OSError as error:
         fault = _why_not(error, is_link=os.path.islink(path))
     if fault:
-        search.problems.append((path, where + fault))
+        search.refuse(number, Unit(unit_id, path, 0, 0, *cut, labels), where + fault)
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} lies in the destination; give a destination outside of the sources")
     else:

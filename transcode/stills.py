@@ -70,7 +70,7 @@ class CompareTask:
                 return Compared(failed=f"{self.unit.path} is another file than the one that was read")
             stored = open_store(self.destination)[self.unit.id].frames([self.number])[0]
             source = _source_frame(self)
-        except (VidprepError, AvError, OSError, ValueError, KeyError) as error:
+        except (VidprepError, AvError, OSError, ValueError, LookupError, TypeError) as error:
             return Compared(failed=str(error))
         gap = np.abs(source.astype(np.int16) - stored) * DIFFERENCE_GAIN
         return Compared(tuple(_shown(frame) for frame in (source, stored, np.minimum(gap, 255).astype(np.uint8))))
@@ -91,7 +91,7 @@ class SizeTask:
             video = open_store(self.destination)[self.id]
             spread = {(2 * n + 1) * len(video) // (2 * STILLS_PER_VIDEO) for n in range(STILLS_PER_VIDEO)}
             frames = video.frames(sorted(spread))
-        except (VidprepError, AvError, OSError, ValueError, KeyError):
+        except (VidprepError, AvError, OSError, ValueError, LookupError):
             return StillSizes()
         png = jpeg = 0
         for frame in frames:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats import open_store
-from vidprep.formats.errors import MissingError, SettingsError
+from vidprep.formats.errors import MissingError, SettingsError, StoreError
 from vidprep.formats.files import replacing
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.profiles import CODECS, EncoderOptions
@@ -189,7 +189,8 @@ def made_units(rows: Sequence[ManifestRow], root: Path) -> dict[str, Unit]:
 
 
 def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
-    assert row.psnr_y_db is not None and row.psnr_yuv_db is not None and row.psnr_y_p1_db is not None
+    if row.psnr_y_db is None or row.psnr_yuv_db is None or row.psnr_y_p1_db is None or not row.num_frames:
+        raise StoreError(f"{row.id}: its row in cell {cell.name} has no scores; remove the folder and sweep again")
     luma, planes, low = row.psnr_y_db, row.psnr_yuv_db, row.psnr_y_p1_db
     if cell.codec == "jpeg":
         luma, planes = on_limited_scale(luma, planes)

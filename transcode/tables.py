@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 KEYS = ("path", "id", "start", "end")
+FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
 VIDEO_EXTENSIONS = frozenset(
     "264 265 266 26l 360 3g2 3gp 3gp2 3gpp 3gpp2 amv apng apv asf av1 avc avi avs2 avs3 axv bik cavs dav dif divx drc dv dvr-ms evo"  # noqa: SIM905
     " f4v flc fli flv gif gxf h261 h263 h264 h265 h266 h26l hevc insv ismv ivf k3g lrv lvf m1v m2p m2t m2ts m2v m4s m4v mj2 mjp2 mjpeg"
@@ -42,6 +43,16 @@ def storable(name: str) -> str:
 
 def one_line(name: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", storable(name))
+
+
+def csv_cell(value: object) -> object:
+    """The value for a table that others open: a text that a spreadsheet would run as a formula stands behind an apostrophe."""
+    if not isinstance(value, str) or not FORMULA.match(value):
+        return value
+    with suppress(ValueError):
+        float(value)
+        return value
+    return f"'{value}"
 
 
 def checked_seconds(name: str, value: object) -> float | None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from vidprep.transcode.quality import Measured
 
 
+ATTEMPTS_MAX = 2**15 - 1  # what its column holds
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
@@ -113,7 +116,7 @@ def new_row(job: Job) -> ManifestRow:
         source=unit.path,
         start_seconds=unit.start_seconds,
         end_seconds=unit.end_seconds,
-        attempts=job.attempt,
+        attempts=min(job.attempt, ATTEMPTS_MAX),
         source_size_bytes=unit.size_bytes,
         source_mtime_ns=unit.mtime_ns,
         settings_digest=job.settings.digest,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.no_links import open_unlinked, refuse_links
 from vidprep.formats.store_kind import ENCODED
+from vidprep.formats.untrusted import parse_json, read_regular
 from vidprep.transcode.check_reading import opened_ids
 from vidprep.transcode.check_store import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
@@ -227,19 +229,22 @@ class _Journal:
         self._wanted = wanted
         self._passed: dict[str, Checked] = {}
         try:
-            first, *lines = self.path.read_text().splitlines()
+            first, *lines = read_regular(self.path).decode().splitlines()
         except (OSError, ValueError):
             return
         if first != wanted:
             return
+        found = []
         for line in lines:
-            try:
-                values = json.loads(line)
-                values["seeks"] = {name: Seeks(**seeks) for name, seeks in values["seeks"].items()}
-                done = Checked(**values)
-            except (ValueError, TypeError, KeyError):
-                continue  # torn by a kill
-            self._passed[done.id] = done
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # torn by a kill
+                values = parse_json(line)
+                seeks = {name: Seeks(**seeks) for name, seeks in values["seeks"].items()}
+                found.append(Checked(**(values | {"seeks": seeks})))
+        with suppress(
+            pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError
+        ):  # nonsense: all is read again
+            _table(found)
+            self._passed = {done.id: done for done in found}
 
     def passed(self, check: Check) -> Checked | None:
         done = self._passed.get(check.row.id)
@@ -256,10 +261,14 @@ class _Journal:
                 file.write(json.dumps(asdict(done)) + "\n")
 
 
-def _write(destination: Path, results: list[Checked]) -> None:
+def _table(results: list[Checked]) -> pa.Table:
     def values(done: Checked) -> dict[str, object]:
         return asdict(done) | {"seeks": [{"loader": name} | asdict(seeks) for name, seeks in done.seeks.items()]}
 
-    table = pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
+    return pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
+
+
+def _write(destination: Path, results: list[Checked]) -> None:
+    table = _table(results)
     with replacing(destination / VALIDATION_NAME) as file:
         pq.write_table(table, file)

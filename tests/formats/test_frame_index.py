@@ -101,7 +101,7 @@ def test_f21_a_footer_that_claims_a_billion_rows_is_refused_or_gives_those_that_
     try:
         assert everything(folder) == whole
     except StoreError as error:
-        assert "index.parquet" in str(error) and "row group 0" in str(error)
+        assert "index.parquet" in str(error) and "are claimed" in str(error)
 
 
 def test_a_json_without_checksums_of_the_groups_is_refused(folder):
@@ -142,7 +142,7 @@ def test_a_json_with_values_that_no_run_wrote_is_refused(changes, said, folder):
 def test_a_named_pipe_is_not_waited_for(name, folder):
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(StoreError, match="no plain file"):
+    with pytest.raises(StoreError, match="not a regular file: a FIFO"):
         FrameIndex(folder, "burst")
 
 

@@ -230,12 +230,13 @@ def test_a_journal_of_nothing_but_a_torn_line_begins_anew(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [b"{}\n", b"nonsense\n", b"[1]\n", b"\xff\xfe\n", b"\n"])
-def test_a_bad_line_in_the_middle_is_an_error_with_its_number(bad, tmp_path):
+def test_a_bad_line_in_the_middle_costs_no_other_row_and_is_counted(bad, tmp_path):
     path = tmp_path / "j"
     journal_of(path, bare_row("a"))
     path.write_bytes(path.read_bytes() + bad + path.read_bytes())
-    with pytest.raises(ManifestError, match="line 2 is no row"):
-        list(Journal(path).rows())
+    journal = Journal(path)
+    assert list(journal.rows()) == [bare_row("a"), bare_row("a")]
+    assert journal.unreadable == (2,)
 
 
 def test_a_cleared_journal_is_gone_and_can_be_cleared_again(tmp_path):
@@ -266,8 +267,8 @@ def test_a_row_whose_file_lies_outside_is_refused_however_it_is_read(name, tmp_p
     for read in (read_table, lambda folder: list(read_rows(folder)), open_store):
         with pytest.raises(VidprepError, match="is a file outside of the folder"):
             read(tmp_path)
-    with pytest.raises(ManifestError, match="line 2 is no row"):
-        list(journal_of(tmp_path / "j", bare_row("0"), row).rows())
+    journal = journal_of(tmp_path / "j", bare_row("0"), row)
+    assert (list(journal.rows()), journal.unreadable) == ([bare_row("0")], (2,))
 
 
 @pytest.mark.parametrize("name", ["a..b.mp4", "..a/b.mp4", "x../b...mp4", "…/ü.mp4"])
