@@ -51,12 +51,14 @@ class StampCounts:
 class PacketsAhead:
     """Packets on their way to a decoder, read a little ahead of it, and the timestamps that are still to come out of it.
 
-    delays: whether the decoder may keep a frame for later; one that does not gives it at once or never.
+    delays: whether the decoder may keep a frame for later; one that does not gives it at once or never. from_middle: whether
+    they begin at a keyframe that is not the first, where frames that are shown before it cannot be decoded.
     """
 
-    def __init__(self, packets: Iterator[VideoPacket], *, delays: bool) -> None:
+    def __init__(self, packets: Iterator[VideoPacket], *, delays: bool, from_middle: bool = False) -> None:
         self._packets = packets
         self._delays = delays
+        self._from_middle = from_middle
         self._queue: deque[VideoPacket] = deque()
         self._queued_bytes = 0
         self._num_read = self._num_fed = 0
@@ -65,10 +67,13 @@ class PacketsAhead:
         self.num_lost = 0
 
     def __iter__(self) -> Iterator[VideoPacket]:
+        first: int | None = None
         for packet in self._packets:
             self._queue.append(packet)
             self._queued_bytes += packet.size
-            if packet.pts is not None and not packet.is_discard:
+            if first is None and self._from_middle:
+                first = packet.pts
+            if packet.pts is not None and not packet.is_discard and (first is None or packet.pts >= first):
                 self._coming[packet.pts] = self._num_read
                 heapq.heappush(self._earliest, packet.pts)
             self._num_read += 1

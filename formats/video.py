@@ -56,7 +56,7 @@ INDEXED = {"mov", "matroska"}
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 HEAD_PACKETS = 64
-FEW_FRAMES = 8
+FEW_FRAMES = 6
 
 
 def file_url(path: str | Path) -> str:
@@ -326,28 +326,21 @@ class Source:
     def _shows_in_order(self, head: list[Packet[VideoStream]]) -> bool:
         """Whether the frames of the first packets come out of the decoder in the order of their timestamps.
 
-        A few frames are decoded to tell; more where the packets are reordered otherwise than the stream says of itself, as when
-        their timestamps only count them.
+        A few are decoded to tell; more where packets are reordered otherwise than the stream says of itself, as when
+        timestamps only count them.
         """
         stamps = [packet.pts or 0 for packet in head]
         depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
         due = self._decoder.reorder_depth
         if depth == due == 0:
             return True
+        shown: list[int | None] = []
         with av.logging.Capture():  # what is damaged is told when it is decoded to be shown
-            shown = [
-                frame.pts for frame in self._decode_few(head[: FEW_FRAMES if depth == due else 2 * REORDER_FRAMES])
-            ]
-        return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
-
-    def _decode_few(self, packets: list[Packet[VideoStream]]) -> list[VideoFrame]:
-        """And leave the decoder as it was. Packets that cannot be decoded are passed over."""
-        frames = []
-        for packet in (*packets, None):
-            with suppress(AvError):
-                frames += self._decoder.decode(packet)
+            for packet in (*head[: FEW_FRAMES if 0 < depth <= due else 2 * REORDER_FRAMES], None):
+                with suppress(AvError):
+                    shown += [frame.pts for frame in self._decoder.decode(packet)]
         self._decoder.flush_buffers()
-        return frames
+        return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
 
     def enter_at(self, start_seconds: Fraction | None) -> Entry:
         """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).

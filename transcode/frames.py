@@ -85,7 +85,7 @@ def source_frames(
     entry = entry or source.enter_at(start)
     time_base = source.info.time_base
     step = source.info.usual_step
-    ahead = PacketsAhead(entry.packets, delays=source.delays)
+    ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
     placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
     frames = _with_ends(_deinterlaced(placed, facts), step)

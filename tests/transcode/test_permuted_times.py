@@ -318,3 +318,14 @@ def test_whatever_timestamps_are_frames_come_out_in_order_at_times_that_do_not_f
     found, counts = lined(stamps, 1, ahead, decoder.frames(ahead) if ahead else None)
     assert found == sorted(found)
     assert counts.stamps_guessed == stamps.count(None)
+
+
+def test_frames_that_a_cut_cannot_decode_are_not_waited_for():
+    """Those that an open GOP shows before its keyframe."""
+    packets = packets_of([10, 7, 8, 9, *range(11, 60)])
+    order = [0, *range(4, len(packets))]
+    decoder = Decoder(packets, order, 2)
+    ahead = PacketsAhead(iter(packets), delays=True, from_middle=True)
+    for number, timed in enumerate(on_time_line(decoder.frames(ahead), 1, StampCounts(), ahead)):
+        assert timed.pts == 10 + number
+        assert decoder.num_out - number <= NEIGHBOURS + 1
