@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
 
@@ -178,27 +179,47 @@ def test_merging_again_mends_an_index(clips: Path, tmp_path: Path) -> None:
     assert len(open_store(destination)["c"].frames()) == 4
 
 
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[Callable[[], Path]]:
+    """What lies at memory://far, fetched into a folder."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+
+    def fetched() -> Path:
+        memory.get("/far", str(tmp_path / "fetched"), recursive=True)
+        return tmp_path / "fetched"
+
+    yield fetched
+    memory.rm("/far", recursive=True)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("burst", "burst.json"), ("burst", "index.parquet"), ("gulp", "meta_0.gmeta")]
 )
-def test_the_same_command_again_mends_an_index_behind_a_url(clips: Path, tmp_path: Path, kind: str, name: str) -> None:
-    url = f"local://{tmp_path}/far"
-    assert make(clips, url, kind) == 0
-    right = outputs(tmp_path / "far")
+def test_the_same_command_again_mends_an_index_behind_a_url(
+    clips: Path, fresh: dict[str, Path], tmp_path: Path, far: Callable[[], Path], kind: str, name: str
+) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    assert make(clips, "memory://far", kind) == 0
+    right = {name: memory.cat_file(name) for name in memory.find("/far") if ".vidprep" not in name}
     for damage in ("removed", "flipped"):
-        spoil(tmp_path / "far" / name, damage)
-        assert make(clips, url, kind) == 0
-        assert outputs(tmp_path / "far") == right
+        if damage == "removed":
+            memory.rm_file(f"/far/{name}")
+        else:
+            memory.pipe_file(f"/far/{name}", bytes(byte ^ 1 for byte in right[f"/far/{name}"]))
+        assert make(clips, "memory://far", kind) == 0
+        assert {name: memory.cat_file(name) for name in memory.find("/far") if ".vidprep" not in name} == right
+    assert [len(open_store(far())[id_].frames()) for id_ in ("a/b", "c")] == [3, 4]
 
 
-def test_overwriting_behind_a_url_leaves_nothing_of_another_format(clips: Path, tmp_path: Path) -> None:
-    url, far = f"local://{tmp_path}/far", tmp_path / "far"
+def test_overwriting_behind_a_url_leaves_nothing_of_another_format(
+    clips: Path, fresh: dict[str, Path], far: Callable[[], Path]
+) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
     for kind in ("burst", "encoded", "gulp"):
-        assert make(clips, url, kind, "--overwrite") == 0
-        store = open_store(far)
-        assert type(store) is READERS[kind]
-        assert [len(store[id_].frames()) for id_ in store.ids] == [3, 4]
-    assert transcode(far, "--quiet", verb="validate").code == 0
+        assert make(clips, "memory://far", kind, "--overwrite") == 0
+        names = [name.removeprefix("/far/") for name in memory.find("/far") if ".vidprep" not in name]
+        assert sorted(names) == sorted([*outputs(fresh[kind]), "manifest.parquet"])
+    assert transcode(far(), "--quiet", verb="validate").code == 0
 
 
 def test_a_store_that_does_not_open_after_all_is_told(clips: Path, fresh: dict[str, Path], tmp_path: Path) -> None:
