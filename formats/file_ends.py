@@ -266,6 +266,19 @@ def _real_media(file: BinaryIO, size: int) -> Iterator[str]:
         if at + length > size + RM_SLACK_BYTES:
             yield _short(f"its {kind.decode()} chunk", at + length, size)
             return
+        if kind == b"DATA":
+            yield from _real_packets(file, at + 18, min(size, at + length - RM_SLACK_BYTES))
+        at += length
+
+
+def _real_packets(file: BinaryIO, at: int, end: int) -> Iterator[str]:
+    """Of a DATA chunk: version and length, then what they hold."""
+    while at + 12 <= end:
+        file.seek(at)
+        version, length = struct.unpack(">HH", file.read(4))
+        if version > 1 or length < 12:
+            yield f"no packet begins at byte {at}"
+            return
         at += length
 
 
