@@ -32,6 +32,8 @@ BOXES = {
 ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
+MXF_KEY = bytes.fromhex("060e2b34")
+MXF_RANDOM_INDEX = bytes.fromhex("060e2b34020501010d01020101110100")
 MXF_PARTITION = bytes.fromhex("060e2b34020501010d0102010102")
 PACKETS_ALONE = {"yuv4mpegpipe", "dv"}
 TS_PACKETS = ((188, 0), (192, 4), (204, 0))
@@ -81,7 +83,7 @@ def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
             length = struct.unpack(">Q", header[8:])[0]
         is_fragmented |= kind == b"moof"
         if kind not in BOXES or length < 8:
-            if is_fragmented and not kind.isalnum() and any(_tail(file, size, size - at)):
+            if is_fragmented and not kind.isalnum() and any(_tail(file, size, min(size - at, TAIL_BYTES))):
                 yield f"no box begins at byte {at} of {size}"
             return
         if at + length > size:
@@ -142,7 +144,7 @@ def _asf(file: BinaryIO, size: int) -> Iterator[str]:
     if not flags & 1 and claimed > size:  # a broadcast's size is not known
         yield _short("it", claimed, size)
     data = head.find(ASF_DATA)
-    if data < 0 or length < 3:
+    if data < 0 or length < 64:
         return
     num_packets = struct.unpack_from("<40xQ", head, data)[0]
     file.seek(first := data + 50)
@@ -235,15 +237,23 @@ def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _mxf(file: BinaryIO, size: int) -> Iterator[str]:
-    head = file.read(1 << 16)
-    at = head.find(MXF_PARTITION)
-    if at < 0:
-        return
-    length = head[at + 16]
-    at += 17 + (length & 0x7F if length & 0x80 else 0)
-    footer = struct.unpack_from(">Q", head, at + 24)[0]
-    if footer and footer >= size:
-        yield _short("what precedes its footer", footer, size)
+    """One key, length and value after another, up to the random index pack (SMPTE ST 377-1, 6.3)."""
+    at = file.read(1 << 16).find(MXF_PARTITION)
+    while 0 <= at < size:
+        file.seek(at)
+        head = file.read(25)
+        if head[:4] != MXF_KEY[: len(head)]:
+            yield f"no element begins at byte {at} of {size}"
+            return
+        if head.startswith(MXF_RANDOM_INDEX):
+            return
+        length, more = head[16], 0
+        if length & 0x80:
+            more = length & 0x7F
+            length = int.from_bytes(head[17 : 17 + more], "big")
+        at += 17 + more + length
+    if at > size:
+        yield _short("its last element", at, size)
 
 
 def _real_media(file: BinaryIO, size: int) -> Iterator[str]:
@@ -255,6 +265,19 @@ def _real_media(file: BinaryIO, size: int) -> Iterator[str]:
             return
         if at + length > size + RM_SLACK_BYTES:
             yield _short(f"its {kind.decode()} chunk", at + length, size)
+            return
+        if kind == b"DATA":
+            yield from _real_packets(file, at + 18, min(size, at + length - RM_SLACK_BYTES))
+        at += length
+
+
+def _real_packets(file: BinaryIO, at: int, end: int) -> Iterator[str]:
+    """Of a DATA chunk: version and length, then what they hold."""
+    while at + 12 <= end:
+        file.seek(at)
+        version, length = struct.unpack(">HH", file.read(4))
+        if version > 1 or length < 12:
+            yield f"no packet begins at byte {at}"
             return
         at += length
 

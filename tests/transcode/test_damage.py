@@ -236,6 +236,10 @@ REPRODUCTIONS = {
     "a fragmented MP4 cut inside a fragment": ("fragments.mp4", lambda data: data[: len(data) * 9 // 10]),
     "VP9 with a hole": ("vp9.webm", lambda data: hole(data, 0.5, 1500)),
     "an Ogg file whose last pages are gone": ("theora.ogv", lambda data: data[: data.rindex(b"OggS")]),
+    "an MXF file with a hole where a frame begins": (
+        "mpeg2.mxf",
+        lambda data: hole(data, data.index(bytes.fromhex("060e2b34010201010d010301"), len(data) // 2) / len(data), 512),
+    ),
     "an APNG that does not inflate": ("moving.apng", lambda data: hole(data, 0.5, 600)),
 }
 
