@@ -17,7 +17,7 @@ from typing import Any
 
 import simplejpeg
 
-from vidprep.formats.columns import is_text
+from vidprep.formats.columns import is_text, shown
 from vidprep.formats.errors import StoreError
 from vidprep.formats.jpeg_frames import decode_rows, read_runs, scaled_size
 from vidprep.formats.kept import kept
@@ -91,7 +91,7 @@ class GulpStore(FrameStore):
         try:
             exact = exact_ratio("frame_rate", rate) if isinstance(rate, list) else None
         except ValueError as error:
-            raise StoreError(f"{id_}: {error}", path=self.path / entry.data) from error
+            raise StoreError(f"{id_}: {shown(rate)} is no frame rate", path=self.path / entry.data) from error
         return VideoFacts(len(entry.frame_info), height, width, exact)
 
     def _entry(self, id_: str) -> _Entry:

@@ -149,9 +149,7 @@ class TarStore(FrameStore):
 
     def _full_size(self, id_: str, sample: _Sample) -> tuple[int, int]:
         about = sample.about
-        if not all(
-            type(about.get(side)) is int and 0 < about[side] <= PICTURE_SIDE_MAX for side in ("height", "width")
-        ):
+        if not all(type(about.get(side)) is int for side in ("height", "width")):
             if not sample.frames:
                 raise StoreError(f"{id_} has no frames", path=self.path / sample.tar)
             (data,) = self._bytes(sample, [0])

@@ -168,10 +168,12 @@ class Limits:
     def __post_init__(self) -> None:
         if self.timeout_seconds is not None and not 0 < self.timeout_seconds < 1e9:
             raise SettingsError(f"--timeout {self.timeout_seconds:g}: give seconds above 0")
-        if not 1 <= self.max_pixels <= INT32_MAX:
-            raise SettingsError(f"--max-pixels {self.max_pixels}: give 1 to {INT32_MAX}, which no decoder goes beyond")
-        if not 1 <= self.max_frames <= INT32_MAX:
-            raise SettingsError(f"--max-frames {self.max_frames}: give 1 to {INT32_MAX}")
+        if self.max_pixels < 1 or self.max_frames < 1:
+            raise SettingsError("--max-pixels and --max-frames: give 1 or more")
+        if self.max_pixels > INT32_MAX or self.max_frames > INT32_MAX:
+            raise SettingsError(
+                f"--max-pixels and --max-frames: give at most {INT32_MAX}, which no decoder goes beyond"
+            )
 
 
 @dataclass(frozen=True, slots=True)
