@@ -48,6 +48,7 @@ HARMLESS = re.compile(
 OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.VidprepError)}
 # From where numbers are read: a store is asked for the first, the last, some between, and neighbours.
 READ_NUMBERS = (0, 1, -1, 0.5, 0.7)
+NEIGHBOURS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,13 @@ class Batch:
             self.find("number", f"frames of {frames.shape}", id_)
         elif witness is not None:
             for number, frame in zip(numbers, frames, strict=True):
-                distances = np.abs(witness.astype(np.int16) - frame).mean(axis=(1, 2, 3))
-                if distances[number] > distances.min() + 0.5 or distances[number] > 12:
-                    best = int(distances.argmin())
-                    self.find(
-                        "number",
-                        f"frame {number} is {distances[number]:.1f} away, frame {best} {distances[best]:.1f}",
-                        id_,
-                    )
+                first = max(0, number - NEIGHBOURS)
+                around = witness[first : number + NEIGHBOURS + 1].astype(np.int16)
+                distances = np.abs(around - frame).mean(axis=(1, 2, 3))
+                distance, best = distances[number - first], int(distances.argmin())
+                if distance > distances[best] + 0.5 or distance > 12:
+                    text = f"frame {number} is {distance:.1f} away, frame {first + best} {distances[best]:.1f}"
+                    self.find("number", text, id_)
                     return
 
     def _decoded_frames(self, row: dict[str, Any]) -> np.ndarray:
