@@ -93,7 +93,7 @@ class Batch:
     def run(self) -> list[Finding]:
         verb, *options = self.options
         process = subprocess.Popen(
-            command(self.source, self.destination, *options, "--quiet", "--timeout", 60, verb=str(verb)),
+            command(self.source, self.destination, *options, "--quiet", "--timeout", 300, verb=str(verb)),
             env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
             preexec_fn=_limit_files,
         )  # fmt: skip
