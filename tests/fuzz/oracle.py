@@ -43,7 +43,7 @@ LARGEST_FILE = 300_000_000
 HARMLESS = re.compile(
     r"deprecated pixel format|\[(null|vost|out|vf|auto_scale|swscaler|scale|format)|Could not find codec parameters|"
     r"Consider increasing|Guessed Channel Layout|Last message repeated|non monoton|Application provided|Output file|"
-    r"video:\d|analyzeduration|Unknown cover|creation time before 1970|Odd rotation angle|unsupported stream type|Ignoring attempt to set invalid timebase|^\s*$"
+    r"video:\d|analyzeduration|Unknown cover|creation time before 1970|Odd rotation angle|keyframe not correctly marked|broken or empty index|upload a sample|unsupported stream type|Ignoring attempt to set invalid timebase|^\s*$"
 )
 OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.VidprepError)}
 # From where numbers are read: a store is asked for the first, the last, some between, and neighbours.
