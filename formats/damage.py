@@ -7,9 +7,10 @@ decoder say counts from the opening on, but for what HARMLESS lists: that is sai
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from fractions import Fraction
 
+import av.logging
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
@@ -82,12 +83,16 @@ class Witnesses:
         self._due_frames = 0
         self.num_frames = 0
 
-    def hear(self, log: list[LogLine], others: Iterable[str] = ()) -> None:
-        """Take the lines of the log. others: decoders of other streams, whose damage is not the picture's."""
-        for _, name, text in log:
+    def hear(self, log: list[LogLine], others: Collection[str] = (), own: Collection[str] | None = None) -> None:
+        """Take the lines of the log. others: decoders of other streams, whose damage is not the picture's. own: the demuxer and
+        the decoder, whose warnings count; of filters and encoders, which work meanwhile, only errors do. None: all count.
+        """
+        for level, name, text in log:
             said = text.strip()
             self.duration_is_guessed |= GUESSED_DURATION in said.lower()
             if not said or name in others or HARMLESS.search(said):
+                continue
+            if own is not None and name not in own and level > av.logging.ERROR:
                 continue
             self._num_lines += 1
             if len(self.lines) < KEPT_LOG_LINES:

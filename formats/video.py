@@ -104,6 +104,7 @@ class Source:
         self._log = self._capture.__enter__()
         self._witnesses = Witnesses()
         self._other_decoders: frozenset[str] = frozenset()
+        self._own_names: frozenset[str] | None = None
         self._packets_seen = 0
         self._ends: dict[int, float] = {}
         try:
@@ -119,6 +120,9 @@ class Source:
             self._decoder = self._make_decoder(max_pixels, threads)
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()
+            self._own_names = frozenset(
+                {self._container.format.name, self._decoder.name, self._stream.codec_context.name}
+            )
         except BaseException:
             self.close()
             raise
@@ -215,7 +219,7 @@ class Source:
         return bool(self._decoder.codec.capabilities & Capabilities.delay) or self._decoder.thread_count > 1
 
     def _harvest(self) -> None:
-        self._witnesses.hear(self._log, self._other_decoders)
+        self._witnesses.hear(self._log, self._other_decoders, self._own_names)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""

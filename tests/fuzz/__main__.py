@@ -38,9 +38,9 @@ def main() -> None:
             print(made.done)
             return
         clips = real() if given.real else synthesised(media)
-        done = fuzz(
-            clips, range(given.first, given.first + given.count), cli, Path(folder) / "runs", ways=given.way, show=print
-        )
+        seeds = range(given.first, given.first + given.count)
+        options = ("--short-side", 64) if given.real else ()
+        done = fuzz(clips, seeds, cli, Path(folder) / "runs", ways=given.way, options=options, show=print)
     print(done, Counter(finding.kind for finding in done.found))
 
 

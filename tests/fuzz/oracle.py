@@ -43,11 +43,12 @@ LARGEST_FILE = 300_000_000
 HARMLESS = re.compile(
     r"deprecated pixel format|\[(null|vost|out|vf|auto_scale|swscaler|scale|format)|Could not find codec parameters|"
     r"Consider increasing|Guessed Channel Layout|Last message repeated|non monoton|Application provided|Output file|"
-    r"video:\d|analyzeduration|Unknown cover|creation time before 1970|Odd rotation angle|unsupported stream type|Ignoring attempt to set invalid timebase|^\s*$"
+    r"video:\d|analyzeduration|Unknown cover|creation time before 1970|Odd rotation angle|keyframe not correctly marked|broken or empty index|upload a sample|unsupported stream type|Ignoring attempt to set invalid timebase|^\s*$"
 )
 OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.VidprepError)}
 # From where numbers are read: a store is asked for the first, the last, some between, and neighbours.
 READ_NUMBERS = (0, 1, -1, 0.5, 0.7)
+NEIGHBOURS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Batch:
     def run(self) -> list[Finding]:
         verb, *options = self.options
         process = subprocess.Popen(
-            command(self.source, self.destination, *options, "--quiet", "--timeout", 60, verb=str(verb)),
+            command(self.source, self.destination, *options, "--quiet", "--timeout", 300, verb=str(verb)),
             env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
             preexec_fn=_limit_files,
         )  # fmt: skip
@@ -170,14 +171,13 @@ class Batch:
             self.find("number", f"frames of {frames.shape}", id_)
         elif witness is not None:
             for number, frame in zip(numbers, frames, strict=True):
-                distances = np.abs(witness.astype(np.int16) - frame).mean(axis=(1, 2, 3))
-                if distances[number] > distances.min() + 0.5 or distances[number] > 12:
-                    best = int(distances.argmin())
-                    self.find(
-                        "number",
-                        f"frame {number} is {distances[number]:.1f} away, frame {best} {distances[best]:.1f}",
-                        id_,
-                    )
+                first = max(0, number - NEIGHBOURS)
+                around = witness[first : number + NEIGHBOURS + 1].astype(np.int16)
+                distances = np.abs(around - frame).mean(axis=(1, 2, 3))
+                distance, best = distances[number - first], int(distances.argmin())
+                if distance > distances[best] + 0.5 or distance > 12:
+                    text = f"frame {number} is {distance:.1f} away, frame {first + best} {distances[best]:.1f}"
+                    self.find("number", text, id_)
                     return
 
     def _decoded_frames(self, row: dict[str, Any]) -> np.ndarray:
