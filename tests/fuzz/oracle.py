@@ -45,6 +45,9 @@ HARMLESS = re.compile(
     r"Consider increasing|Guessed Channel Layout|Last message repeated|non monoton|Application provided|Output file|"
     r"video:\d|analyzeduration|Unknown cover|creation time before 1970|Odd rotation angle|keyframe not correctly marked|broken or empty index|upload a sample|unsupported stream type|Ignoring attempt to set invalid timebase|^\s*$"
 )
+# What the row says of times that were mended, and what ffmpeg says of the same times.
+TIMES_MENDED = re.compile(r"timestamp|time jumped back")
+TIMES = re.compile(r"out of order|[Ii]nvalid timestamps")
 OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.VidprepError)}
 # From where numbers are read: a store is asked for the first, the last, some between, and neighbours.
 READ_NUMBERS = (0, 1, -1, 0.5, 0.7)
@@ -231,6 +234,8 @@ class Batch:
         except subprocess.TimeoutExpired:
             return
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if not HARMLESS.search(line)]
+        if any(TIMES_MENDED.search(text) for text in row["warnings"] or ()):
+            lines = [line for line in lines if not TIMES.search(line)]
         if lines:
             self.find("silent", f"ffmpeg says {lines[0].strip()}", row["id"])
 
