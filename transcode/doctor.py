@@ -67,7 +67,7 @@ def examine(asked_ffmpeg: str | None) -> Iterator[Finding]:
         return
     yield Finding("libraries", True, ", ".join(f"{name} {version(name)}" for name in LIBRARIES if name != "av"))
     with tempfile.TemporaryDirectory(prefix="vidprep-doctor-") as name:
-        yield from _trials(Path(name), asked_ffmpeg)
+        yield from trials(Path(name), asked_ffmpeg)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     yield Finding(
         "temporary folder", free > FREE_BYTES, f"{free / 1e9:.1f} GB free in {tempfile.gettempdir()}",
@@ -111,7 +111,8 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _trials(folder: Path, asked_ffmpeg: str | None) -> Iterator[Finding]:
+def trials(folder: Path, asked_ffmpeg: str | None) -> Iterator[Finding]:
+    """What becomes of a clip in every codec, as burst and by ffmpeg, each tried when it is asked for. folder: an empty one."""
     reinstall = "pip install --force-reinstall"
     sources = folder / "sources"
     sources.mkdir()

@@ -44,7 +44,10 @@ def moving(cli, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "epochs", "figure", "better"),
-    [("train_actions", 8, r"(\d+)% told right", 25), ("train_super_resolution", 2, r"(\d+\.\d+) dB", 0.3)],
+    [
+        pytest.param("train_actions", 8, r"(\d+)% told right", 25, marks=pytest.mark.slow),
+        ("train_super_resolution", 2, r"(\d+\.\d+) dB", 0.3),
+    ],
 )
 def test_networks_learn_from_both_loaders(name, epochs, figure, better, moving):
     said = with_peers(RUN, EXAMPLES / f"{name}.py", moving, epochs, needs=["torch"])

@@ -196,6 +196,7 @@ def test_a_browser_draws_the_page(measured, browser):
     assert len(browser.column(0)) == 12
 
 
+@pytest.mark.slow
 def test_two_workers_read_whole_videos_from_a_cold_cache(stores):
     ran = run(stores / "burst", "--loader", "vidprep", "--pattern", "whole", "--cache", "both", "--workers", 2, "--seconds", 0.01, "--json")  # fmt: skip
     warm, cold = rows_of(ran)

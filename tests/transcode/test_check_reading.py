@@ -34,17 +34,23 @@ def faults_of(folder: Path) -> list[str]:
     return [fault for row in read_rows(folder) for fault in check_unit(Check(folder, row, settings_of(folder))).faults]
 
 
-@pytest.mark.parametrize(("kind", "in_front"), [("gulp", "burst"), ("mp4", "burst"), ("mp4", "gulp")])
-def test_another_store_that_stands_in_front_is_found(made, kind, in_front, tmp_path):
-    """open_store takes the first layout that it knows: its frames are read, whatever the manifest speaks of."""
+@pytest.mark.parametrize(("kind", "beside"), [("gulp", "burst"), ("mp4", "burst"), ("mp4", "gulp")])
+def test_another_store_beside_the_one_that_was_made_is_named_and_not_read(made, kind, beside, tmp_path):
+    """The first layout that was known used to be opened: its frames were read, whatever the manifest spoke of."""
     folder = shutil.copytree(made[kind], tmp_path / "dst")
-    for path in made[in_front].iterdir():
+    for path in made[beside].iterdir():
         if path.is_file() and "manifest" not in path.name:
             shutil.copy(path, folder)
-    assert type(open_store(folder)) is type(open_store(made[in_front]))
+    assert type(open_store(folder)) is type(open_store(made[kind]))
     ran = transcode(folder, "--quiet", verb="validate")
     assert ran.code == 1
-    assert "another store stands in front" in ran.out
+    assert f"belongs to a {beside} store" in ran.out
+
+
+def test_a_store_that_opens_as_another_than_was_made_is_found(made):
+    found, faults = opened_ids(made["gulp"], "burst", list(read_rows(made["gulp"])))
+    assert not found
+    assert "another store stands in front" in faults[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

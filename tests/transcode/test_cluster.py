@@ -209,6 +209,7 @@ def test_f1_f2_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, t
     assert len(rows) == 40 and not leftovers(tmp_path / "made")
 
 
+@pytest.mark.slow
 def test_short_jobs_share_a_task_and_long_ones_do_not(tmp_path):
     """A task costs dask some 10 ms of CPU time, whatever it does."""
     count = fault("vidprep.transcode.backends", "work", at=-1, code=f"open('{tmp_path}/tasks', 'a').write(str(len(args[0])) + ' ')")  # fmt: skip
