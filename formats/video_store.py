@@ -68,14 +68,16 @@ class VideoStore(FrameStore):
 
     def _check_values(self) -> None:
         """Raises StoreError for rows that no run has written."""
+        if not len(self._table):
+            return
         for name in ("id", "file_name", "width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den"):
             if self._table[name].null_count:
                 raise StoreError(f"its manifest has a video without {name}; make it again", path=self.path)
         for name in ("width", "height", "num_frames", "time_base_num", "time_base_den"):
-            if len(self._table) and (least := pc.min(self._table[name]).as_py()) < 1:
+            if (least := pc.min(self._table[name]).as_py()) < 1:
                 raise StoreError(f"its manifest has a video whose {name} is {least}; make it again", path=self.path)
         for name in ("width", "height"):
-            if len(self._table) and (most := pc.max(self._table[name]).as_py()) > PICTURE_SIDE_MAX:
+            if (most := pc.max(self._table[name]).as_py()) > PICTURE_SIDE_MAX:
                 raise StoreError(f"its manifest has a video whose {name} is {most}; make it again", path=self.path)
         self._check_lists()
         rates = (pc.fill_null(self._table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
