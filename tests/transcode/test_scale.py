@@ -53,7 +53,8 @@ def finished_destination(src: Path, dst: Path) -> None:
             id=name, file_name=f"{name}.mp4", source=f"{src}/{name}.mp4", status="ok", source_size_bytes=0, source_mtime_ns=mtime,
             settings_digest=settings.digest, encoder_version=made_by, encoder=options.encoder, size_bytes=OUTPUT_BYTES,
             num_frames=250, keyframes=list(range(0, 250, 16)), source_frames=list(range(0, 500, 2)), sha256=f"{number:064x}",
-            psnr_y_db=40.0 + number % 7, labels={"label": f"class {number % 400}"},
+            psnr_y_db=40.0 + number % 7, labels={"label": f"class {number % 400}"}, width=320, height=240, container="mp4",
+            time_base_num=1, time_base_den=25, frame_rate_num=25, frame_rate_den=1,
         )  # fmt: skip
         rows.append(row)
 
@@ -62,6 +63,7 @@ def finished_destination(src: Path, dst: Path) -> None:
     write_rows(dst / "manifest.parquet", None, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_hundred_thousand_finished_units_are_found_done_in_bounded_time_and_memory(tmp_path: Path) -> None:
     src, dst = tmp_path / "src", tmp_path / "dst"
