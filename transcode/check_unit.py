@@ -149,7 +149,7 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
         for number, frame in enumerate(container.decode(stream)):
             sizes.append((frame.width, frame.height))
             if number in sampled:
-                expected[number] = zlib.crc32(frame.to_ndarray(format="rgb24"))
+                expected[number] = zlib.crc32(frame.to_ndarray(format="rgb24").tobytes())
         if len(sizes) != row.num_frames:
             yield f"{len(sizes)} frames decode, {row.num_frames} were written"
         for number, (width, height) in enumerate(sizes):

@@ -148,7 +148,7 @@ def test_f25_a_jpeg_that_is_a_bomb_is_refused_within_little_memory(kind, what, s
     assert done.returncode == 0, done.stderr
     told, seconds = done.stdout.splitlines()
     assert said in told
-    assert float(seconds) < 1
+    assert float(seconds) < 5
 
 
 def test_f25_as_many_scans_as_encoders_make_are_read(tmp_path):
