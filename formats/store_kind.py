@@ -16,8 +16,8 @@ def kind_made_by_run(folder: Path) -> str | None:
     """`encoded`, or the name of the store, that .vidprep/run.json speaks of; None where it says nothing that can be read."""
     try:
         with os.fdopen(open_unlinked(folder / ".vidprep" / "run.json", os.O_RDONLY), "rb") as file:
-            frames = json.loads(file.read(MAX_RUN_BYTES))["settings"]["frames"]
-            return ENCODED if frames is None else str(frames["store"])
+            settings = json.loads(file.read(MAX_RUN_BYTES))["settings"]
+            return ENCODED if "encoder" in settings else str(settings["frames"]["store"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
