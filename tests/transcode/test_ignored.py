@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import av
 import pytest
 
 from tests.conftest import Ffmpeg
 from tests.helpers import make_clip, manifest, transcode
-from vidprep.formats.pyav import open_input
 from vidprep.transcode.ignored import counted, in_words
 from vidprep.transcode.sources import find_sources
 
@@ -65,10 +65,8 @@ def test_a_webp_is_a_source_if_it_moves(cli: Ffmpeg, tmp_path: Path) -> None:
         "empty.webp": "a still picture",
         "pipe.webp": "unknown extension",
     }
-    try:
-        open_input(f"file:{source}/moves.webp", {"format_whitelist": "webp_anim"}).close()
-    except ValueError:
-        pytest.skip("this PyAV does not read them")
+    if "webp_anim" not in av.formats_available:
+        pytest.skip("FFmpeg 8, which PyAV 18 brings, does not read them")
     assert transcode(source, tmp_path / "out", *QUICK).code == 0
     assert manifest(tmp_path / "out")["moves"]["num_frames"] == 10
 
