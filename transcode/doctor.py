@@ -11,6 +11,8 @@ import importlib.util
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,6 +39,13 @@ EXTRAS = {
     "s3": ("s3fs",), "bench": ("torchcodec", "decord", "cv2", "webdataset"),
 }  # fmt: skip
 FREE_BYTES = 1 << 30
+LOAD_TORCHCODEC = """
+import sys
+try:
+    import torchcodec.decoders
+except Exception as error:
+    sys.exit(str(error).strip().partition("\\n")[0] or type(error).__name__)
+"""
 GOP = 5
 WIDTH, HEIGHT, NUM_FRAMES = 128, 96, 12
 # Lossy codecs keep these apart: the corner that is bright, and the other three.
@@ -259,10 +268,11 @@ def _check_pictures(read: Callable[[list[int]], object]) -> None:
 
 
 def _torchcodec() -> Finding:
-    try:
-        importlib.import_module("torchcodec.decoders")
-    except Exception as error:  # noqa: BLE001 (the same)
+    """Tried in a process of its own: torch may end the one that it cannot load in, and some of it complains at exit."""
+    trial = subprocess.run([sys.executable, "-c", LOAD_TORCHCODEC], capture_output=True, text=True, check=False)
+    if trial.returncode:
         from vidprep.transcode.loaders import TORCHCODEC_ADVICE
 
-        return Finding("torchcodec", False, f"does not load: {_first_line(error)}", TORCHCODEC_ADVICE, needed=False)
+        lines = trial.stderr.splitlines() or [f"exit code {trial.returncode}"]
+        return Finding("torchcodec", False, f"does not load: {lines[-1]}", TORCHCODEC_ADVICE, needed=False)
     return Finding("torchcodec", True, version("torchcodec"), needed=False)

@@ -58,12 +58,13 @@ def test_a_library_that_does_not_load_is_named_with_what_to_do(tmp_path, name):
 
 def test_a_library_that_loads_and_does_not_work_fails_where_it_is_used(tmp_path):
     """The line that says `ok` has done it: a JPEG library that raises breaks burst and no codec; an ffmpeg that has no encoder
-    is not the default engine, and breaks nothing that a default needs."""
+    is not the default engine, and breaks nothing that a default needs; a torchcodec that aborts takes nobody with it."""
     fake = tmp_path / "ffmpeg"
     fake.write_text("#!/bin/sh\necho 'ffmpeg version 0.0'\n")
     fake.chmod(0o755)
     stub = "def __getattr__(name):\n    def broken(*args, **kwargs):\n        raise ValueError('broken on purpose')\n    return broken\n"
-    code, found = doctor(tmp_path, "--ffmpeg", str(fake), simplejpeg=stub)
+    abort = "import os\nos.abort()"
+    code, found = doctor(tmp_path, "--ffmpeg", str(fake), simplejpeg=stub, torchcodec=abort)
     assert code == 1
     mark, detail, advice = found["burst"]
     assert mark == "no"
@@ -74,6 +75,10 @@ def test_a_library_that_loads_and_does_not_work_fails_where_it_is_used(tmp_path)
     assert mark == "-"
     assert "without libx264" in detail
     assert "--ffmpeg" in advice
+    mark, detail, advice = found["torchcodec"]
+    assert mark == "-"
+    assert detail == "does not load: exit code -6"
+    assert "pip install torch" in advice
 
 
 def test_a_reader_that_gives_other_pictures_is_seen(tmp_path, monkeypatch):
