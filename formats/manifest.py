@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 import json
 import os
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -216,28 +215,6 @@ def _rows_of(path: Path) -> Iterator[ManifestRow]:
     with _opened(path) as file:
         for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False):
             yield from map(row_from_dict, batch.to_pylist())
-
-
-def import_writer() -> None:
-    """What writing a manifest imports, and not pandas: pyarrow looks for it with its first array, which takes 0.4 s."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    finder: Any = _NoPandas
-    sys.meta_path.insert(0, finder)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _NoPandas:
-    """A finder of modules to which it is not installed. pyarrow asks again when a table is to be a data frame."""
-
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name=name)
 
 
 def label_fields(destination: Path) -> pa.Schema:

@@ -16,6 +16,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from vidprep.formats.arrow import import_pyarrow
+
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -122,6 +124,7 @@ def _shown(value: object) -> str:
 
 def arrow_file(path: Path) -> pa.NativeFile:
     """A regular file as pyarrow reads it, whatever bytes its name has. Raises OSError."""
+    import_pyarrow()
     import pyarrow as pa
 
     check_regular(path)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from vidprep.formats.arrow import import_pyarrow
 from vidprep.formats.errors import DiskFullError
 from vidprep.formats.files import is_disk_full
-from vidprep.formats.manifest import ManifestRow, import_writer
+from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.row import checked
 from vidprep.transcode.agenda import Agenda
 from vidprep.transcode.destination import Destination
@@ -73,7 +74,7 @@ def run(
     abandoned: list[Job] = []
     agenda = Agenda(plan.jobs, on_job)
     if plan.jobs:
-        threading.Thread(target=import_writer).start()  # while the workers work
+        threading.Thread(target=import_pyarrow).start()  # while the workers work
     try:
         for rejected in map(checked, plan.rejected):
             _settle(rejected, None, destination, plan, summary)

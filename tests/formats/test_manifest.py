@@ -280,8 +280,8 @@ def test_dots_in_a_name_are_no_harm(name, tmp_path):
 
 IMPORTS = """
 import sys
-from vidprep.formats.manifest import import_writer
-import_writer()
+from vidprep.formats.arrow import import_pyarrow
+import_pyarrow()
 import pyarrow as pa
 table = pa.table({"a": ["x", None]})
 assert "pandas" not in sys.modules
@@ -291,6 +291,6 @@ assert pa.array(pandas.Series([1.0, float("nan")])).null_count == 1
 """
 
 
-def test_writing_a_manifest_imports_no_pandas_and_leaves_it_to_others():
+def test_pyarrow_is_imported_without_pandas_which_is_left_to_others():
     pytest.importorskip("pandas")
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)

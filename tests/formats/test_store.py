@@ -113,6 +113,30 @@ def digest(store: FrameStore, name: str) -> bytes:
     return store[name].frames([3, 9, -1]).tobytes()
 
 
+WITHOUT_PANDAS = """
+import sys
+from vidprep.formats.dataset import VideoDataset
+from vidprep.formats.store import open_store
+from vidprep.transcode.cli import main
+store = open_store(sys.argv[1])
+assert len(store.sizes()) == len(store.ids) == len([store[id_].frames([0]) for id_ in store.ids])
+VideoDataset(sys.argv[1], sequence_length=2)[0]
+try:
+    main(["validate", sys.argv[1]])
+except SystemExit as ended:
+    print(ended.code, "pandas" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("kind", ["burst", "h264"])
+def test_reading_a_store_imports_no_pandas(kind, store_of):
+    """pyarrow looks for it with its first array, and each worker of a loader would pay two seconds of CPU time."""
+    pytest.importorskip("pandas")
+    command = [sys.executable, "-c", WITHOUT_PANDAS, store_of(kind)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0", "False"], done.stderr
+
+
 IN_ANOTHER = "import pickle, sys; store = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(store['sub/c02'].frames([3, 9, -1]).tobytes())"
 
 
