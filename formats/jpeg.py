@@ -17,6 +17,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import EncodeError, VerifyError
 from vidprep.formats.model import FrameSize
+from vidprep.formats.planes import plane_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,5 +75,4 @@ def _plane(frame: VideoFrame, number: int) -> Plane:
     import numpy as np
 
     plane = frame.planes[number]
-    lines = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
-    return np.ascontiguousarray(lines[:, : plane.width])
+    return np.ascontiguousarray(plane_lines(plane)[:, : plane.width])

@@ -56,6 +56,9 @@ INDEXED = {"mov", "matroska"}
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 HEAD_PACKETS = 64
+RESTART_SECONDS = (
+    10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
+)
 FEW_FRAMES = 6
 
 
@@ -107,6 +110,7 @@ class Source:
         self._own_names: frozenset[str] | None = None
         self._packets_seen = 0
         self._ends: dict[int, float] = {}
+        self._clock_restarted = False
         try:
             self._container = self._open(max_pixels)
             self._stream = self._best_stream()
@@ -164,9 +168,12 @@ class Source:
             reason = said or getattr(error, "strerror", None) or str(error)
             raise ReadError(f"is no video that can be read: {reason}", path=self.path) from error
 
+    def _moving_streams(self) -> list[VideoStream]:
+        stills = Disposition.attached_pic | Disposition.timed_thumbnails
+        return [stream for stream in self._container.streams.video if not stream.disposition & stills]
+
     def _best_stream(self) -> VideoStream:
-        pictures = Disposition.attached_pic | Disposition.timed_thumbnails
-        streams = [s for s in self._container.streams.video if not s.disposition & pictures]
+        streams = self._moving_streams()
         if not streams:
             held = ", ".join(sorted({s.type for s in self._container.streams})) or "nothing"
             raise NoVideoError(f"holds no video (it holds {held})", path=self.path)
@@ -186,7 +193,7 @@ class Source:
         return VideoInfo(
             format_name=name,
             stream_index=stream.index,
-            num_video_streams=len(self._container.streams.video),
+            num_video_streams=len(self._moving_streams()),
             codec=codec,
             decoder=ALPHA_DECODERS[codec] if alpha else context.codec.name,
             width=context.width,
@@ -241,7 +248,9 @@ class Source:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
                 end = float((packet.pts + (packet.duration or 0)) * time_base_of(packet))
-                self._ends[packet.stream_index] = max(end, self._ends.get(packet.stream_index, end))
+                latest = max(end, self._ends.get(packet.stream_index, end))
+                self._clock_restarted |= latest - end > RESTART_SECONDS
+                self._ends[packet.stream_index] = latest
             if packet.stream_index != self._stream.index or not packet.size:
                 continue
             if packet.has_sidedata("encryption_info"):
@@ -393,12 +402,15 @@ class Source:
     def _short_spans(self) -> Iterator[str]:
         """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
         counts_from_zero = self.info.format_name == "matroska"
-        start = 0.0 if counts_from_zero else max(0.0, (self._container.start_time or 0) / av.time_base)
+        start = 0.0 if counts_from_zero else (self._container.start_time or 0) / av.time_base
+        if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
+            start = max(0.0, start)
         ends = [(self.info.duration_seconds, max(self._ends.values(), default=0.0) - start)]
-        tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
-        ends.append((tagged, self._ends.get(self._stream.index, 0.0)))
+        if counts_from_zero:
+            tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
+            ends.append((tagged, self._ends.get(self._stream.index, 0.0)))
         for claimed, end in ends:
-            if claimed is None or self._witnesses.duration_is_guessed:
+            if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
                 continue
             if claimed - end > span_tolerance(claimed, self.info.frame_rate):
                 yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"

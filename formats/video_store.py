@@ -23,6 +23,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import label_column, label_fields, read_table
 from vidprep.formats.model import Orientation
 from vidprep.formats.numbered import NumberedFrames
+from vidprep.formats.planes import plane_lines
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.untrusted import PICTURE_SIDE_MAX
 
@@ -182,8 +183,7 @@ class VideoReader(NumberedFrames):
 
     def _write(self, frame: VideoFrame, row: Frames) -> None:
         plane = self._reformatter.reformat(frame, format="rgb24", threads=1).planes[0]
-        lines = np.frombuffer(memoryview(plane), np.uint8).reshape(frame.height, plane.line_size)
-        picture = lines[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
+        picture = plane_lines(plane)[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
         turn = self._orientation
         if turn.transpose:
             picture = picture.swapaxes(0, 1)

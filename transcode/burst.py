@@ -13,6 +13,7 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.jpeg import jpeg_coder
 from vidprep.formats.model import OutputFormat
+from vidprep.formats.planes import visible_bytes
 from vidprep.transcode.frames import OutputFrame
 from vidprep.transcode.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
 from vidprep.transcode.picture import Painter
@@ -79,10 +80,7 @@ def store_frames(
 def _raw(frame: VideoFrame) -> bytes:
     """(H, W, 3) uint8 RGB, C order."""
     (plane,) = frame.planes
-    data, line, row = memoryview(plane), plane.line_size, frame.width * 3
-    if line == row:
-        return bytes(data[: row * frame.height])
-    return b"".join(data[start : start + row] for start in range(0, line * frame.height, line))
+    return bytes(visible_bytes(plane, frame.width * 3))
 
 
 def _check_file(partial: Path, stored: StoredFrames) -> None:

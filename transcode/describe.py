@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from vidprep.formats.files import sha256_of
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
-from vidprep.transcode.frames import SourceFacts
+from vidprep.transcode.frames import SourceFacts, is_vfr
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.quality import Measured
 
 if TYPE_CHECKING:
     from vidprep.transcode.burst import StoredFrames
+
+GAP_STEPS, GAP_SECONDS = 5, 0.2
 
 
 def describe_header(row: ManifestRow, info: VideoInfo) -> None:
@@ -65,8 +67,20 @@ def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
     return None
 
 
-def remarks(facts: SourceFacts, painter: Painter) -> list[str]:
+def _gap(steps: set[int], time_base: Fraction) -> str | None:
+    """Where frames that come at a constant rate stop for longer than a dropped frame or two takes."""
+    usual = min(steps, default=0)
+    short = {step for step in steps if step <= GAP_STEPS * usual}
+    gap = max(steps, default=0) * time_base
+    if gap < GAP_SECONDS or not steps - short or is_vfr(short, time_base):
+        return None
+    return f"no frame for up to {float(gap):.2f} s where one comes every {float(usual * time_base):.3f} s"
+
+
+def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[str]:
     said = []
+    if gap := _gap(facts.steps, time_base):
+        said.append(gap)
     if facts.num_deinterlaced:
         said.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
     if facts.stamps_sorted:

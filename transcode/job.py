@@ -145,7 +145,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             lost_sound = sound.damage
             row.verified_in = "same pass"
         describe_frames(row, facts, source_indexes, info, output)
-        row.warnings.extend(remarks(facts, painter))
+        row.warnings.extend(remarks(facts, painter, info.time_base))
         if job.not_split is not None:
             row.warnings.append(f"not split: {job.not_split}")
         damage = ([] if job.pieces else source.damage(read_to_end=facts.read_to_end)) + lost_sound
@@ -245,8 +245,10 @@ def _until_target(job: Job, row: ManifestRow, target: Target, worked: Callable[[
 def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
     floor = settings.gate.min_psnr_db
     if floor is not None and row.psnr_y_db is not None and row.psnr_y_db < floor:
+        knob = settings.knob
+        change = "lower" if knob.values[0] < knob.values[-1] else "raise"
         raise GateError(
-            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; lower {settings.knob.option}",
+            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change} {knob.option}",
             path=row.source,
         )
 

@@ -6,7 +6,6 @@ measured is remembered as one checksum a packet, so the closed file can be held 
 
 from __future__ import annotations
 
-import struct
 import zlib
 from array import array
 from collections import deque
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
-from operator import itemgetter
 from pathlib import Path
 
 from av.error import FFmpegError as AvError
@@ -27,6 +25,7 @@ from vidprep.formats.errors import StoreError, VerifyError
 from vidprep.formats.framing import payload_checksum
 from vidprep.formats.model import OutputFormat, VideoFacts, rescale
 from vidprep.formats.numbered import NumberedFrames
+from vidprep.formats.planes import visible_bytes
 from vidprep.formats.pyav import time_base_of
 from vidprep.formats.video import open_video, video_decoder
 from vidprep.transcode.metrics import FrameScorer, QualityReport, QualitySums
@@ -45,12 +44,7 @@ def frame_checksum(frame: VideoFrame) -> int:
     checksum = 0
     sample_bytes = 2 if peak_of(frame.format.name) > 255 else 1
     for plane in frame.planes:
-        data, line, width = memoryview(plane), plane.line_size, plane.width * sample_bytes
-        if line == width:
-            checksum = zlib.crc32(data[: width * plane.height], checksum)
-        else:
-            lines = struct.iter_unpack(f"{width}s{line - width}x", data[: line * plane.height])
-            checksum = zlib.crc32(b"".join(map(itemgetter(0), lines)), checksum)
+        checksum = zlib.crc32(visible_bytes(plane, plane.width * sample_bytes), checksum)
     return checksum
 
 

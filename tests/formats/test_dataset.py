@@ -325,7 +325,7 @@ if __name__ == "__main__":
         alone = [dataset[n] for n in range(len(dataset))]
         for workers, context in ((0, None), (8, "fork"), (2, "spawn" if path == sys.argv[1] else "fork")):
             same(DataLoader(dataset, 5, num_workers=workers, multiprocessing_context=context), alone)
-        for workers, processes in ((8, True), (2, False)):
+        for workers, processes in ((8 if path == sys.argv[1] else 2, True), (2, False)):
             with PrefetchLoader(tensors, 5, workers=workers, processes=processes) as loader:
                 same(loader, alone)
         with PrefetchLoader(tensors, 5, sampler=SequentialSampler(dataset), processes=False) as loader:

@@ -277,6 +277,43 @@ def test_a_copy_from_a_keyframe_on_is_clean(target: str, wholes: Path, tmp_path:
     assert damage(needed(copy(path, tmp_path / target, start=0.7))) == []
 
 
+RED = ("-f", "lavfi", "-i", "color=red:s=64x64:d=0.04")
+ODD_WHOLES: dict[str, tuple[object, ...]] = {
+    "the 33 bits of its clock wrap.ts": (*X264.split(), "-output_ts_offset", 95441.5),
+    "its tag has the length of what it was cut from.ogv": ("-c:v", "libtheora", "-t", 1, "-metadata:s:v", "DURATION=00:00:02.000000000"),
+    "and so has that of a.nut": ("-c:v", "mpeg4", "-t", 1, "-metadata:s:v", "DURATION=00:00:02.000000000"),
+    "its rate of sound is 0.amv": (
+        "-f", "lavfi", "-i", "sine=r=22050:d=2", "-map", "0", "-map", "1", "-c:v", "amv", "-s", "160x112", "-ac", 1, "-ar", 22050,
+        "-block_size", 882,
+    ),
+    "it has a cover.mp4": (
+        *RED, "-map", 0, "-map", 1, "-c:v:0", "mpeg4", "-c:v:1", "mjpeg", "-disposition:v:1", "attached_pic",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_WHOLES)
+def test_a_whole_file_with_an_odd_clock_or_header_is_clean(name: str, tmp_path: Path) -> None:
+    words = ODD_WHOLES[name]
+    inputs = words.index("-map") if "-map" in words else 0
+    assert ffmpeg("-f", "lavfi", "-i", PICTURE, *words[:inputs], *words[inputs:], tmp_path / name)
+    assert damage(tmp_path / name) == []
+    with Source(tmp_path / name, max_pixels=1 << 24) as source:
+        assert source.info.num_video_streams == 1
+
+
+def test_a_hole_in_a_constant_rate_is_said_and_is_no_damage(tmp_path: Path) -> None:
+    """Whoever dropped the frames left nothing else that shows it."""
+    hole = "select=not(between(n\\,20\\,39))"
+    assert ffmpeg(
+        "-f", "lavfi", "-i", PICTURE, "-c:v", "mjpeg", "-vf", hole, "-fps_mode", "passthrough", tmp_path / "hole.mov"
+    )
+    assert ffmpeg("-f", "lavfi", "-i", PICTURE, "-c:v", "mjpeg", "-vf", VFR, "-fps_mode", "vfr", tmp_path / "vfr.mov")
+    ran = transcode(tmp_path, tmp_path / "dst", "--json", "--preset", "ultrafast", "--on-damage", "fail")
+    said = {id_: [text for text in row["warnings"] if "no frame for" in text] for id_, row in ran.rows.items()}
+    assert said == {"hole": ["no frame for up to 0.84 s where one comes every 0.040 s"], "vfr": []}
+
+
 # ------------------------------------------------------------------------------------------------ all of it
 
 
