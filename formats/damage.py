@@ -116,6 +116,9 @@ class Witnesses:
         self._corrupt_packets += packet.is_corrupt
         if codec in WITHOUT_ZEROS:
             self._zeroed_packets += _has_zeros(bytes(packet), codec)
+
+    def see_fed(self, packet: Packet) -> None:  # type: ignore[type-arg]
+        """Of every packet that the decoder is given; those on the way to a cut are not."""
         if packet.pts is None or packet.is_discard:
             return
         if self._opening is None:

@@ -266,6 +266,8 @@ class Source:
         yield from self._decoded(None)
 
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
+        if packet is not None:
+            self._witnesses.see_fed(packet)
         try:
             frames = self._decoder.decode(packet)
         except (InvalidDataError, ExternalError):

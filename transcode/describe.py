@@ -16,7 +16,7 @@ from vidprep.transcode.quality import Measured
 if TYPE_CHECKING:
     from vidprep.transcode.burst import StoredFrames
 
-GAP_STEPS, GAP_SECONDS = 5, 0.2
+GAP_STEPS = Fraction(5, 2)
 
 
 def describe_header(row: ManifestRow, info: VideoInfo) -> None:
@@ -68,11 +68,11 @@ def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
 
 
 def _gap(steps: set[int], time_base: Fraction) -> str | None:
-    """Where frames that come at a constant rate stop for longer than a dropped frame or two takes."""
+    """Where frames that come at a constant rate stop for longer than one dropped frame takes."""
     usual = min(steps, default=0)
     short = {step for step in steps if step <= GAP_STEPS * usual}
     gap = max(steps, default=0) * time_base
-    if gap < GAP_SECONDS or not steps - short or is_vfr(short, time_base):
+    if not steps - short or is_vfr(short, time_base):
         return None
     return f"no frame for up to {float(gap):.2f} s where one comes every {float(usual * time_base):.3f} s"
 

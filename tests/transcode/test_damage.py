@@ -314,6 +314,16 @@ def test_a_hole_in_a_constant_rate_is_said_and_is_no_damage(tmp_path: Path) -> N
     assert said == {"hole": ["no frame for up to 0.84 s where one comes every 0.040 s"], "vfr": []}
 
 
+def test_a_cut_that_reaches_the_end_of_a_whole_file_is_clean(wholes: Path, tmp_path: Path) -> None:
+    """Packets on the way to it are thrown away undecoded."""
+    names = ("h264.mp4", "h264.mkv", "hevc.mp4", "vp9.webm", "av1.mp4", "mpeg2.mpg")
+    paths = [needed(synthesise(wholes, name)) for name in names]
+    lines = [f"{path},{path.name}-{start},{start}" for path in paths for start in (1.1, 1.9)]
+    (tmp_path / "cuts.csv").write_text("\n".join(["path,id,start", *lines]))
+    ran = transcode(tmp_path / "cuts.csv", tmp_path / "dst", "--json", "--preset", "ultrafast", "--on-damage", "fail")
+    assert ran.code == 0 and len(ran.rows) == 12, ran.err
+
+
 # ------------------------------------------------------------------------------------------------ all of it
 
 
