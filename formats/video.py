@@ -403,19 +403,23 @@ class Source:
 
     def _short_spans(self) -> Iterator[str]:
         """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
-        counts_from_zero = self.info.format_name == "matroska"
+        counts_from_zero = self.info.format_name in ("matroska", "nut")
         start = 0.0 if counts_from_zero else (self._container.start_time or 0) / av.time_base
         if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
             start = max(0.0, start)
         ends = [(self.info.duration_seconds, max(self._ends.values(), default=0.0) - start)]
-        if counts_from_zero:
+        if self.info.format_name == "matroska":
             tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
             ends.append((tagged, self._ends.get(self._stream.index, 0.0)))
         for claimed, end in ends:
             if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
                 continue
-            if claimed - end > span_tolerance(claimed, self.info.frame_rate):
+            tolerance = span_tolerance(claimed, self.info.frame_rate)
+            if claimed - end > tolerance:
                 yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
+                return
+            if end - claimed > tolerance and self.info.format_name == "matroska":
+                yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
                 return
 
 

@@ -24,6 +24,8 @@ from vidprep.formats.pyav import open_output
 from vidprep.formats.ticks import MAX_OFFSET_TICKS, MAX_SECONDS, MAX_STEP_TICKS, REORDERED_FRAMES, file_time_base
 from vidprep.formats.video import file_url
 
+FINEST_TICKS_PER_SECOND = 10**9  # that libvpx starts with
+
 
 @contextmanager
 def _ordinary_priority() -> Iterator[None]:
@@ -53,7 +55,7 @@ def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
     return (
         output.time_base <= 1
         and output.time_base * output.nominal_rate <= 2
-        and output.time_base.denominator <= 10**9
+        and output.time_base.denominator <= FINEST_TICKS_PER_SECOND
         and (own.denominator == 1 or (own >= 2 and own.denominator <= 10**5))
     )
 
@@ -91,7 +93,8 @@ class VideoWriter:
         is_exact = (output.time_base / file_base).denominator == 1
         self._rounded_to = None if is_exact or box.name != "mp4" else file_base
         self._in_order: deque[int] = deque()
-        self._encoder_base = 1 / output.nominal_rate if counts else output.time_base
+        by_number = (1 / output.nominal_rate).limit_denominator(FINEST_TICKS_PER_SECOND)
+        self._encoder_base = by_number if counts else output.time_base
         self._by_number: dict[int, int] | None = {} if counts else None
         self._num_encoded = 0
         self._ahead = self._lead or None  # of DTS; None leaves what the encoder gave

@@ -181,6 +181,18 @@ CLOSE[10] = CLOSE[9] + 27
 CLOSE[20], CLOSE[21] = CLOSE[19] + 1, CLOSE[19] + 2
 
 
+def test_a_clock_finer_than_libvpx_starts_with_is_made_all_the_same(tmp_path):
+    scale = INT32
+    numbered_clip(
+        tmp_path / "fine.mp4", [number * (scale // 30) for number in range(12)], Fraction(1, scale),
+        muxing={"video_track_timescale": str(scale)},
+    )  # fmt: skip
+    ran = transcode(tmp_path / "fine.mp4", tmp_path / "dst", "--codec", "vp9")
+    assert ran.code == 0, ran.err
+    got = luma_by_number(tmp_path / "dst", "fine", range(12))
+    assert [which(luma, pictures(12)) for luma in got] == list(range(12))
+
+
 @pytest.mark.parametrize(("codec", "box"), [("h264", "mkv"), ("hevc", "mkv"), ("vp9", "webm"), ("av1", "webm")])
 def test_frames_closer_than_a_tick_of_the_container_stay_apart_and_are_reached_by_number(codec, box, tmp_path):
     (tmp_path / "src").mkdir()

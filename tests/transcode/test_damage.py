@@ -221,8 +221,20 @@ def hole(data: bytes, part: float, length: int) -> bytes:
     return data[:at] + bytes(length) + data[at + length :]
 
 
+def one_block_later(data: bytes, ticks: int) -> bytes:
+    """The time of a SimpleBlock of the first track in the middle of the file, relative to its cluster (RFC 9559, 10.2)."""
+    at = next(
+        match.start()
+        for match in re.finditer(rb"\xa3[\x40-\x7f][\0-\xff]\x81(?=[\0-\x1f])", data)
+        if match.start() > len(data) // 2
+    )
+    time = int.from_bytes(data[at + 4 : at + 6], "big") + ticks
+    return data[: at + 4] + time.to_bytes(2, "big") + data[at + 6 :]
+
+
 REPRODUCTIONS = {
     "a cut Matroska file": ("h264.mkv", lambda data: data[: len(data) * 9 // 10]),
+    "a Matroska file with one timestamp far ahead": ("vp9.mkv", lambda data: one_block_later(data, 8192)),
     "a Windows Media file cut to half": ("wmv2.wmv", lambda data: data[: len(data) // 2]),
     "a Windows Media file with a hole": ("wmv2.wmv", lambda data: hole(data, 0.5, 8192)),
     "a RealMedia file with a hole": ("rv20.rm", lambda data: hole(data, 0.4, 65536)),
@@ -286,6 +298,9 @@ ODD_WHOLES: dict[str, tuple[object, ...]] = {
         "-f", "lavfi", "-i", "sine=r=22050:d=2", "-map", "0", "-map", "1", "-c:v", "amv", "-s", "160x112", "-ac", 1, "-ar", 22050,
         "-block_size", 882,
     ),
+    "it starts late.nut": ("-c:v", "mpeg4", "-output_ts_offset", 30),
+    "it starts late.mkv": ("-c:v", "mpeg4", "-output_ts_offset", 30),
+    "its tag is that of QuickTime.avi": ("-c:v", "prores_ks", "-tag:v", "apcn"),
     "it has a cover.mp4": (
         *RED, "-map", 0, "-map", 1, "-c:v:0", "mpeg4", "-c:v:1", "mjpeg", "-disposition:v:1", "attached_pic",
     ),
