@@ -151,20 +151,27 @@ def monitor(paths: tuple[Path, ...], once: bool) -> None:
 def merge(destination: Path | str) -> None:
     """Join the parts of a run by --shard into one destination, when its tasks have ended.
 
-    One manifest, the index of shards, nothing left of killed tasks. The same again is harmless.
+    One manifest, the index of shards, nothing left of killed tasks. A line on stdout for each video of the run that is missing,
+    with the reason; run the tasks that did not end again, then merge again. Videos that came after the run had begun are made by
+    the next run: an array again, or the command without --shard.
 
     \b
-    Exit codes: 0 all good, 1 some video failed or a part is missing, 2 wrong usage or a task is still at work.
+    Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage or a task is still at work.
     """
     from vidprep.transcode.merge import merge as join
     from vidprep.transcode.remote_destination import merge_remote
 
     merged = join(destination) if isinstance(destination, Path) else merge_remote(destination)
-    click.echo(f"vidprep: {merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed", err=True)
-    if merged.missing:
-        missing = ", ".join(map(str, merged.missing[:10])) + " …" * (len(merged.missing) > 10)
-        click.echo(f"vidprep: nothing is there of the parts {missing}; run those tasks", err=True)
-    sys.exit(1 if merged.failed or merged.missing else 0)
+    for id_, why in merged.missing.items():
+        click.echo(printable(f"{id_}: {why}"))
+    said = f"{merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed"
+    said += f", {len(merged.missing)} missing" if merged.missing else ""
+    click.echo(f"vidprep: {said}", err=True)
+    if merged.unended:
+        parts = ", ".join(map(str, merged.unended[:10])) + " …" * (len(merged.unended) > 10)
+        said = f"{len(merged.unended)} of {merged.count} parts did not end ({parts}); run them again, then merge"
+        click.echo(f"vidprep: {said}", err=True)
+    sys.exit(0 if merged.is_whole else 1)
 
 
 @click.command(cls=Command)
