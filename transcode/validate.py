@@ -25,6 +25,7 @@ from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.no_links import open_unlinked, refuse_links
 from vidprep.formats.store_kind import ENCODED
 from vidprep.formats.untrusted import parse_json, read_regular
+from vidprep.transcode.account import account
 from vidprep.transcode.check_reading import opened_ids
 from vidprep.transcode.check_store import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
@@ -108,7 +109,7 @@ def validate(
     on_start: Callable[[int], None] = lambda _count: None,
     on_unit: Callable[[], object] = lambda: None,
 ) -> Report:
-    """Check the structure, then units. sources: units by id, to make the frames anew.
+    """Check the structure, then units. sources: units by id, to make the frames anew; each must have a row.
 
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
@@ -136,8 +137,13 @@ def validate(
     found, unopened = opened_ids(destination, layout.name if layout else None, good)
     tell(unopened)
     checks = _checks(destination, good, settings, sources, wanted, found)
+    missing = account(destination).missing
     if sources is not None:
         tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
+        missing |= {
+            id_: f"no row: {unit.path} was not made" for id_, unit in sources.items() if id_ not in rows | missing
+        }
+    tell(f"{id_}: {why}" for id_, why in sorted(missing.items()))
     journal = _Journal(destination, json.dumps([asdict(wanted), settings.digest, sources is not None]))
     results = [done for check in checks if (done := journal.passed(check)) is not None]
     for done in results:
