@@ -121,7 +121,14 @@ def validate(
     if parts_in(destination, destination / HOUSE):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
     rows = {row.id: row for row in read_rows(destination)}
-    if not rows:
+    missing = account(destination).missing
+    if sources is not None:
+        missing |= {
+            id_: f"no row: {unit.path} was not made"
+            for id_, unit in sources.items()
+            if not (id_ in rows or id_ in missing)
+        }
+    if not rows and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
     good = [row for row in rows.values() if row.ok]
     report = Report(failed_before=len(rows) - len(good))
@@ -131,19 +138,17 @@ def validate(
             report.faults.append(fault)
             on_fault(fault)
 
+    tell(f"{id_}: {why}" for id_, why in sorted(missing.items()))
+    if not rows:
+        return report
     layout = LAYOUTS[settings.frames.store] if settings.frames else None
     tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
     tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
     found, unopened = opened_ids(destination, layout.name if layout else None, good)
     tell(unopened)
     checks = _checks(destination, good, settings, sources, wanted, found)
-    missing = account(destination).missing
     if sources is not None:
         tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
-        missing |= {
-            id_: f"no row: {unit.path} was not made" for id_, unit in sources.items() if id_ not in rows | missing
-        }
-    tell(f"{id_}: {why}" for id_, why in sorted(missing.items()))
     journal = _Journal(destination, json.dumps([asdict(wanted), settings.digest, sources is not None]))
     results = [done for check in checks if (done := journal.passed(check)) is not None]
     for done in results:
