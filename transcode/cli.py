@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import replace
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +139,7 @@ def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
 def _run(
     source: Path | str, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
 ) -> None:
+    from vidprep.transcode.array_plan import Selection, begin_part, end_part, forget_plan, previewed
     from vidprep.transcode.backends import workers_of
     from vidprep.transcode.events import Events
     from vidprep.transcode.plan import plan
@@ -158,32 +159,43 @@ def _run(
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
         extension=settings.extension, progress=progress.found,
     )  # fmt: skip
-    if place.part:
-        sources = replace(
-            sources, units=place.part.of(sources.units), problems=sources.problems if place.part.index == 0 else (),
-        )  # fmt: skip
-        progress.say(f"part {place.part.index} of {place.part.count}: {len(sources.units)} videos")
+    selection = Selection(str(source), given["include"], given["exclude"], given["limit"])
+    overwrite = given["overwrite"]
     jobs = given["jobs"] or default_jobs()
     has_to_search = settings.target is not None and not settings.target.per_video
-    if has_to_search and not given["overwrite"] and (value := place.value_found_for(settings.target)) is not None:
+    if has_to_search and not overwrite and (value := place.value_found_for(settings.target)) is not None:
         settings, has_to_search = settings.at(value), False
-    place.check_settings(settings, overwrite=given["overwrite"])
+    if not place.part:
+        place.check_settings(settings, overwrite=overwrite)
+    elif given["dry_run"]:
+        sources = previewed(place, sources, settings, overwrite=overwrite)
 
     def planned() -> Plan:
         return plan(
             sources, settings, place, ffmpeg=ffmpeg, encoder_version=encoder_version(settings, ffmpeg),
-            overwrite=given["overwrite"], skip_failed=given["skip_failed"],
+            overwrite=overwrite, skip_failed=given["skip_failed"],
         )  # fmt: skip
 
     if given["dry_run"]:
         print_dry_run(planned(), sources, place.free_bytes())
         return
-    local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
-    with place.hold(), workers_of(given["backend"], _address(given), local, progress.say) as workers:
+    with ExitStack() as held:
+        held.enter_context(place.hold())
+        share = None
+        if place.part:
+            share = begin_part(place, sources, settings, selection, overwrite=overwrite)
+            sources = share.sources
+            progress.share(place.part, share)
+        else:
+            place.check_settings(settings, overwrite=overwrite)  # what another run has written since is seen only now
+        local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
+        workers = held.enter_context(workers_of(given["backend"], _address(given), local, progress.say))
         if settings.split_seconds is not None:
             workers.start_children()  # the pieces come from one of them; before this process needs a decoder itself
-        if given["overwrite"]:
+        if overwrite:
             place.clear_other_stores(settings)
+            if share is None:
+                forget_plan(place, selection)
         recovered = place.recover()
         if has_to_search:
             value = _shared_value(
@@ -214,6 +226,12 @@ def _run(
         summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job, on_made=workers.dismiss)
         if not todo.jobs:
             place.check_opens()
+        if share is not None:
+            summary.absent = len(share.absent)
+        if summary.is_complete and share is not None:
+            end_part(place, share)
+        elif summary.is_complete:
+            forget_plan(place, selection)
     progress.finish(summary)
     sys.exit(summary.exit_code)
 

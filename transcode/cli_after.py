@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from vidprep.formats.errors import MissingError
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
-from vidprep.transcode.options import Command, Viewer, folder_or_url
+from vidprep.transcode.options import SOURCE_OPTIONS, Command, Viewer, folder_or_url
 from vidprep.transcode.text import printable
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
@@ -19,6 +20,7 @@ EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
 @click.command(cls=Command)
 @click.argument("paths", metavar="[SRC] DST", type=click.Path(path_type=Path), nargs=-1, required=True)
+@SOURCE_OPTIONS
 @click.option(
     "--sample", type=click.IntRange(min=1), metavar="N", help="Read only N units again, the same ones each time."
 )
@@ -42,12 +44,13 @@ EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def validate(
     paths: tuple[Path, ...], sample: int | None, cross_check: int, vmaf: bool, seek_check: int | None,
-    ffmpeg: str | None, jobs: int | None, quiet: bool,
+    ffmpeg: str | None, jobs: int | None, quiet: bool, **chosen: Any,
 ) -> None:  # fmt: skip
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
 
-    With SRC (what the run was given), frames are made anew from the sources, compared and scored. A line for each fault on
-    stdout, with file and offset; what was measured goes to DST/validation.parquet. Interrupted, the same command goes on.
+    With SRC (and --include, --limit and the like, as the run was given them), every source must have a row, and frames are made
+    anew from the sources, compared and scored. A line for each fault on stdout, with file and offset; what was measured goes to
+    DST/validation.parquet. Interrupted, the same command goes on.
 
     \b
     Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage, 130 interrupted.
@@ -55,6 +58,7 @@ def validate(
     from tqdm import tqdm
 
     from vidprep.transcode.destination import settings_of
+    from vidprep.transcode.plan import unit_of_problem
     from vidprep.transcode.sources import find_sources
     from vidprep.transcode.validate import Wanted
     from vidprep.transcode.validate import validate as check
@@ -65,8 +69,8 @@ def validate(
     *given, destination = paths
     sources = None
     if given:
-        found = find_sources(given[0], destination, extension=settings_of(destination).extension)
-        sources = {unit.id: unit for unit in found.units}
+        found = find_sources(given[0], destination, extension=settings_of(destination).extension, **chosen)
+        sources = {unit.id: unit for unit in (*found.units, *map(unit_of_problem, found.problems, found.problem_units))}
     wanted = Wanted(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
     with tqdm(unit="video", disable=True if quiet else None, file=sys.stderr, smoothing=0.1) as bar:
         report = check(
@@ -151,20 +155,27 @@ def monitor(paths: tuple[Path, ...], once: bool) -> None:
 def merge(destination: Path | str) -> None:
     """Join the parts of a run by --shard into one destination, when its tasks have ended.
 
-    One manifest, the index of shards, nothing left of killed tasks. The same again is harmless.
+    One manifest, the index of shards, nothing left of killed tasks. A line on stdout for each video of the run that is missing,
+    with the reason; run the tasks that did not end again, then merge again. Videos that came after the run had begun are made by
+    the next run: an array again, or the command without --shard.
 
     \b
-    Exit codes: 0 all good, 1 some video failed or a part is missing, 2 wrong usage or a task is still at work.
+    Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage or a task is still at work.
     """
     from vidprep.transcode.merge import merge as join
     from vidprep.transcode.remote_destination import merge_remote
 
     merged = join(destination) if isinstance(destination, Path) else merge_remote(destination)
-    click.echo(f"vidprep: {merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed", err=True)
-    if merged.missing:
-        missing = ", ".join(map(str, merged.missing[:10])) + " …" * (len(merged.missing) > 10)
-        click.echo(f"vidprep: nothing is there of the parts {missing}; run those tasks", err=True)
-    sys.exit(1 if merged.failed or merged.missing else 0)
+    for id_, why in merged.missing.items():
+        click.echo(printable(f"{id_}: {why}"))
+    said = f"{merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed"
+    said += f", {len(merged.missing)} missing" if merged.missing else ""
+    click.echo(f"vidprep: {said}", err=True)
+    if merged.unended:
+        parts = ", ".join(map(str, merged.unended[:10])) + " …" * (len(merged.unended) > 10)
+        said = f"{len(merged.unended)} of {merged.count} parts did not end ({parts}); run them again, then merge"
+        click.echo(f"vidprep: {said}", err=True)
+    sys.exit(0 if merged.is_whole else 1)
 
 
 @click.command(cls=Command)

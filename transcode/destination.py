@@ -4,7 +4,7 @@ DST/.vidprep/lock           held by a running process; the kernel frees it when 
 DST/.vidprep/run.json       the settings that its outputs were made with
 DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
 DST/.vidprep/partial/       outputs on their way; empty between runs
-DST/.vidprep/merged.json    parts that `vidprep merge` has joined so far
+DST/.vidprep/merged.json    what `vidprep merge` has joined so far, and what was missing (account.py)
 
 A part of an array run has a lock, a journal and partial files of its own (parts.py) and shares the rest.
 """
@@ -132,8 +132,6 @@ class Destination:
                     f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
                     path=self.shown,
                 )
-            if not self.part and not merging:  # it does what any part has left
-                (self.shared / MERGED_NAME).unlink(missing_ok=True)
             yield
 
     def _open_lock(self, house: Path, locks: ExitStack) -> int:
@@ -193,7 +191,7 @@ class Destination:
             if overwrite:
                 return
             raise DestinationError(f"cannot be read ({error}); --overwrite makes all anew", path=path) from error
-        difference = list(_difference(before, json.loads(json.dumps(settings.as_dict()))))
+        difference = list(differences(before, settings))
         if difference and not overwrite:
             raise DestinationError(
                 "was made with other settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
@@ -216,6 +214,48 @@ class Destination:
             (self.house / "run.json").replace(self.shared / "run.json")  # tasks that start at once do not meet half way
         except OSError as error:
             raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
+
+    def shared_file(self, name: str) -> Path | None:
+        """A file of the whole destination in DST/.vidprep, as it is now; None where it is not there."""
+        path = self.shared / name
+        return path if os.path.lexists(path) else None
+
+    def create_shared(self, name: str, data: bytes) -> None:
+        """Write one of those, all at once, where it is not there: of several tasks one does. Raises DestinationError."""
+        path, own = self.shared / name, self.shared / f".{name}.{self.house.name}.partial"
+        try:
+            remove_file(own)
+            with os.fdopen(open_unlinked(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(own, path)
+            except FileExistsError:
+                pass
+            except (
+                OSError
+            ):  # no links here: two tasks may each write one, and `vidprep merge` then sees that they differ
+                if not path.exists():
+                    own.replace(path)
+            own.unlink(missing_ok=True)
+        except OSError as error:
+            raise DestinationError(f"cannot be written: {error.strerror}", path=path) from error
+
+    def remove_shared(self, *names: str) -> None:
+        for name in names:
+            remove_file(self.shared / name)
+
+    def write_own(self, name: str, data: bytes) -> None:
+        """A file beside the journal. Raises DestinationError."""
+        try:
+            with replacing(self.house / name) as file:
+                file.write(data)
+        except OSError as error:
+            raise DestinationError(f"cannot be written: {error.strerror}", path=self.house / name) from error
+
+    def remove_own(self, name: str) -> None:
+        remove_file(self.house / name)
 
     def recover(self) -> int:
         """After a kill: outputs that were proven and journalled get their names; other partial files go.
@@ -334,6 +374,11 @@ def read_run(house: Path) -> dict[str, Any]:
     if not isinstance(versions, dict) or not all(map(is_text, versions.values())):
         raise ValueError("its versions are no texts")
     return found
+
+
+def differences(before: dict[str, Any], settings: RunSettings) -> Iterator[str]:
+    """In words, what differs between settings that were written down and these."""
+    return _difference(before, json.loads(json.dumps(settings.as_dict())))
 
 
 def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:

@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from vidprep.formats.errors import DestinationError
-from vidprep.formats.files import replacing
+from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import read_rows, write_rows
 from vidprep.formats.no_links import refuse_links
-from vidprep.formats.untrusted import parse_json, read_regular, whole_between
-from vidprep.transcode.destination import MERGED_NAME, Destination, settings_of
+from vidprep.transcode.account import account, put_plan_away, record
+from vidprep.transcode.array_plan import PART_PLAN_NAME, PLAN_NAME
+from vidprep.transcode.destination import HOUSE, Destination, settings_of
 from vidprep.transcode.packed import PackedDestination
-from vidprep.transcode.parts import MOST_PARTS, Part, parts_in
+from vidprep.transcode.parts import Part, parts_in
+from vidprep.transcode.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """parts: joined now. missing: numbers of parts of which nothing is there, now or before."""
+    """parts: joined now. count: of the parts of the array run, unended: those that did not do all of theirs, now or before.
+
+    missing: videos that have no row, or not the one that they should have, and why; by id.
+    """
 
     parts: int
     ok: int
     failed: int
-    missing: tuple[int, ...]
+    count: int
+    unended: tuple[int, ...]
+    missing: Mapping[str, str]
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.failed or self.unended or self.missing)
 
 
 def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
-    """Join the manifests of all parts, mend what killed tasks left, and write the index of shards. The same again is harmless:
-    what a stopped merge leaves, the next one does. far_shards: bytes of shards that are elsewhere, by name.
+    """Join the manifests of all parts, mend what killed tasks left, write the index of shards, and account for every video of
+    the plan. The same again is harmless: what a stopped merge leaves, the next one does. far_shards: bytes of shards that are
+    elsewhere, by name.
 
     Raises DestinationError while a task still works in there, StoreError for what is no destination of a run.
     """
-    settings = settings_of(root)
+    try:
+        settings: RunSettings | None = settings_of(root)
+    except StoreError:
+        if not (root / HOUSE / PLAN_NAME).exists():
+            raise
+        settings = None  # its tasks were stopped before any of them began to work
 
     def place(part: Part | None) -> Destination:
-        return (
-            PackedDestination(root, settings.frames, part, far_shards) if settings.frames else Destination(root, part)
-        )
+        if settings is not None and settings.frames:
+            return PackedDestination(root, settings.frames, part, far_shards)
+        return Destination(root, part)
 
     whole = place(None)
     with whole.hold(merging=True):
@@ -51,39 +65,21 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
             if one.partials.is_dir():
                 one.recover()
                 one.finish()
-        write_rows(whole.manifest, None, read_rows(root))
-        known = _and_merged_before(whole.shared / MERGED_NAME, parts)
+        if settings is not None:
+            write_rows(whole.manifest, None, read_rows(root))
+        found = account(root, parts)
+        record(root, found)
         for part in parts:
+            house = whole.shared / part.house_name
+            (house / PART_PLAN_NAME).unlink(missing_ok=True)  # first: without it nobody asks for its end
             place(part).manifest.unlink(missing_ok=True)
-            shutil.rmtree(whole.shared / part.house_name, ignore_errors=True)
+            shutil.rmtree(house, ignore_errors=True)
+        for refused in whole.shared.glob("part-*"):
+            shutil.rmtree(refused, ignore_errors=True)
+        put_plan_away(root, found)
         whole.recover()
         whole.finish()
     ok = failed = 0
     for row in read_rows(root):
         ok, failed = ok + row.ok, failed + (not row.ok)
-    count = max((part.count for part in parts or known), default=0)
-    return Merged(
-        len(parts), ok, failed, tuple(sorted(set(range(count)) - {part.index for part in known if part.count == count}))
-    )
-
-
-def _and_merged_before(path: Path, parts: Sequence[Part]) -> set[Part]:
-    """These parts, and those of earlier merges, which leave nothing else of them; kept for the next."""
-    try:
-        known = set(map(_part_of, parse_json(read_regular(path)))) if path.exists() else set()
-    except (OSError, ValueError, TypeError) as error:
-        raise DestinationError(
-            f"cannot be read ({error}); remove it: what was joined before is then not known", path=path
-        ) from error
-    known |= set(parts)
-    if known:
-        with replacing(path) as file:
-            file.write(json.dumps(sorted((part.index, part.count) for part in known)).encode())
-    return known
-
-
-def _part_of(value: Any) -> Part:
-    """Raises ValueError, TypeError."""
-    index, count = value
-    count = whole_between("number of parts", count, 1, MOST_PARTS)
-    return Part(whole_between("part", index, 0, count - 1), count)
+    return Merged(len(parts), ok, failed, found.count, found.unended, dict(sorted(found.missing.items())))

@@ -2,13 +2,15 @@
 
 DST/manifest-00003-of-00064.parquet   the rows of part 3, counted from 0; all parts are read as one
 DST/.vidprep/part-00003-of-00064/     its lock, journal and partial files
+    plan.json                         written before its work (array_plan.py)
+    end.json                          written after it
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +39,14 @@ class Part:
     def house_name(self) -> str:
         return f"part-{self}"
 
-    def of(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Its share: the costliest unit first, each goes to the part that has least; the same in every task."""
-        loads = [(0, index) for index in range(self.count)]
-        mine = []
-        for unit in sorted(units, key=_cost, reverse=True):
-            load, index = loads[0]
-            heapq.heapreplace(loads, (load + _cost(unit), index))
-            if index == self.index:
-                mine.append(unit)
-        return tuple(mine)
+
+def dealt(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit, int]]:
+    """Each unit with the part that does it: the costliest first, each goes to the part that has least."""
+    loads = [(0, index) for index in range(count)]
+    for unit in sorted(units, key=_cost, reverse=True):
+        load, index = loads[0]
+        heapq.heapreplace(loads, (load + _cost(unit), index))
+        yield unit, index
 
 
 def _cost(unit: Unit) -> int:
@@ -85,8 +85,9 @@ _SLURM = (("MIN", "0"), ("STEP", "1"))
 
 
 def parts_in(root: Path, house: Path) -> list[Part]:
-    """Parts that a destination holds, by their manifests and houses."""
-    names = [path.name for path in (*root.glob("manifest-*.parquet"), *house.glob("part-*"))]
+    """Parts that have begun, by their manifests, plans and journals: the folder of one that was refused says nothing."""
+    files = (*root.glob("manifest-*.parquet"), *house.glob("part-*/plan.json"), *house.glob("part-*/journal.jsonl"))
+    names = {path.name if path.parent == root else path.parent.name for path in files}
     found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)
     parts = {Part(int(each[1]), int(each[2])) for each in found if each and each[1] < each[2]}
     return sorted(parts, key=lambda part: (part.count, part.index))

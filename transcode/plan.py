@@ -73,8 +73,8 @@ def plan(
         jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
     asked = sources.problem_units or (None,) * len(sources.problems)
     rejected = tuple(
-        _rejected(path, reason, unit, settings)
-        for (path, reason), unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
+        _rejected(problem, unit, settings)
+        for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
     )
     ignored = counted(sources.ignored)
     return Plan(tuple(jobs), done, skipped, rejected, replaced, other_versions, before, after, ignored)
@@ -94,10 +94,15 @@ def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destinatio
     return row.ok and _same_source(row, unit, digest) and destination.holds(row, file_name)
 
 
-def _rejected(path: str, reason: str, asked: Unit | None, settings: RunSettings) -> ManifestRow:
-    """The row of something that should have been a source and cannot be opened at all. asked: by the row of a table."""
-    unit = replace(asked, path=path) if asked else Unit(id=path.lstrip("/"), path=path, size_bytes=0, mtime_ns=0)
-    row = new_row(Job(unit, settings, "", ""))
+def unit_of_problem(problem: tuple[str, str], asked: Unit | None) -> Unit:
+    """What should have been a source and cannot be opened at all. asked: by the row of a table."""
+    path, _ = problem
+    return replace(asked, path=path) if asked else Unit(id=path.lstrip("/"), path=path, size_bytes=0, mtime_ns=0)
+
+
+def _rejected(problem: tuple[str, str], asked: Unit | None, settings: RunSettings) -> ManifestRow:
+    _, reason = problem
+    row = new_row(Job(unit_of_problem(problem, asked), settings, "", ""))
     row.source_size_bytes = row.source_mtime_ns = None
     fail(row, SourceError(reason))
     return row

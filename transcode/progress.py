@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.array_plan import Share
 from vidprep.transcode.events import Events
 from vidprep.transcode.ignored import in_words
+from vidprep.transcode.parts import Part
 from vidprep.transcode.plan import Plan
 from vidprep.transcode.run import Summary
 from vidprep.transcode.sources import SourceList
 from vidprep.transcode.task import Job
 from vidprep.transcode.text import megabytes, printable
+
+SHOWN = 5
 
 
 def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
@@ -56,6 +61,17 @@ class Progress:
     def found(self, count: int) -> None:
         if not self._quiet:
             click.echo(f"vidprep: {count} files found so far", err=True)
+
+    def share(self, part: Part, share: Share) -> None:
+        """What this task of an array run takes, and in what its sources differ from the plan."""
+        self.say(f"part {part.index} of {part.count}: {len(share.sources.units)} videos")
+        if share.absent:
+            self.say(f"{len(share.absent)} videos planned for it are not among the sources: {_few(share.absent)}")
+        if share.unplanned:
+            self.say(
+                f"{len(share.unplanned)} videos came after this array run was planned and are left out: "
+                f"{_few(share.unplanned)}; run again after `vidprep merge` to make them"
+            )
 
     def start(self, plan: Plan, destination: str, backend: str) -> None:
         from tqdm import tqdm
@@ -110,3 +126,7 @@ class Progress:
             self.say(summary.disk_full)
         if summary.interrupted_by is not None:
             self.say("interrupted; run the same command again to go on")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(printable, names[:SHOWN])) + " …" * (len(names) > SHOWN)

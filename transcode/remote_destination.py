@@ -26,7 +26,8 @@ from pathlib import Path
 from vidprep.formats.errors import DestinationError, StorageError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder
-from vidprep.transcode.destination import HOUSE, Destination, KnownUnit
+from vidprep.transcode.array_plan import MERGED_PLAN_NAME, PART_END_NAME, PART_PLAN_NAME, PLAN_NAME
+from vidprep.transcode.destination import HOUSE, MERGED_NAME, Destination, KnownUnit
 from vidprep.transcode.merge import Merged, merge
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.parts import Part
@@ -36,6 +37,8 @@ SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 LEASE_SECONDS = 60.0
 JOURNAL = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
 PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
+PART_FILE = re.compile(rf"{re.escape(HOUSE)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
+SHARED_NAMES = (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME)
 LOCK = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?lock")
 
 
@@ -70,6 +73,12 @@ class _Remote(Destination):
         for name in sorted(self._files):
             if name == f"{HOUSE}/run.json" or re.fullmatch(r"manifest[^/]*\.parquet", name):
                 self._fetch(name, self.root / name)
+            elif PART_FILE.fullmatch(name):
+                if self.part is None:
+                    self._fetch(name, self.root / name)
+                else:  # that it is there is all that a task must know
+                    (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                    (self.root / name).touch()
             elif JOURNAL.fullmatch(name):
                 journal = (self.root / name).with_name("journal.jsonl")
                 piece = journal.with_suffix(".piece")
@@ -155,6 +164,33 @@ class _Remote(Destination):
     def upload_url(self, file_name: str) -> str | None:
         return f"{self.shown}/{file_name}"
 
+    def shared_file(self, name: str) -> Path | None:
+        try:
+            self._fetch(f"{HOUSE}/{name}", self.shared / name)
+        except FileNotFoundError:
+            (self.shared / name).unlink(missing_ok=True)
+        return super().shared_file(name)
+
+    def create_shared(self, name: str, data: bytes) -> None:
+        self._folder.create(f"{HOUSE}/{name}", data)
+
+    def remove_shared(self, *names: str) -> None:
+        super().remove_shared(*names)
+        self._folder.remove(f"{HOUSE}/{name}" for name in names)
+
+    def write_own(self, name: str, data: bytes) -> None:
+        super().write_own(name, data)
+        self._folder.write(f"{self.house.relative_to(self.root)}/{name}", data)
+
+    def remove_own(self, name: str) -> None:
+        super().remove_own(name)
+        self._folder.remove([f"{self.house.relative_to(self.root)}/{name}"])
+
+    def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
+        """Against what they are now: another run may have been here since the state was fetched."""
+        self.shared_file("run.json")
+        super().check_settings(settings, overwrite=overwrite)
+
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         super().write_settings(settings, versions)
         self._folder.put(self.shared / "run.json", f"{HOUSE}/run.json")
@@ -212,13 +248,19 @@ class _Remote(Destination):
         return {name: file.size_bytes for name, file in self._files.items()}
 
     def put_merged(self) -> None:
-        """The scratch folder was merged: so is what lies behind the URL, the parts last."""
+        """The scratch folder was merged: so is what lies behind the URL, the parts last, of them first what asks for their ends."""
         for path in sorted(self.root.iterdir()):
             if path.is_file():
                 self._folder.put(path, path.name)
-        for name in self._folder.files():
+        for path in map(self.shared.joinpath, reversed(SHARED_NAMES)):
+            if path.exists():
+                self._folder.put(path, f"{HOUSE}/{path.name}")
+        names = self._folder.files()
+        self._folder.remove(filter(PART_FILE.fullmatch, sorted(names, reverse=True)))
+        for name in names:
             if name.startswith(f"{HOUSE}/part-") or JOURNAL.fullmatch(name) or PART_MANIFEST.fullmatch(name):
                 self._folder.remove([name])
+        self._folder.remove(f"{HOUSE}/{name}" for name in SHARED_NAMES if not (self.shared / name).exists())
 
 
 class RemoteDestination(_Remote):
@@ -264,6 +306,8 @@ def merge_remote(url: str) -> Merged:
     """`merge` of parts behind a URL."""
     place = RemoteDestination(url)
     place.check_leases()
+    for name in SHARED_NAMES:
+        place.shared_file(name)
     (place.shared / "index-stale").touch()
     merged = merge(place.root, place.sizes())
     place.put_merged()

@@ -28,7 +28,8 @@ KEPT_FAILURES = 20
 class Summary:
     """What a run did. bytes_before and bytes_after: of all outputs that are there now, whole sources and cuts alike.
 
-    ignored: files that are no sources; ignored_reasons: how many for which reason.
+    ignored: files that are no sources; ignored_reasons: how many for which reason. absent: videos that an array run planned for
+    this part, and that are no longer among the sources.
     """
 
     ok: int = 0
@@ -46,12 +47,18 @@ class Summary:
     failures: list[tuple[str, str]] = field(default_factory=list)
     ignored: int = 0
     ignored_reasons: dict[str, int] = field(default_factory=dict)
+    absent: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each job was done, well or not."""
+        return self.interrupted_by is None and not self.disk_full and not self.not_started
 
     @property
     def exit_code(self) -> int:
         if self.interrupted_by is not None:
             return 128 + self.interrupted_by
-        return 1 if self.failed or self.disk_full else 0
+        return 1 if self.failed or self.disk_full or self.absent else 0
 
     def as_json(self) -> str:
         return json.dumps({"summary": asdict(self) | {"exit_code": self.exit_code}})

@@ -25,6 +25,7 @@ from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.no_links import open_unlinked, refuse_links
 from vidprep.formats.store_kind import ENCODED
 from vidprep.formats.untrusted import parse_json, read_regular
+from vidprep.transcode.account import account
 from vidprep.transcode.check_reading import opened_ids
 from vidprep.transcode.check_store import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check_unit import Check, Checked, Seeks, check_unit
@@ -108,7 +109,7 @@ def validate(
     on_start: Callable[[int], None] = lambda _count: None,
     on_unit: Callable[[], object] = lambda: None,
 ) -> Report:
-    """Check the structure, then units. sources: units by id, to make the frames anew.
+    """Check the structure, then units. sources: units by id, to make the frames anew; each must have a row.
 
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
@@ -120,7 +121,14 @@ def validate(
     if parts_in(destination, destination / HOUSE):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
     rows = {row.id: row for row in read_rows(destination)}
-    if not rows:
+    missing = account(destination).missing
+    if sources is not None:
+        missing |= {
+            id_: f"no row: {unit.path} was not made"
+            for id_, unit in sources.items()
+            if not (id_ in rows or id_ in missing)
+        }
+    if not rows and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
     good = [row for row in rows.values() if row.ok]
     report = Report(failed_before=len(rows) - len(good))
@@ -130,6 +138,9 @@ def validate(
             report.faults.append(fault)
             on_fault(fault)
 
+    tell(f"{id_}: {why}" for id_, why in sorted(missing.items()))
+    if not rows:
+        return report
     layout = LAYOUTS[settings.frames.store] if settings.frames else None
     tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
     tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
