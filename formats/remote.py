@@ -27,6 +27,11 @@ PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirector
 PERMANENT_NAMES = frozenset(
     ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProfileNotFound")
 )
+# What may be written on a condition, and how a driver says that the condition did not hold, or that it knows none.
+CONDITIONAL = frozenset(("s3", "s3a"))
+NONE = "none"
+REFUSED = frozenset(("PreconditionFailed", "412"))
+NOT_KNOWN = frozenset(("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "MethodNotAllowed", "405"))
 TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 
 
@@ -36,10 +41,14 @@ def is_url(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """mtime_ns: when it was written, in whole seconds (of which listings tell parts and others do not); 0 where nothing tells."""
+    """mtime_ns: when it was written, in whole seconds (of which listings tell parts and others do not); 0 where nothing tells.
+
+    tag: another one whenever its content is; "" where nothing tells.
+    """
 
     size_bytes: int
     mtime_ns: int
+    tag: str = ""
 
 
 class RemoteFolder:
@@ -63,6 +72,8 @@ class RemoteFolder:
         except ValueError as error:
             raise SettingsError(f"{url}: {error}") from error
         self._is_atomic = protocol in OBJECT_STORES
+        self.knows_conditions = protocol in CONDITIONAL
+        self.is_own = protocol == "memory"  # nobody else sees it
 
     def files(self, depth: int | None = None) -> dict[str, RemoteFile]:
         """All files below, by their names relative to the folder ("" where it is a file itself); none where nothing is.
@@ -124,6 +135,39 @@ class RemoteFolder:
             except FileNotFoundError:
                 continue
 
+    def read_tagged(self, name: str) -> tuple[bytes, str]:
+        """What stands there, and the tag of just that. Raises FileNotFoundError."""
+        while True:
+            before = self.file(name)
+            data = self.read(name)
+            after = self.file(name)
+            if before is not None and before == after:
+                return data, before.tag
+
+    def swap(self, name: str, data: bytes, tag: str) -> str | None:
+        """Write a file that has this tag, or that is not there (NONE). Returns its new tag; None where that did not hold.
+
+        Raises NotImplementedError where the store knows no conditions.
+        """
+        condition = {"IfNoneMatch": "*"} if tag == NONE else {"IfMatch": tag}
+
+        def swap() -> str | None:
+            try:
+                answer = self._fs.pipe_file(self._at(name), data, **condition)
+            except FileNotFoundError:
+                return None
+            except Exception as error:  # drivers raise classes of their own
+                codes = _codes_of(error)
+                if codes & REFUSED:
+                    return None
+                if codes & NOT_KNOWN:
+                    raise NotImplementedError from error
+                raise
+            told = answer.get("ETag") if isinstance(answer, dict) else None
+            return told or self.read_tagged(name)[1]
+
+        return self._tried("written", name, swap)
+
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path
 
@@ -132,7 +176,7 @@ class RemoteFolder:
         for attempt in range(1, TRIES + 1):
             try:
                 return do()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotImplementedError):
                 raise
             except Exception as error:  # drivers raise classes of their own
                 permanent = isinstance(error, PERMANENT) or type(error).__name__ in PERMANENT_NAMES
@@ -156,4 +200,16 @@ def _described(about: dict[str, Any]) -> RemoteFile:
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     seconds = when.timestamp() if isinstance(when, datetime) else float(when)
-    return RemoteFile(int(about.get("size") or 0), int(seconds) * 1_000_000_000)
+    return RemoteFile(int(about.get("size") or 0), int(seconds) * 1_000_000_000, str(about.get("ETag") or ""))
+
+
+def _codes_of(error: BaseException) -> set[str]:
+    """What the store called it, and what the driver did."""
+    codes, seen = set(), error
+    while seen is not None:
+        response = getattr(seen, "response", None)
+        if isinstance(response, dict):
+            codes.add(str(response.get("Error", {}).get("Code")))
+        codes |= {"NotImplemented"} if type(seen).__name__ == "ParamValidationError" else set()
+        seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]
+    return codes

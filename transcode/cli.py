@@ -153,6 +153,7 @@ def _run(
     events = Events(given["events"]) if given["events"] and not given["dry_run"] else None
     progress = Progress(quiet=given["quiet"], as_json=given["as_json"], events=events)
     where = place.shown if is_url(place.shown) else place.root.absolute()
+    place.say = progress.say
     sources = find_sources(
         source, where, include=given["include"], exclude=given["exclude"], limit=given["limit"],
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
@@ -180,6 +181,7 @@ def _run(
         return
     local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
     with place.hold(), workers_of(given["backend"], _address(given), local, progress.say) as workers:
+        place.check_settings(settings, overwrite=given["overwrite"])  # as they are now that nobody else may change them
         if settings.split_seconds is not None:
             workers.start_children()  # the pieces come from one of them; before this process needs a decoder itself
         if given["overwrite"]:

@@ -51,7 +51,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
             if one.partials.is_dir():
                 one.recover()
                 one.finish()
-        write_rows(whole.manifest, None, read_rows(root))
+        write_rows(whole.manifest, None, read_rows(root), fence=whole.fence)
         known = _and_merged_before(whole.shared / MERGED_NAME, parts)
         for part in parts:
             place(part).manifest.unlink(missing_ok=True)

@@ -140,6 +140,7 @@ def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
 
 
 def _settle(row: ManifestRow, partial: Path | None, destination: Destination, plan: Plan, summary: Summary) -> None:
+    destination.check_held()
     if row.ok and partial is not None:
         destination.place(row, partial)
     destination.journal.append(row)

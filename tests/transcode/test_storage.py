@@ -66,9 +66,10 @@ def rows(objects: dict[str, bytes]) -> dict[str, dict[str, object]]:
 
 
 def check_tidy(objects: dict[str, bytes]) -> None:
-    """Nothing but results, one manifest and the settings."""
+    """Nothing but results, one manifest, the settings, and a lease that nobody holds."""
     house = [name for name in objects if name.startswith((".vidprep", "manifest"))]
-    assert sorted(house) == [".vidprep/run.json", "manifest.parquet"]
+    assert sorted(house) == [".vidprep/lock", ".vidprep/run.json", "manifest.parquet"]
+    assert json.loads(objects[".vidprep/lock"])["released"]
 
 
 @pytest.mark.parametrize("every", [0, 3])
