@@ -41,14 +41,14 @@ STATE = re.compile(rf"{re.escape(HOUSE)}/run\.json|manifest[^/]*\.parquet")
 
 def _scratch() -> Path:
     """A folder that goes with this process; those of processes of this machine that were killed go now."""
-    for other in Path(tempfile.gettempdir()).glob("vidprep-scratch-*/alive"):
+    for other in Path(tempfile.gettempdir()).glob("vidprep-scratch-*/holder"):
         with suppress(OSError):
             holder = Holder.of(other.read_bytes())
             if holder is not None and holder.is_dead:
                 shutil.rmtree(other.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="vidprep-scratch-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "alive").write_bytes(myself(0).as_bytes())
+    (folder / "holder").write_bytes(myself(0).as_bytes())
     root = folder / "destination"
     root.mkdir()
     return root
