@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vidprep.formats.errors import MissingError, SettingsError, StorageError
+from vidprep.formats.errors import DiskFullError, MissingError, SettingsError, StorageError
 from vidprep.formats.files import is_disk_full
 
 T = TypeVar("T")
@@ -39,6 +39,12 @@ def is_url(text: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
 
 
+def names_no_place(url: str) -> bool:
+    """Whether a URL of an object store says no bucket."""
+    protocol, _, rest = url.partition("://")
+    return protocol in OBJECT_STORES and protocol != "memory" and not rest.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """mtime_ns: when it was written, in whole seconds (of which listings tell parts and others do not); 0 where nothing tells.
@@ -59,6 +65,8 @@ class RemoteFolder:
         protocol = url.partition("://")[0]
         if "::" in url:
             raise SettingsError(f"{url}: chained URLs are not taken; give one place")
+        if names_no_place(url):
+            raise SettingsError(f"{url}: names no bucket; give {protocol}://bucket/folder")
         try:
             import fsspec
         except ImportError as error:
@@ -97,8 +105,13 @@ class RemoteFolder:
             return None
 
     def fetch(self, name: str, path: Path) -> None:
-        """Raises FileNotFoundError."""
-        self._tried("fetched", name, lambda: self._fs.get_file(self._at(name), str(path)))
+        """Raises FileNotFoundError, DiskFullError."""
+        try:
+            self._tried("fetched", name, lambda: self._fs.get_file(self._at(name), str(path)))
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(f"has no room left for {self.url}/{name}", path=path.parent) from error
+            raise
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError."""
@@ -154,8 +167,6 @@ class RemoteFolder:
         def swap() -> str | None:
             try:
                 answer = self._fs.pipe_file(self._at(name), data, **condition)
-            except FileNotFoundError:
-                return None
             except Exception as error:  # drivers raise classes of their own
                 codes = _codes_of(error)
                 if codes & REFUSED:
@@ -166,7 +177,12 @@ class RemoteFolder:
             told = answer.get("ETag") if isinstance(answer, dict) else None
             return told or self.read_tagged(name)[1]
 
-        return self._tried("written", name, swap)
+        try:
+            return self._tried("written", name, swap)
+        except FileNotFoundError as error:
+            if tag != NONE:
+                return None
+            raise StorageError(f"could not be written: {error}", path=f"{self.url}/{name}") from error
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path

@@ -342,6 +342,11 @@ class Destination:
         write_rows(self.manifest, kept, self.journal.rows(), fence=self.fence)
         self.journal.clear()
 
+    @property
+    def disk(self) -> str:
+        """The folder whose room is used, in messages."""
+        return self.shown
+
     def free_bytes(self) -> int:
         """Free bytes on the device that the folder is, or will be, on."""
         place = self.root

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.destination import Destination
 from vidprep.transcode.events import Events
 from vidprep.transcode.ignored import in_words
 from vidprep.transcode.plan import Plan
@@ -17,7 +18,7 @@ from vidprep.transcode.task import Job
 from vidprep.transcode.text import megabytes, printable
 
 
-def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
+def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
     for job in todo.jobs:
         click.echo(f"{printable(job.unit.path)} -> {printable(job.file_name)}")
     for row in todo.rejected:
@@ -33,7 +34,8 @@ def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
     )
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
-        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; free: {megabytes(free)}.",
+        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; "
+        f"free in {printable(place.disk)}: {megabytes(place.free_bytes())}.",
         err=True,
     )
 

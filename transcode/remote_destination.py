@@ -132,6 +132,10 @@ class _Remote(Destination):
         names = [f"{HOUSE}/lock"] if self.part else filter(PART_LOCK.fullmatch, self._folder.files())
         return [StoreLedger(self._folder, name) for name in names]
 
+    @property
+    def disk(self) -> str:
+        return f"{tempfile.gettempdir()} (TMPDIR), where outputs wait until they are in {self.shown}"
+
     def is_held(self) -> bool:
         try:
             self.check_held()

@@ -126,7 +126,7 @@ def run(
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
     needed = sum(job.unit.size_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
     return (
-        f"no room left in {destination.shown}: {destination.free_bytes()} bytes are free, the sources still "
+        f"no room left in {destination.disk}: {destination.free_bytes()} bytes are free, the sources still "
         f"to do hold {needed}; make room and run the same command again"
     )
 

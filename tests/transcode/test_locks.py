@@ -57,6 +57,11 @@ needs_namespaces = pytest.mark.skipif(
 )
 
 
+def mounted(mount: str, *args: object, verb: str) -> list[str]:
+    """A command that sees a mount of its own."""
+    return ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *command(*args, verb=verb)]
+
+
 def start(arguments: Sequence[str], env: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         arguments, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -261,3 +266,41 @@ def test_of_many_that_claim_a_lease_at_once_one_gets_it_and_the_number_goes_up(t
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
     assert not ledger.claim(None, myself(3), lambda _text: None)  # it looked before, and comes too late
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
+
+
+@needs_namespaces
+def test_the_folder_that_is_full_is_named_not_the_bucket(s3: Bucket, tmp_path: Path) -> None:
+    """A full TMPDIR was "no room left in s3://…", and the free bytes of TMPDIR were told as the bucket's."""
+    src, temporary = make_clips(tmp_path / "src", 3, 8, size=(512, 512), noise=True), tmp_path / "tmp"
+    temporary.mkdir()
+    env = s3.environment | {"TMPDIR": str(temporary)}
+    small = f"mount -t tmpfs -o size=1m none {temporary}"
+    (code, said), = ended(start(mounted(small, src, "s3://videos/full", verb="burst"), env))  # fmt: skip
+    assert code == 1, said
+    assert f"no room left in {temporary} (TMPDIR), where outputs wait until they are in s3://videos/full" in said
+    dry = transcode(src, "s3://videos/dry", "--dry-run", env=env, verb="burst")
+    assert f"free in {temporary} (TMPDIR), where outputs wait" in dry.err
+    assert s3.objects("dry/") == {}
+
+
+@needs_namespaces
+@pytest.mark.parametrize(("verb", "option"), [("report", "--out"), ("bench", "--out"), ("pack", "another folder")])
+def test_a_folder_that_is_read_only_is_named_with_what_to_give_instead(
+    verb: str, option: str, sources: Path, tmp_path: Path
+) -> None:
+    """`report` decoded everything, and then ended in "[Errno 30] …/.report.html.partial"."""
+    made = tmp_path / "made"
+    made.mkdir()
+    store = tmp_path / "store" if verb == "pack" else made
+    assert transcode(sources, store, "--limit", 1).code == 0
+    given = {"report": [made], "bench": [made, "--out", made], "pack": [store, made, "--to", "burst"]}[verb]
+    read_only = f"mount --bind {made} {made} && mount -o remount,ro,bind {made}"
+    (code, said), = ended(start(mounted(read_only, *given, verb=verb), environment()))  # fmt: skip
+    assert code == 2 and "[Errno" not in said, said
+    assert f"{made}: cannot be written: Read-only file system; give" in said and option in said
+
+
+def test_a_bucket_that_is_not_there_is_named(s3: Bucket, sources: Path) -> None:
+    for url in ("s3://no-such-bucket/made", "s3://videos-too"):
+        ran = transcode(sources, url, env=s3.environment)
+        assert ran.code == 2 and f"{url}/.vidprep/lock: could not be written" in ran.err, ran.err
