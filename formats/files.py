@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from vidprep.formats.errors import DestinationError
 from vidprep.formats.no_links import is_regular, open_unlinked, remove_file
 from vidprep.formats.untrusted import open_regular
 
@@ -52,6 +53,19 @@ def is_disk_full(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+def check_writable(folder: Path, instead: str) -> None:
+    """Before long work whose end is to be written there. instead: what to give. Raises DestinationError."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    why = "" if place.is_dir() else os.strerror(errno.ENOTDIR)
+    if not why and not os.access(place, os.W_OK | os.X_OK):
+        is_read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+        why = os.strerror(errno.EROFS if is_read_only else errno.EACCES)
+    if why:
+        raise DestinationError(f"cannot be written: {why}; {instead}", path=folder)
 
 
 def cpu_seconds() -> float:

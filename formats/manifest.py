@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 MANIFEST_NAME = "manifest.parquet"
 RANK_COLUMNS = ["id", "status", "attempts"]
-COLUMNS_KEY = b"vidprep.columns_crc32"
+COLUMNS_KEY, FENCE_KEY = b"vidprep.columns_crc32", b"vidprep.fence"
 ROWS_AT_A_TIME = 1000
 LINE_BYTES_MAX = 256 << 20
 
@@ -251,10 +252,20 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:
+def fence_of(path: Path) -> int:
+    """The number of the lease under which a manifest was written; 0 where none is there, or it says nothing."""
+    if not path.exists():
+        return 0
+    with _opened(path) as file:
+        told = (file.schema_arrow.metadata or {}).get(FENCE_KEY, b"")
+    return int(told) if re.fullmatch(rb"\d{1,15}", told) else 0
+
+
+def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *, fence: int = 0) -> None:
     """Write a manifest: the rows of `kept` that no new row replaces, then the new ones; sorted by id. The last row of
-    an id wins. A row with a value that its column cannot hold becomes a failed row that says so. Raises ManifestError when
-    the new rows do not fit the old.
+    an id wins. A row with a value that its column cannot hold becomes a failed row that says so. fence: the number of the
+    lease under which it is written, which is kept in it. Raises ManifestError when the new rows do not fit the old, or when a
+    later lease has written a manifest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -268,9 +279,13 @@ def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow]) -
         count += len(batch)
     order = pa.array([place[id_] for id_ in sorted(place)], pa.int64())
     table = _joined(tables, path).take(order)
-    table = table.replace_schema_metadata({COLUMNS_KEY: columns_checksum(table.schema)})
+    table = table.replace_schema_metadata({COLUMNS_KEY: columns_checksum(table.schema), FENCE_KEY: str(fence).encode()})
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        if fence and fence_of(path) > fence:
+            raise ManifestError(
+                "was written by a run that took over from this one; this one writes nothing more", path=path
+            )
 
 
 def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vidprep.formats.errors import MissingError, SettingsError, StorageError
+from vidprep.formats.errors import DiskFullError, MissingError, SettingsError, StorageError
 from vidprep.formats.files import is_disk_full
 
 T = TypeVar("T")
@@ -27,6 +27,11 @@ PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirector
 PERMANENT_NAMES = frozenset(
     ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProfileNotFound")
 )
+# What may be written on a condition, and how a driver says that the condition did not hold, or that it knows none.
+CONDITIONAL = frozenset(("s3", "s3a"))
+NONE = "none"
+REFUSED = frozenset(("PreconditionFailed", "412"))
+NOT_KNOWN = frozenset(("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "MethodNotAllowed", "405"))
 TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 
 
@@ -34,12 +39,22 @@ def is_url(text: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
 
 
+def names_no_place(url: str) -> bool:
+    """Whether a URL of an object store says no bucket."""
+    protocol, _, rest = url.partition("://")
+    return protocol in OBJECT_STORES and protocol != "memory" and not rest.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """mtime_ns: when it was written, in whole seconds (of which listings tell parts and others do not); 0 where nothing tells."""
+    """mtime_ns: when it was written, in whole seconds (of which listings tell parts and others do not); 0 where nothing tells.
+
+    tag: another one whenever its content is; "" where nothing tells.
+    """
 
     size_bytes: int
     mtime_ns: int
+    tag: str = ""
 
 
 class RemoteFolder:
@@ -50,6 +65,8 @@ class RemoteFolder:
         protocol = url.partition("://")[0]
         if "::" in url:
             raise SettingsError(f"{url}: chained URLs are not taken; give one place")
+        if names_no_place(url):
+            raise SettingsError(f"{url}: names no bucket; give {protocol}://bucket/folder")
         try:
             import fsspec
         except ImportError as error:
@@ -63,6 +80,8 @@ class RemoteFolder:
         except ValueError as error:
             raise SettingsError(f"{url}: {error}") from error
         self._is_atomic = protocol in OBJECT_STORES
+        self.knows_conditions = protocol in CONDITIONAL
+        self.is_own = protocol == "memory"  # nobody else sees it
 
     def files(self, depth: int | None = None) -> dict[str, RemoteFile]:
         """All files below, by their names relative to the folder ("" where it is a file itself); none where nothing is.
@@ -86,8 +105,13 @@ class RemoteFolder:
             return None
 
     def fetch(self, name: str, path: Path) -> None:
-        """Raises FileNotFoundError."""
-        self._tried("fetched", name, lambda: self._fs.get_file(self._at(name), str(path)))
+        """Raises FileNotFoundError, DiskFullError."""
+        try:
+            self._tried("fetched", name, lambda: self._fs.get_file(self._at(name), str(path)))
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(f"has no room left for {self.url}/{name}", path=path.parent) from error
+            raise
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError."""
@@ -136,6 +160,42 @@ class RemoteFolder:
             except FileNotFoundError:
                 continue
 
+    def read_tagged(self, name: str) -> tuple[bytes, str]:
+        """What stands there, and the tag of just that. Raises FileNotFoundError."""
+        while True:
+            before = self.file(name)
+            data = self.read(name)
+            after = self.file(name)
+            if before is not None and before == after:
+                return data, before.tag
+
+    def swap(self, name: str, data: bytes, tag: str) -> str | None:
+        """Write a file that has this tag, or that is not there (NONE). Returns its new tag; None where that did not hold.
+
+        Raises NotImplementedError where the store knows no conditions.
+        """
+        condition = {"IfNoneMatch": "*"} if tag == NONE else {"IfMatch": tag}
+
+        def swap() -> str | None:
+            try:
+                answer = self._fs.pipe_file(self._at(name), data, **condition)
+            except Exception as error:  # drivers raise classes of their own
+                codes = _codes_of(error)
+                if codes & REFUSED:
+                    return None
+                if codes & NOT_KNOWN:
+                    raise NotImplementedError from error
+                raise
+            told = answer.get("ETag") if isinstance(answer, dict) else None
+            return told or self.read_tagged(name)[1]
+
+        try:
+            return self._tried("written", name, swap)
+        except FileNotFoundError as error:
+            if tag != NONE:
+                return None
+            raise StorageError(f"could not be written: {error}", path=f"{self.url}/{name}") from error
+
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path
 
@@ -144,7 +204,7 @@ class RemoteFolder:
         for attempt in range(1, TRIES + 1):
             try:
                 return do()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotImplementedError):
                 raise
             except Exception as error:  # drivers raise classes of their own
                 permanent = isinstance(error, PERMANENT) or type(error).__name__ in PERMANENT_NAMES
@@ -168,4 +228,16 @@ def _described(about: dict[str, Any]) -> RemoteFile:
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     seconds = when.timestamp() if isinstance(when, datetime) else float(when)
-    return RemoteFile(int(about.get("size") or 0), int(seconds) * 1_000_000_000)
+    return RemoteFile(int(about.get("size") or 0), int(seconds) * 1_000_000_000, str(about.get("ETag") or ""))
+
+
+def _codes_of(error: BaseException) -> set[str]:
+    """What the store called it, and what the driver did."""
+    codes, seen = set(), error
+    while seen is not None:
+        response = getattr(seen, "response", None)
+        if isinstance(response, dict):
+            codes.add(str(response.get("Error", {}).get("Code")))
+        codes |= {"NotImplemented"} if type(seen).__name__ == "ParamValidationError" else set()
+        seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]
+    return codes

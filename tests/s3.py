@@ -1,7 +1,8 @@
-"""A real S3 server on this machine, moto's, that can be told to fail."""
+"""A real S3 server on this machine, moto's, that can be told to fail, to be slow, and to know no conditional writes."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,17 +14,40 @@ from typing import Any
 from tests.cluster import free_port, needs_modules, wait_until
 from tests.helpers import environment
 
-# Every n-th request fails, n as the file says: refused with 503, or done and then answered with 500, or its answer cut short.
+# Every n-th request fails: refused with 503, or done and then answered with 500, or its answer cut short. Each waits up to
+# `delay` seconds before it is done, and again before it is answered. One at a time is done, whole, as S3 does it. Conditions
+# on a PUT are kept, ignored, or refused as not implemented.
 SERVER = """
-import itertools, pathlib, sys
+import itertools, json, pathlib, random, sys, threading, time
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 port, control = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 moto, numbers, kinds = DomainDispatcherApplication(create_backend_app), itertools.count(1), itertools.cycle("abc")
 ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>injected</Message></Error>"
 
+one = threading.Lock()
+
+def done(environ, start):
+    with one:
+        return b"".join(moto(environ, start))
+
 def answer(environ, start):
-    every = int(control.read_text())
+    told = json.loads(control.read_text())
+    every, delay, conditions = told["every"], told["delay"], told["conditions"]
+    names = [name for name in ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH") if name in environ]
+    if environ["REQUEST_METHOD"] == "PUT" and names and conditions != "kept":
+        if conditions == "refused":
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start("501 Not Implemented", [("Content-Type", "application/xml")])
+            return [ERROR % b"NotImplemented"]
+        for name in names:
+            del environ[name]
+    time.sleep(random.uniform(0, delay))
+    body = answered(environ, start, every)
+    time.sleep(random.uniform(0, delay))
+    return body
+
+def answered(environ, start, every):
     kind = next(kinds) if every and next(numbers) % every == 0 else ""
     if kind:
         with control.with_name("failed").open("a") as file:
@@ -32,10 +56,10 @@ def answer(environ, start):
         start("503 Slow Down", [("Content-Type", "application/xml")])
         return [ERROR % b"SlowDown"]
     if kind == "b":
-        list(moto(environ, lambda *_: None))
+        done(environ, lambda *_: None)
         start("500 Internal Server Error", [("Content-Type", "application/xml")])
         return [ERROR % b"InternalError"]
-    body = b"".join(moto(environ, start))
+    body = done(environ, start)
     return [body[: len(body) // 2] if kind == "c" and environ["REQUEST_METHOD"] == "GET" else body]
 
 make_server("127.0.0.1", port, answer, threaded=True).serve_forever()
@@ -51,9 +75,15 @@ class Bucket:
     environment: dict[str, str]
     control: Path
 
+    def behave(self, *, every: int = 0, delay: float = 0.0, conditions: str = "kept") -> None:
+        """every: so many requests, one fails; 0: none. conditions: kept, ignored or refused."""
+        partial = self.control.with_suffix(".partial")
+        partial.write_text(json.dumps({"every": every, "delay": delay, "conditions": conditions}))
+        partial.replace(self.control)
+
     def fail_every(self, count: int) -> None:
         """0: never."""
-        self.control.write_text(str(count))
+        self.behave(every=count)
 
     @property
     def failures(self) -> str:
@@ -77,7 +107,6 @@ def bucket(folder: Path) -> Iterator[Bucket]:
     import boto3
 
     control = folder / "control"
-    control.write_text("0")
     port = free_port()
     server = subprocess.Popen([sys.executable, "-c", SERVER, str(port), str(control)], stderr=subprocess.DEVNULL)
     place = f"http://127.0.0.1:{port}"
@@ -98,8 +127,10 @@ def bucket(folder: Path) -> Iterator[Bucket]:
                 raise
             return True
 
+        running = Bucket("videos", client, environment(**keys, AWS_ENDPOINT_URL=place), control)
+        running.behave()
         wait_until(answers, "the S3 server")
-        yield Bucket("videos", client, environment(**keys, AWS_ENDPOINT_URL=place), control)
+        yield running
     finally:
         server.kill()
         server.wait()

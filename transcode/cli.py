@@ -28,7 +28,7 @@ from vidprep.transcode.options import (
     SOURCE_OPTIONS,
     STORE_OPTIONS,
     Command,
-    folder_or_url,
+    FolderOrUrl,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.sources import Unit
 
 DEFAULT_QUALITY = 90
+CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")
 
 if sys.platform == "win32":
     sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
@@ -56,8 +57,8 @@ def main() -> None:
 
 
 @main.command(cls=Command)
-@click.argument("source", metavar="SRC", type=folder_or_url)
-@click.argument("destination", metavar="DST", type=folder_or_url)
+@click.argument("source", metavar="SRC", type=FolderOrUrl())
+@click.argument("destination", metavar="DST", type=FolderOrUrl())
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @ENCODE_OPTIONS
@@ -95,8 +96,8 @@ def transcode(source: Path | str, destination: Path | str, **given: Any) -> None
 
 
 @main.command(cls=Command)
-@click.argument("source", metavar="SRC", type=folder_or_url)
-@click.argument("destination", metavar="DST", type=folder_or_url)
+@click.argument("source", metavar="SRC", type=FolderOrUrl())
+@click.argument("destination", metavar="DST", type=FolderOrUrl())
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @STORE_OPTIONS
@@ -149,11 +150,13 @@ def _run(
     from vidprep.transcode.versions import encoder_version, used_versions
     from vidprep.transcode.workers import default_jobs
 
+    _address(given)  # what is wrong with it is said before anything is done
     if given["events"] == "-" and given["as_json"]:
         raise SettingsError("--events - and --json both write to stdout; give --events a file")
     events = Events(given["events"]) if given["events"] and not given["dry_run"] else None
     progress = Progress(quiet=given["quiet"], as_json=given["as_json"], events=events)
     where = place.shown if is_url(place.shown) else place.root.absolute()
+    place.say = progress.say
     sources = find_sources(
         source, where, include=given["include"], exclude=given["exclude"], limit=given["limit"],
         label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"],
@@ -177,7 +180,7 @@ def _run(
         )  # fmt: skip
 
     if given["dry_run"]:
-        print_dry_run(planned(), sources, place.free_bytes())
+        print_dry_run(planned(), sources, place)
         return
     with ExitStack() as held:
         held.enter_context(place.hold())
@@ -263,6 +266,8 @@ def _address(given: dict[str, Any]) -> str | None:
     if given["backend"] == "dask" and not given["scheduler"]:
         raise SettingsError("--backend dask needs --scheduler: tcp://host:8786, or the scheduler's file")
     address: str | None = given[options[given["backend"]]] if given["backend"] in options else None
+    if address and is_url(address) and address.partition("://")[0] not in CLUSTER_PROTOCOLS:
+        raise SettingsError(f"--{options[given['backend']]} {address}: no cluster has such an address")
     return address
 
 

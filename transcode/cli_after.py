@@ -10,16 +10,17 @@ from typing import Any
 import click
 
 from vidprep.formats.errors import MissingError
+from vidprep.formats.files import check_writable
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.transcode import settings as knobs
-from vidprep.transcode.options import SOURCE_OPTIONS, Command, Viewer, folder_or_url
+from vidprep.transcode.options import SOURCE_OPTIONS, Command, FolderOrUrl, LocalPath, Viewer
 from vidprep.transcode.text import printable
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
 
 @click.command(cls=Command)
-@click.argument("paths", metavar="[SRC] DST", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("paths", metavar="[SRC] DST", type=LocalPath(), nargs=-1, required=True)
 @SOURCE_OPTIONS
 @click.option(
     "--sample", type=click.IntRange(min=1), metavar="N", help="Read only N units again, the same ones each time."
@@ -39,7 +40,12 @@ EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
     metavar="K",
     help="K random seeks in each video, in PyAV and each of torchcodec, decord and OpenCV that is installed.",
 )
-@click.option("--ffmpeg", metavar="PATH", help="Of --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.")
+@click.option(
+    "--ffmpeg",
+    type=LocalPath(str),
+    metavar="PATH",
+    help="Of --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Units at a time. Default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def validate(
@@ -94,10 +100,8 @@ def validate(
 
 
 @click.command(cls=Command)
-@click.argument("paths", metavar="DST…", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Default: the first DST."
-)
+@click.argument("paths", metavar="DST…", type=LocalPath(), nargs=-1, required=True)
+@click.option("--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Default: the first DST.")
 @click.option("--title", default="vidprep report", show_default=True, metavar="TEXT", help="The heading of the page.")
 @click.option(
     "--worst",
@@ -124,6 +128,7 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
         from vidprep.transcode.report import report as write
     except ModuleNotFoundError as error:
         raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
+    check_writable(out or paths[0], "give --out another folder")
     with tqdm(unit="video", disable=True if quiet else None, file=sys.stderr) as bar:
         written = write(
             paths, out or paths[0], title=title, created=f"{datetime.now():%Y-%m-%d %H:%M}", jobs=jobs or default_jobs(),
@@ -133,7 +138,7 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
 
 
 @click.command(cls=Viewer)
-@click.argument("paths", metavar="FILE…", type=click.Path(path_type=Path, dir_okay=False), nargs=-1, required=True)
+@click.argument("paths", metavar="FILE…", type=LocalPath(dir_okay=False), nargs=-1, required=True)
 @click.option("--once", is_flag=True, help="Show what there is now, and end.")
 def monitor(paths: tuple[Path, ...], once: bool) -> None:
     """Show runs live: rates, time left, what is at work, what failed, what is slowest; and loaders: waits, what is ready.
@@ -151,7 +156,7 @@ def monitor(paths: tuple[Path, ...], once: bool) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("destination", metavar="DST", type=folder_or_url)
+@click.argument("destination", metavar="DST", type=FolderOrUrl())
 def merge(destination: Path | str) -> None:
     """Join the parts of a run by --shard into one destination, when its tasks have ended.
 
@@ -179,8 +184,8 @@ def merge(destination: Path | str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("store", metavar="STORE", type=click.Path(path_type=Path))
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("store", metavar="STORE", type=LocalPath())
+@click.argument("out", metavar="OUT", type=LocalPath())
 @click.option("--to", "kind", type=click.Choice((*knobs.STORES, *EXPORTS)), required=True, help="What OUT becomes.")
 @click.option(
     "--quality", type=int, default=90, show_default=True, metavar="Q", help="Of JPEGs that STORE does not have."
@@ -195,7 +200,7 @@ def merge(destination: Path | str) -> None:
 @click.option("--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this.")
 @click.option(
     "--labels",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="TABLE",
     help="Labels on frames or seconds of the sources, carried over into OUT/labels.csv.",
 )
@@ -233,7 +238,12 @@ def pack(
 
 
 @click.command(cls=Command)
-@click.option("--ffmpeg", metavar="PATH", help="The ffmpeg to look at. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.")
+@click.option(
+    "--ffmpeg",
+    type=LocalPath(str),
+    metavar="PATH",
+    help="The ffmpeg to look at. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
+)
 def doctor(ffmpeg: str | None) -> None:
     """Try out what a run needs on this machine, and say what to do about what does not work.
 

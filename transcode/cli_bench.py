@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidprep.formats.errors import DestinationError, MissingError
+from vidprep.formats.files import check_writable
 from vidprep.transcode.bench_patterns import PATTERNS
-from vidprep.transcode.options import BriefCommand, Finite
+from vidprep.transcode.options import BriefCommand, Finite, LocalPath
 from vidprep.transcode.text import megabytes, printable
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ HEADER = (
 
 
 @click.command(cls=BriefCommand)
-@click.argument("stores", metavar="STORE…", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("stores", metavar="STORE…", type=LocalPath(), nargs=-1, required=True)
 @click.option("--loader", "loaders", multiple=True, metavar="NAME", help="Only these. Default: all that are installed.")
 @click.option(
     "--pattern", "patterns", type=click.Choice(PATTERNS), multiple=True, default=("consecutive", "single"),
@@ -57,7 +58,7 @@ HEADER = (
 @click.option("--advise", is_flag=True, help="Search for the number of workers and the batch size.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     metavar="FOLDER",
     help="bench.html, .md, .json, .parquet.",
 )
@@ -154,6 +155,7 @@ def _check_page(out: Path) -> None:
         import plotly  # noqa: F401
     except ImportError as error:
         raise MissingError(f"--out writes a page, which needs {error.name}: pip install 'vidprep[report]'") from error
+    check_writable(out, "give another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode import settings as knobs
-from vidprep.transcode.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command, Finite
+from vidprep.transcode.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command, Finite, LocalPath
 from vidprep.transcode.text import megabytes, printable
 
 CARRIED_OVER = {
@@ -60,8 +60,8 @@ def _scale(given: dict[str, Any]) -> knobs.Scale:
 
 
 @click.command(cls=Command)
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=LocalPath())
+@click.argument("out", metavar="OUT", type=LocalPath())
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @click.option(
@@ -168,7 +168,7 @@ def _print_table(told: dict[str, Any]) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=LocalPath())
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @click.option(
@@ -206,9 +206,7 @@ def _print_table(told: dict[str, Any]) -> None:
     "--sample", type=click.IntRange(min=1), default=6, show_default=True, metavar="N", help="So many of the sources."
 )
 @click.option("--seconds", type=Finite(min=0.1), default=5.0, show_default=True, help="The first so many of each.")
-@click.option(
-    "--work", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep trials here; a stopped command goes on."
-)
+@click.option("--work", type=LocalPath(), metavar="FOLDER", help="Keep trials here; a stopped command goes on.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
 def tune(source: Path, **given: Any) -> None:
     """Measure on a sample of SRC what to make of it, for how the network reads; and say which command makes it.

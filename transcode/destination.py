@@ -1,6 +1,7 @@
 """A destination folder: who works in it, with which settings, and the rows that stand in it.
 
-DST/.vidprep/lock           held by a running process; the kernel frees it when that process dies
+DST/.vidprep/lease-000007   who works in it, or did last (lease.py)
+DST/.vidprep/lock           the kernel's lock on it, too, where the file system has such
 DST/.vidprep/run.json       the settings that its outputs were made with
 DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
 DST/.vidprep/partial/       outputs on their way; empty between runs
@@ -16,21 +17,20 @@ import hashlib
 import json
 import os
 import shutil
-import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.columns import is_text
-from vidprep.formats.errors import DestinationError, StoreError
+from vidprep.formats.errors import DestinationError, StorageError, StoreError
 from vidprep.formats.files import is_disk_full, replacing, sha256_of
 from vidprep.formats.manifest import (
     MANIFEST_NAME,
     Journal,
     ManifestRow,
+    fence_of,
     manifest_paths,
     read_table,
     with_columns,
@@ -47,16 +47,21 @@ from vidprep.formats.no_links import (
     remove_file,
 )
 from vidprep.formats.untrusted import read_json
+from vidprep.transcode.lease import Lease, first_at_work, in_use
+from vidprep.transcode.ledgers import FolderLedger, Ledger, flocked
 from vidprep.transcode.parts import Part, parts_in
 from vidprep.transcode.settings import RunSettings, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from vidprep.transcode.task import Upload
+
 HOUSE = ".vidprep"
 MERGED_NAME = "merged.json"
 RUN_BYTES_MAX = 16 << 20
 SHOWN_LETTERS = 200
+PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 STATE_COLUMNS = [
     "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
     "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes",
@@ -84,7 +89,8 @@ class KnownUnit:
 class Destination:
     """The folder that outputs go to. Nothing is written before `hold`. part: of an array run, None for a whole one.
 
-    torn: what a kill may leave of its own files. shown: its name in messages.
+    torn: what a kill may leave of its own files. shown: its name in messages. say: told of what takes long. lease: while it is
+    held.
     """
 
     torn: tuple[str, ...] = (".manifest*.partial",)
@@ -98,6 +104,8 @@ class Destination:
         self.manifest = root / (part.manifest_name if part else MANIFEST_NAME)
         self.partials = self.house / "partial"
         self.journal = Journal(self.house / "journal.jsonl")
+        self.say: Callable[[str], object] = lambda _text: None
+        self.lease: Lease | None = None
 
     @contextmanager
     def hold(self, *, merging: bool = False) -> Iterator[None]:
@@ -111,19 +119,12 @@ class Destination:
                 if self.part:
                     refuse_links(self.house)
                 self.partials.mkdir(parents=True, exist_ok=True)
-                whole = self._open_lock(self.shared, locks)
-                own = self._open_lock(self.house, locks) if self.part else whole
-            except DestinationError:
+                self._lock(locks)
+            except (DestinationError, StorageError):
                 raise
             except OSError as error:
                 raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
             locks.callback(self.journal.close)
-            if self.part:
-                self._lock(whole, fcntl.LOCK_SH)
-            self._lock(own, fcntl.LOCK_EX)
-            os.ftruncate(own, 0)
-            started = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.pwrite(own, f"process {os.getpid()} on {socket.gethostname()} since {started}".encode(), 0)
             others = {part.count for part in parts_in(self.root, self.shared)} - (
                 {self.part.count} if self.part else set()
             )
@@ -134,26 +135,57 @@ class Destination:
                 )
             yield
 
+    def _lock(self, locks: ExitStack) -> None:
+        """By the kernel, as far as that reaches, and by a lease. Raises DestinationError, OSError."""
+        whole = self._open_lock(self.shared, locks)
+        own = self._open_lock(self.house, locks) if self.part else whole
+        if not (flocked(whole, fcntl.LOCK_SH) if self.part else True) or not flocked(own, fcntl.LOCK_EX):
+            raise in_use(self._named_in(own if self.part else whole), self.shown)
+        self._take_lease(FolderLedger(self.house), self._other_ledgers(), locks)
+        assert self.lease is not None
+        os.ftruncate(own, 0)
+        os.pwrite(own, str(self.lease.mine).encode(), 0)
+
     def _open_lock(self, house: Path, locks: ExitStack) -> int:
         lock = open_unlinked(house / "lock", os.O_RDWR | os.O_CREAT)
         locks.callback(os.close, lock)
         return lock
 
-    def _lock(self, lock: int, kind: int) -> None:
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(lock, 1000).decode("utf-8", "replace").strip()
-            tasks = len(parts_in(self.root, self.shared)) if not self.part else 0
-            holder = f"tasks of an array run ({tasks} parts)" if tasks else holder or "another process"
-            raise DestinationError(f"in use by {holder}; wait for it, or stop it", path=self.shown) from None
+    def _named_in(self, lock: int) -> str:
+        tasks = len(parts_in(self.root, self.shared)) if not self.part else 0
+        holder = os.pread(lock, 1000, 0).decode("utf-8", "replace").strip()
+        return f"tasks of an array run ({tasks} parts)" if tasks else holder or "another process"
+
+    def _other_ledgers(self) -> list[Ledger]:
+        """Of the whole, for a part; of all parts, for the whole."""
+        houses = [self.shared] if self.part else sorted(self.shared.glob("part-*"))
+        return [FolderLedger(house) for house in houses]
+
+    def _take_lease(self, ledger: Ledger, others: list[Ledger], locks: ExitStack) -> None:
+        """Its own first, and then a look at the others: of two that do so at once, one at least sees the other."""
+        lease = Lease(ledger, self.shown, self.say)
+        lease.take(fence_of(self.manifest))
+        locks.callback(lease.release)
+        self.lease = lease
+        if (holder := first_at_work(others, self.say)) is not None:
+            raise in_use(holder, self.shown)
+
+    def check_held(self) -> None:
+        """Before anything takes its name. Raises DestinationError when another run has taken this one for dead."""
+        if self.lease is not None:
+            self.lease.check()
+
+    @property
+    def fence(self) -> int:
+        """The number of the lease, which no later run has a lower one than."""
+        return self.lease.mine.number if self.lease else 0
 
     def partial(self, unit_id: str, extension: str) -> Path:
         """Where an output stands until it is proven: a short name, since `unit_id` may be as long as names can be."""
-        name = hashlib.sha256(unit_id.encode()).hexdigest()[:32]
-        return self.partials / f"{name}.{extension}"
+        mine = self.lease.mine.token[:TOKEN_LETTERS] if self.lease else ""  # nobody else's workers write into it
+        return self.partials / f"{_partial_name(unit_id)}{mine}.{extension}"
 
-    def upload_url(self, _file_name: str) -> str | None:
+    def upload(self, _file_name: str) -> Upload | None:
         """Where a worker puts an output that is proven; None leaves that to `name`."""
         return None
 
@@ -263,9 +295,10 @@ class Destination:
         Returns how many outputs were given their names.
         """
         named = 0
+        waiting = {path.stem[:PARTIAL_LETTERS]: path for path in self.partials.iterdir()}
         for row in self.journal.rows():
-            partial = self.partial(row.id, Path(row.file_name).suffix.removeprefix("."))
-            if row.ok and is_regular(partial) and sha256_of(partial) == row.sha256:
+            partial = waiting.get(_partial_name(row.id))
+            if partial is not None and row.ok and is_regular(partial) and sha256_of(partial) == row.sha256:
                 with suppress(DestinationError):  # then it is made again, and its row says why it cannot be
                     self.name(row, partial)
                     named += 1
@@ -344,9 +377,15 @@ class Destination:
         """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""
         if not self.journal.path.exists():
             return
+        self.check_held()
         kept: pa.Table | None = read_table(self.root, only=self.manifest)
-        write_rows(self.manifest, kept, self.journal.rows())
+        write_rows(self.manifest, kept, self.journal.rows(), fence=self.fence)
         self.journal.clear()
+
+    @property
+    def disk(self) -> str:
+        """The folder whose room is used, in messages."""
+        return self.shown
 
     def free_bytes(self) -> int:
         """Free bytes on the device that the folder is, or will be, on."""
@@ -379,6 +418,10 @@ def read_run(house: Path) -> dict[str, Any]:
 def differences(before: dict[str, Any], settings: RunSettings) -> Iterator[str]:
     """In words, what differs between settings that were written down and these."""
     return _difference(before, json.loads(json.dumps(settings.as_dict())))
+
+
+def _partial_name(unit_id: str) -> str:
+    return hashlib.sha256(unit_id.encode()).hexdigest()[:PARTIAL_LETTERS]
 
 
 def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:

@@ -66,7 +66,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
                 one.recover()
                 one.finish()
         if settings is not None:
-            write_rows(whole.manifest, None, read_rows(root))
+            write_rows(whole.manifest, None, read_rows(root), fence=whole.fence)
         found = account(root, parts)
         record(root, found)
         for part in parts:

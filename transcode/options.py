@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
-from vidprep.formats.remote import is_url
+from vidprep.formats.remote import is_url, names_no_place
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.text import printable
 
@@ -67,7 +68,7 @@ class Command(click.Command):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            _say(error)
+            _say(error if error.filename is None else OSError(f"{os.fsdecode(error.filename)}: {error.strerror}"))
             ctx.exit(USAGE_ERROR)
         except MemoryError:
             click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
@@ -99,9 +100,29 @@ class Finite(click.FloatRange):
         return number
 
 
-def folder_or_url(value: str) -> Path | str:
+class LocalPath(click.Path):
+    """A path on this machine, where a URL would become a folder of that name; it is refused before anything is done."""
+
+    def __init__(self, path_type: type[str] | type[Path] = Path, **more: Any) -> None:
+        super().__init__(path_type=path_type, **more)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = str(value).removeprefix("file://")
+        if is_url(path):
+            self.fail(f"{path} is a URL; give a path on this machine.", param, ctx)
+        return super().convert(path, param, ctx)
+
+
+class FolderOrUrl(click.Path):
     """A path here, or a URL that fsspec knows, which stays text."""
-    return value if is_url(value) and not value.startswith("file://") else Path(value.removeprefix("file://"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
+        path = str(value).removeprefix("file://")
+        if not is_url(path):
+            return Path(path)
+        if names_no_place(path):
+            self.fail(f"{path} names no bucket; give s3://bucket/folder.", param, ctx)
+        return path
 
 
 SOURCE_OPTIONS = _options(
@@ -180,7 +201,10 @@ ENCODE_OPTIONS = _options(
         help="In process, or an ffmpeg command.",
     ),
     click.option(
-        "--ffmpeg", metavar="PATH", help="The ffmpeg of --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg."
+        "--ffmpeg",
+        type=LocalPath(str),
+        metavar="PATH",
+        help="The ffmpeg of --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
     ),
 )
 STORE_OPTIONS = _options(
@@ -268,7 +292,10 @@ RUN_OPTIONS = _options(
     click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
     click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),
     click.option(
-        "--events", metavar="FILE", help="Append what happens as lines of JSON, for `vidprep monitor`; - is stdout."
+        "--events",
+        type=LocalPath(str),
+        metavar="FILE",
+        help="Append what happens as lines of JSON, for `vidprep monitor`; - is stdout.",
     ),
     click.option("--json", "as_json", is_flag=True, help="One JSON line per row on stdout, then the summary."),
     click.option("--quiet", is_flag=True, help="No progress bar."),

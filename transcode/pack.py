@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import simplejpeg
 
 from vidprep.formats.errors import DestinationError, StoreError
-from vidprep.formats.files import replacing
+from vidprep.formats.files import check_writable, replacing
 from vidprep.formats.layouts import LAYOUTS, TarLayout, described, sample_key, tar_member
 from vidprep.formats.manifest import MANIFEST_NAME, ManifestRow, read_rows, write_rows
 from vidprep.formats.no_links import link_on_the_way
@@ -88,6 +88,7 @@ def make_empty(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise DestinationError("is not empty; give a new folder", path=out)
+        check_writable(out, "give another folder")
     except OSError as error:
         if isinstance(error, DestinationError):
             raise

@@ -69,7 +69,7 @@ def plan(
             replaced[unit.id] = row.file_name
         partial = str(destination.partial(unit.id, extension))
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
-        upload = destination.upload_url(file_name)
+        upload = destination.upload(file_name)
         jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
     asked = sources.problem_units or (None,) * len(sources.problems)
     rejected = tuple(

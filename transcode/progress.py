@@ -10,6 +10,7 @@ import click
 
 from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.array_plan import Share
+from vidprep.transcode.destination import Destination
 from vidprep.transcode.events import Events
 from vidprep.transcode.ignored import in_words
 from vidprep.transcode.parts import Part
@@ -22,7 +23,7 @@ from vidprep.transcode.text import megabytes, printable
 SHOWN = 5
 
 
-def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
+def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
     for job in todo.jobs:
         click.echo(f"{printable(job.unit.path)} -> {printable(job.file_name)}")
     for row in todo.rejected:
@@ -38,7 +39,8 @@ def print_dry_run(todo: Plan, sources: SourceList, free: int) -> None:
     )
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
-        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; free: {megabytes(free)}.",
+        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; "
+        f"free in {printable(place.disk)}: {megabytes(place.free_bytes())}.",
         err=True,
     )
 

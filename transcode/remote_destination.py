@@ -2,7 +2,7 @@
 to their names from the worker that made them, rows follow every few seconds, the manifest when the run ends.
 
 DST/.vidprep/journal-<when>-00000.jsonl   rows on their way to the manifest, in pieces of about a megabyte
-DST/.vidprep/lock                         who is at work, and when he last said so
+DST/.vidprep/lock                         who is at work, or was last (lease.py)
 
 What is lost with a machine: rows of the last few seconds, whose videos are made again, to the same bytes.
 """
@@ -10,50 +10,52 @@ What is lost with a machine: rows of the last few seconds, whose videos are made
 from __future__ import annotations
 
 import atexit
-import fcntl
-import json
-import os
 import re
 import shutil
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from vidprep.formats.errors import DestinationError, StorageError
+from vidprep.formats.errors import DestinationError, StorageError, StoreError
 from vidprep.formats.manifest import ManifestRow
-from vidprep.formats.remote import RemoteFolder
+from vidprep.formats.remote import NONE, RemoteFile, RemoteFolder
 from vidprep.transcode.array_plan import MERGED_PLAN_NAME, PART_END_NAME, PART_PLAN_NAME, PLAN_NAME
 from vidprep.transcode.destination import HOUSE, MERGED_NAME, Destination, KnownUnit
+from vidprep.transcode.lease import Holder, myself
+from vidprep.transcode.ledgers import Ledger, StoreLedger
 from vidprep.transcode.merge import Merged, merge
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.parts import Part
 from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.task import Upload
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
-LEASE_SECONDS = 60.0
+SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in pieces, to which no condition is given
 JOURNAL = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
 PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
 PART_FILE = re.compile(rf"{re.escape(HOUSE)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
 SHARED_NAMES = (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME)
-LOCK = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?lock")
+PART_LOCK = re.compile(rf"{re.escape(HOUSE)}/part-\d+-of-\d+/lock")
+STATE = re.compile(rf"{re.escape(HOUSE)}/run\.json|manifest[^/]*\.parquet")
+
+
+def _is_state(name: str) -> bool:
+    return any(kind.fullmatch(name) for kind in (STATE, JOURNAL, PART_FILE))
 
 
 def _scratch() -> Path:
-    """A folder that goes with this process; those of processes that were killed, whose lock nobody holds, go now."""
-    for other in Path(tempfile.gettempdir()).glob("vidprep-scratch-*/alive"):
-        with suppress(OSError), other.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(other.parent, ignore_errors=True)
+    """A folder that goes with this process; those of processes of this machine that were killed go now."""
+    for other in Path(tempfile.gettempdir()).glob("vidprep-scratch-*/holder"):
+        with suppress(OSError):
+            holder = Holder.of(other.read_bytes())
+            if holder is not None and holder.is_dead:
+                shutil.rmtree(other.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="vidprep-scratch-"))
-    # Locked under another name first: who looks for it finds it locked. Held until the process ends.
-    lock = os.open(folder / "starting", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    (folder / "starting").rename(folder / "alive")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "holder").write_bytes(myself(0).as_bytes())
     root = folder / "destination"
     root.mkdir()
     return root
@@ -63,24 +65,31 @@ class _Remote(Destination):
     """What differs from a folder. root: the scratch folder."""
 
     def _begin(self, url: str) -> None:
-        """Fetch what a run must know: settings, manifests, journals."""
         self._folder = RemoteFolder(url)
         self.shown = self._folder.url
-        self._segment = f"{self.house.relative_to(self.root)}/journal-{time.time_ns():020d}"
-        self._segments, self._sent, self._kept = 0, 0, 0
+        self._segment = f"{self._house_name}/journal-{time.time_ns():020d}"
         self._sending = threading.Lock()
-        self._files = self._folder.files()
-        for name in sorted(self._files):
-            if name == f"{HOUSE}/run.json" or re.fullmatch(r"manifest[^/]*\.parquet", name):
-                self._fetch(name, self.root / name)
-            elif PART_FILE.fullmatch(name):
-                if self.part is None:
-                    self._fetch(name, self.root / name)
-                else:  # that it is there is all that a task must know
-                    (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-                    (self.root / name).touch()
-            elif JOURNAL.fullmatch(name):
-                journal = (self.root / name).with_name("journal.jsonl")
+        self._files: dict[str, RemoteFile] = {}
+        self._segments, self._sent, self._kept = 0, 0, 0
+        self._fetch_state()
+
+    def _fetch_state(self) -> None:
+        """What a run must know: settings, manifests, journals, parts. Nothing where that is as it was fetched before."""
+        before, self._files = self._files, self._folder.files()
+        names = list(filter(_is_state, sorted(self._files)))
+        known = {name: file for name, file in before.items() if _is_state(name)}
+        if known == {name: self._files[name] for name in names} and all(file.tag for file in known.values()):
+            return
+        for name in known:
+            self._scratched(name).unlink(missing_ok=True)
+        for name in names:
+            if PART_FILE.fullmatch(name) and self.part is not None:  # that it is there is all that a task must know
+                self._scratched(name).parent.mkdir(parents=True, exist_ok=True)
+                self._scratched(name).touch()
+            elif not JOURNAL.fullmatch(name):
+                self._fetch(name, self._scratched(name))
+            else:
+                journal = self._scratched(name)
                 piece = journal.with_suffix(".piece")
                 self._fetch(name, piece)
                 with journal.open("ab") as file:
@@ -89,16 +98,22 @@ class _Remote(Destination):
         if self.journal.path.exists():
             self._kept = self._sent = self.journal.path.stat().st_size
 
+    def _scratched(self, name: str) -> Path:
+        """Where a file of the state stands in the scratch folder; the pieces of a journal are one there."""
+        path = self.root / name
+        return path.with_name("journal.jsonl") if JOURNAL.fullmatch(name) else path
+
     def _fetch(self, name: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._folder.fetch(name, path)
 
     @contextmanager
     def hold(self, *, merging: bool = False) -> Iterator[None]:
-        self.check_leases()
         with super().hold(merging=merging):
+            if merging:  # there, nothing is to be seen of it before all is done
+                yield
+                return
             over = threading.Event()
-            self._say_at_work()
             keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
             keeper.start()
             try:
@@ -106,41 +121,43 @@ class _Remote(Destination):
             finally:
                 over.set()
                 keeper.join()
-                self._send_rows()
-                self._folder.remove([self._lock_name])
+                if self.is_held():
+                    self._send_rows()
+
+    def _lock(self, locks: ExitStack) -> None:
+        """What was fetched before another ended is not what is there now."""
+        self._ledger = StoreLedger(self._folder, self._lease_name)
+        self._take_lease(self._ledger, self._other_ledgers(), locks)
+        self._fetch_state()
 
     @property
-    def _lock_name(self) -> str:
-        return f"{self.house.relative_to(self.root)}/lock"
+    def _house_name(self) -> str:
+        return str(self.house.relative_to(self.root))
 
-    def check_leases(self) -> None:
-        """Of the whole and of the same part; a whole run also stays away from every part. Raises DestinationError."""
-        for name in filter(LOCK.fullmatch, self._files):
-            if self.part and name not in (self._lock_name, f"{HOUSE}/lock"):
-                continue
-            try:
-                told = json.loads(self._folder.read(name))
-                idle = time.time() - float(told["time"])
-                holder = str(told["holder"])
-            except (FileNotFoundError, ValueError, KeyError, TypeError):
-                continue
-            if idle < 2 * LEASE_SECONDS:
-                raise DestinationError(
-                    f"in use by {holder}; wait for it, or stop it (one that was killed is forgotten after {2 * LEASE_SECONDS:g} s)",
-                    path=self.shown,
-                )
+    @property
+    def _lease_name(self) -> str:
+        return f"{self._house_name}/lock"
 
-    def _say_at_work(self) -> None:
-        told = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "time": time.time()}
-        self._folder.write(self._lock_name, json.dumps(told).encode())
-        self._said = time.monotonic()
+    def _other_ledgers(self) -> list[Ledger]:
+        names = [f"{HOUSE}/lock"] if self.part else filter(PART_LOCK.fullmatch, self._folder.files())
+        return [StoreLedger(self._folder, name) for name in names]
+
+    @property
+    def disk(self) -> str:
+        return f"{tempfile.gettempdir()} (TMPDIR), where outputs wait until they are in {self.shown}"
+
+    def is_held(self) -> bool:
+        try:
+            self.check_held()
+        except (DestinationError, StorageError):
+            return False
+        return True
 
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(SEND_SECONDS):
             try:
-                self._send_rows()
-                if time.monotonic() - self._said > LEASE_SECONDS:
-                    self._say_at_work()
+                if self.is_held():
+                    self._send_rows()
             except StorageError:
                 continue  # the next turn sends them, and the end of the run says what stays unsent
 
@@ -161,8 +178,9 @@ class _Remote(Destination):
             if len(data) > SEGMENT_BYTES:
                 self._kept, self._segments = self._sent, self._segments + 1
 
-    def upload_url(self, file_name: str) -> str | None:
-        return f"{self.shown}/{file_name}"
+    def upload(self, file_name: str) -> Upload | None:
+        token = self.lease.mine.token if self.lease else ""
+        return Upload(f"{self.shown}/{file_name}", self.shown, self._lease_name, token)
 
     def shared_file(self, name: str) -> Path | None:
         try:
@@ -180,11 +198,11 @@ class _Remote(Destination):
 
     def write_own(self, name: str, data: bytes) -> None:
         super().write_own(name, data)
-        self._folder.write(f"{self.house.relative_to(self.root)}/{name}", data)
+        self._folder.write(f"{self._house_name}/{name}", data)
 
     def remove_own(self, name: str) -> None:
         super().remove_own(name)
-        self._folder.remove([f"{self.house.relative_to(self.root)}/{name}"])
+        self._folder.remove([f"{self._house_name}/{name}"])
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Against what they are now: another run may have been here since the state was fetched."""
@@ -240,12 +258,31 @@ class _Remote(Destination):
                     self._folder.put(path, path.name)
             if not had_rows:
                 return
-            self._folder.put(self.manifest, self.manifest.name)
+            self._put_manifest()
             self._folder.remove(filter(self._is_own_journal, self._folder.files()))
+
+    def _put_manifest(self) -> None:
+        """In the place of the one that was there when the lease was taken. Raises DestinationError where that is another by now."""
+        name, size = self.manifest.name, self.manifest.stat().st_size
+        self.check_held()
+        if self.lease is None or not self._ledger.has_conditions or size > SWAPPED_BYTES_MAX:
+            self._folder.put(self.manifest, name)
+            return
+        before, data = self._files.get(name), self.manifest.read_bytes()
+        if self._folder.swap(name, data, before.tag if before else NONE) is None and self._folder.read(name) != data:
+            raise DestinationError(
+                f"{name} was written by another run meanwhile; this one writes nothing more. Run the same command again",
+                path=self.shown,
+            )
 
     def sizes(self) -> dict[str, int]:
         """Bytes of all files there, by name."""
         return {name: file.size_bytes for name, file in self._files.items()}
+
+    def check_begun(self) -> None:
+        """Raises StoreError where no run ever began."""
+        if not any(name.startswith(f"{HOUSE}/") for name in self._files):
+            raise StoreError("is no destination of a run: .vidprep/run.json is not there", path=self.shown)
 
     def put_merged(self) -> None:
         """The scratch folder was merged: so is what lies behind the URL, the parts last, of them first what asks for their ends."""
@@ -280,7 +317,7 @@ class RemotePackedDestination(_Remote, PackedDestination):
         self._far_shards.update(self.sizes())
         self._sizes.update(self._far_shards)
 
-    def upload_url(self, _file_name: str) -> str | None:
+    def upload(self, _file_name: str) -> Upload | None:
         """The parent writes shards."""
         return None
 
@@ -305,10 +342,12 @@ class RemotePackedDestination(_Remote, PackedDestination):
 def merge_remote(url: str) -> Merged:
     """`merge` of parts behind a URL."""
     place = RemoteDestination(url)
-    place.check_leases()
-    for name in SHARED_NAMES:
-        place.shared_file(name)
-    (place.shared / "index-stale").touch()
-    merged = merge(place.root, place.sizes())
-    place.put_merged()
+    place.check_begun()
+    with place.hold(merging=True):
+        for name in SHARED_NAMES:
+            place.shared_file(name)
+        (place.shared / "index-stale").touch()
+        merged = merge(place.root, place.sizes())
+        place.check_held()
+        place.put_merged()
     return merged

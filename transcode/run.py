@@ -133,7 +133,7 @@ def run(
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
     needed = sum(job.unit.size_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
     return (
-        f"no room left in {destination.shown}: {destination.free_bytes()} bytes are free, the sources still "
+        f"no room left in {destination.disk}: {destination.free_bytes()} bytes are free, the sources still "
         f"to do hold {needed}; make room and run the same command again"
     )
 
@@ -147,6 +147,7 @@ def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
 
 
 def _settle(row: ManifestRow, partial: Path | None, destination: Destination, plan: Plan, summary: Summary) -> None:
+    destination.check_held()
     if row.ok and partial is not None:
         destination.place(row, partial)
     destination.journal.append(row)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from vidprep.formats.errors import DiskFullError, ReadError, StorageError
+from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder, is_url
-from vidprep.transcode.task import Job, Made, discard, fail, new_row
+from vidprep.transcode.lease import Holder
+from vidprep.transcode.task import Job, Made, Upload, discard, fail, new_row
 
 
 def staged(job: Job, make: Callable[[Job], Made]) -> Made:
@@ -26,7 +27,7 @@ def staged(job: Job, make: Callable[[Job], Made]) -> Made:
         if isinstance(made, ManifestRow):
             made.source = job.unit.path
             if made.ok and job.upload is not None:
-                _split(job.upload)[0].put(Path(job.partial), _split(job.upload)[1])
+                _put(Path(job.partial), job.upload)
                 discard(job)
         return made
     except (ReadError, StorageError, OSError) as error:
@@ -57,6 +58,20 @@ def _fetch(job: Job, path: Path) -> None:
     ):
         raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
     os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
+
+
+def _put(path: Path, upload: Upload) -> None:
+    """Raises DestinationError when another run has taken over meanwhile, StorageError."""
+    try:
+        holder = Holder.of(_folder(upload.destination).read(upload.lease))
+    except FileNotFoundError:
+        holder = None
+    if holder is None or holder.token != upload.token:
+        raise DestinationError(
+            "another run has taken over; this output is not published", path=upload.url, stage="storage"
+        )
+    folder, name = _split(upload.url)
+    folder.put(path, name)
 
 
 def _split(url: str) -> tuple[RemoteFolder, str]:

@@ -84,10 +84,20 @@ Made = ManifestRow | MadePiece | tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Upload:
+    """url: that an output goes to, while the lease in the object `lease` of the folder `destination` has this token."""
+
+    url: str
+    destination: str
+    lease: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
 
-    upload: URL that a proven output goes to. best: where an output waits that reaches a target, while a coarser one is
+    upload: where a proven output goes. best: where an output waits that reaches a target, while a coarser one is
     tried. piece: only that is to be made. pieces: they are to be joined. not_split: why it is not split after all.
     """
 
@@ -97,7 +107,7 @@ class Job:
     partial: str
     attempt: int = 1
     ffmpeg: str = "ffmpeg"
-    upload: str | None = None
+    upload: Upload | None = None
     piece: Piece | None = None
     pieces: tuple[MadePiece, ...] = ()
     not_split: str | None = None
