@@ -10,17 +10,14 @@ What is lost with a machine: rows of the last few seconds, whose videos are made
 from __future__ import annotations
 
 import atexit
-import fcntl
 import json
 import os
 import re
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, StorageError
@@ -30,6 +27,7 @@ from vidprep.transcode.destination import HOUSE, Destination, KnownUnit
 from vidprep.transcode.merge import Merged, merge
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.parts import Part
+from vidprep.transcode.scratch import scratch_folder
 from vidprep.transcode.settings import FrameOptions, RunSettings
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
@@ -40,20 +38,10 @@ LOCK = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?lock")
 
 
 def _scratch() -> Path:
-    """A folder that goes with this process; those of processes that were killed, whose lock nobody holds, go now."""
-    for other in Path(tempfile.gettempdir()).glob("vidprep-scratch-*/alive"):
-        with suppress(OSError), other.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(other.parent, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix="vidprep-scratch-"))
-    # Locked under another name first: who looks for it finds it locked. Held until the process ends.
-    lock = os.open(folder / "starting", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    (folder / "starting").rename(folder / "alive")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    root = folder / "destination"
-    root.mkdir()
-    return root
+    """A folder that goes with this process."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(scratch_folder())
 
 
 class _Remote(Destination):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from vidprep.formats.errors import DiskFullError, ReadError, StorageError
+from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder, is_url
 from vidprep.transcode.task import Job, Made, discard, fail, new_row
@@ -26,7 +26,7 @@ def staged(job: Job, make: Callable[[Job], Made]) -> Made:
         if isinstance(made, ManifestRow):
             made.source = job.unit.path
             if made.ok and job.upload is not None:
-                _split(job.upload)[0].put(Path(job.partial), _split(job.upload)[1])
+                _put(job, job.upload)
                 discard(job)
         return made
     except (ReadError, StorageError, OSError) as error:
@@ -57,6 +57,14 @@ def _fetch(job: Job, path: Path) -> None:
     ):
         raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
     os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
+
+
+def _put(job: Job, url: str) -> None:
+    folder, name = _split(url)
+    try:
+        folder.put(Path(job.partial), name)
+    except StorageError as error:
+        raise DestinationError(error.message, path=error.path, stage="storage") from error
 
 
 def _split(url: str) -> tuple[RemoteFolder, str]:
