@@ -167,7 +167,7 @@ def blamed(job: Job, made: Made) -> Made:
         return Undone("destination", DestinationError.__name__, f"{Path(job.partial).parent} cannot be written: {why}")
     is_other = error == StorageError.__name__ if is_url(job.unit.path) else _state(job.unit.path) != _planned(job.unit)
     if is_other:
-        return Undone("source", error, f"{job.unit.path}: {message}", row=made)
+        return Undone("source", error, f"{job.unit.path}: {message}", stops=False, row=made)
     return made
 
 

@@ -124,7 +124,7 @@ def run(
             destination.remove_leftovers()
         destination.finish()
     except OSError as error:
-        _explain(_of_destination(error), destination, plan, summary)
+        _explain(_of_destination(error, destination), destination, plan, summary)
     summary.seconds = time.monotonic() - started
     return summary
 
@@ -136,10 +136,10 @@ def _explain(fault: Undone, destination: Destination, plan: Plan, summary: Summa
         summary.stopped = f"{fault.message}; no video is to blame; run the same command again when that is mended"
 
 
-def _of_destination(error: OSError) -> Undone:
+def _of_destination(error: OSError, destination: Destination) -> Undone:
     kind = DiskFullError if is_disk_full(error) else DestinationError
     why = error.message if isinstance(error, VidprepError) else error.strerror
-    return Undone("destination", kind.__name__, f"the destination cannot be written: {why}")
+    return Undone("destination", kind.__name__, f"the destination {destination.shown} cannot be written: {why}")
 
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
@@ -183,7 +183,7 @@ def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: P
                 if old:
                     destination.remove_output(old)
     except OSError as error:
-        return _of_destination(error)
+        return _of_destination(error, destination)
     _count(row, summary)
     return None
 
