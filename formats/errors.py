@@ -16,11 +16,13 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── VerifyError (ValueError)        the output is not what went in: count, PTS, keyframes, coded bytes
 │   └── GateError                   the output is whole and falls short of a quality that was asked
 ├── CrashedError (RuntimeError)     the child process that held the video died
+│   └── WorkerError                 no child process can be started at all, or not what it needs: no video is to blame
 ├── DeadlineError (TimeoutError)    the child process that held the video took too long
 ├── ManifestError (ValueError)      a manifest or journal that cannot be read
 ├── StoreError (ValueError)         a store of frames that is damaged, or none at all
 ├── StorageError (OSError)          what lies behind a URL cannot be fetched, written or listed
 ├── BackendError (RuntimeError)     a cluster that is not there, or has other versions
+│   └── ClusterError                it was there, and is lost
 └── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
 """
 
@@ -118,6 +120,10 @@ class CrashedError(VidprepError, RuntimeError):
     stage = "isolate"
 
 
+class WorkerError(CrashedError):
+    stage = "worker"
+
+
 class DeadlineError(VidprepError, TimeoutError):
     stage = "isolate"
 
@@ -136,6 +142,10 @@ class StorageError(VidprepError, OSError):
 
 class BackendError(VidprepError, RuntimeError):
     """A cluster that is not there, or whose workers are not as this process is."""
+
+
+class ClusterError(BackendError):
+    """A cluster that was there, and is lost in the middle of a run."""
 
 
 class MissingError(VidprepError, ImportError):

@@ -132,6 +132,46 @@ PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8
         yield found
 
 
+def without(folders: Sequence[Path], command: Sequence[str]) -> list[str]:
+    """A command that sees empty folders there: in a mount namespace of its own. Skips where nobody may make one."""
+    if folders:
+        needs_programs(("unshare",), "apt-get install util-linux")
+        if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+            pytest.skip("mount namespaces need root")
+    mounts = "".join(f"mount -t tmpfs none '{folder}' && " for folder in folders)
+    return ["unshare", "-m", "sh", "-c", f'{mounts}exec "$@"', "sh", *command] if folders else list(command)
+
+
+@contextmanager
+def dask_scheduler(folder: Path, env: dict[str, str] | None = None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    needs_modules(("distributed",), "pip install '.[dask]'")
+    port = free_port()
+    program = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
+    with daemon([*program, "--no-dashboard"], folder / "scheduler.log", env) as process:
+        yield f"tcp://127.0.0.1:{port}", process
+
+
+@contextmanager
+def dask_worker(
+    folder: Path, address: str, name: str, env: dict[str, str] | None = None, *, hidden: Sequence[Path] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """hidden: folders that it sees empty."""
+    program = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        address,
+        "--nthreads",
+        "1",
+        "--no-dashboard",
+        "--name",
+        name,
+    ]
+    program += ["--death-timeout", "60", "--local-directory", str(folder)]
+    with daemon(without(hidden, program), folder / f"{name}.log", env) as process:
+        yield process
+
+
 @contextmanager
 def dask(
     folder: Path, workers: int, env: dict[str, str] | None = None, *, config: Path | None = None
@@ -140,69 +180,49 @@ def dask(
 
     env: of the workers. config: dask's, of all.
     """
-    needs_modules(("distributed",), "pip install '.[dask]'")
     configured = {} if config is None else {"DASK_CONFIG": str(config)}
-    port = free_port()
-    address = f"tcp://127.0.0.1:{port}"
     with ExitStack() as stack:
-        program = [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_scheduler",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--no-dashboard",
-        ]
-        stack.enter_context(daemon(program, folder / "scheduler.log", os.environ | configured))
-        started = []
+        address, _ = stack.enter_context(dask_scheduler(folder, os.environ | configured))
         for number in range(workers):
-            program = [
-                sys.executable,
-                "-m",
-                "distributed.cli.dask_worker",
-                address,
-                "--nthreads",
-                "1",
-                "--no-dashboard",
-                "--death-timeout",
-                "60",
-            ]
-            started.append(
-                stack.enter_context(
-                    daemon(
-                        [*program, "--local-directory", str(folder)],
-                        folder / f"worker{number}.log",
-                        (env or os.environ) | configured,
-                    )
-                ).pid
-            )
-        from distributed import Client
+            stack.enter_context(dask_worker(folder, address, f"worker{number}", (env or os.environ) | configured))
+        yield address, dask_pids(address, workers)
 
-        with Client(address, timeout=READY_SECONDS, set_as_default=False) as client:
-            client.wait_for_workers(workers, timeout=READY_SECONDS)
-            pids = list(client.run(os.getpid).values())
-        yield address, pids
+
+def dask_pids(address: str, workers: int) -> list[int]:
+    """Process numbers of the workers, when so many are there."""
+    from distributed import Client
+
+    with Client(address, timeout=READY_SECONDS, set_as_default=False) as client:
+        client.wait_for_workers(workers, timeout=READY_SECONDS)
+        return list(client.run(os.getpid).values())
 
 
 @contextmanager
 def ray_head(folder: Path, cpus: int, env: dict[str, str] | None = None) -> Iterator[str]:
     """A head node on this machine: its address."""
-    needs_modules(("ray",), "pip install '.[ray]'")
     port = free_port()
-    program = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--head",
-        "--block",
-        f"--port={port}",
-        f"--num-cpus={cpus}",
-    ]
-    program += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"]
-    with daemon(program, folder / "ray.log", env):
-        wait_until(lambda: "Ray runtime started" in (folder / "ray.log").read_text(), "ray")
+    head = ["--head", f"--port={port}", "--include-dashboard=false", "--disable-usage-stats"]
+    with _ray_start(folder, cpus, head, "head", env):
         yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def ray_node(folder: Path, address: str, name: str, *, hidden: Sequence[Path] = ()) -> Iterator[None]:
+    """Another node of a cluster, on this machine too. hidden: folders that it sees empty."""
+    with _ray_start(folder, 1, [f"--address={address}"], name, None, hidden):
+        yield
+
+
+@contextmanager
+def _ray_start(
+    folder: Path, cpus: int, options: list[str], name: str, env: dict[str, str] | None, hidden: Sequence[Path] = ()
+) -> Iterator[None]:
+    needs_modules(("ray",), "pip install '.[ray]'")
+    program = [str(Path(sys.executable).with_name("ray")), "start", "--block", f"--num-cpus={cpus}", *options]
+    log = folder / f"{name}.log"
+    with daemon(without(hidden, [*program, *([f"--temp-dir={folder}"] if "--head" in options else [])]), log, env):
+        wait_until(lambda: "Ray runtime started" in log.read_text(), name)
+        yield
 
 
 def needs_modules(names: Sequence[str], install: str) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vidprep.formats.errors import CrashedError, DeadlineError, DiskFullError
+from vidprep.formats.errors import CrashedError, DeadlineError
 from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.task import Job, Made, MadePiece, discard, misfit
+from vidprep.transcode.task import Done, Job, MadePiece, discard, misfit
 
-FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__, DiskFullError.__name__}
+FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Agenda:
         self._on_job(job)
         return job
 
-    def settle(self, job: Job, made: Made) -> ManifestRow | None:
+    def settle(self, job: Job, made: Done) -> ManifestRow | None:
         """The row of the video when that is finished."""
         if isinstance(made, tuple):
             self._split[job.unit.id] = _Split(job, len(made))

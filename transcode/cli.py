@@ -71,7 +71,8 @@ def transcode(source: Path | str, destination: Path | str, **given: Any) -> None
     has one row per video. Run the same command again to go on after a stop: what is done is not done again.
 
     \b
-    Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 130 or 143 interrupted.
+    Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 3 stopped by the destination, the workers or the cluster
+    (run again), 130 or 143 interrupted.
     \b
     vidprep transcode raw/ ready/                                    H.264, keyframe every 16, own rate and size
     vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 5  for short random sequences
@@ -110,7 +111,8 @@ def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
     as every reader of JPEG expects. DST/manifest.parquet has one row per video. Run the same command again to go on.
 
     \b
-    Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 130 or 143 interrupted.
+    Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 3 stopped by the destination, the workers or the cluster
+    (run again), 130 or 143 interrupted.
     \b
     vidprep burst raw/ frames/ --fps 15 --short-side 240      JPEGs back to back, index.parquet beside
     vidprep burst raw/ frames/ --format webdataset            tar shards that webdataset reads
@@ -143,6 +145,7 @@ def _run(
     from vidprep.transcode.array_plan import Selection, begin_part, end_part, forget_plan, previewed
     from vidprep.transcode.backends import workers_of
     from vidprep.transcode.events import Events
+    from vidprep.transcode.host import expected_of_hosts, sample_of
     from vidprep.transcode.plan import plan
     from vidprep.transcode.progress import Progress, print_dry_run
     from vidprep.transcode.run import run
@@ -192,7 +195,11 @@ def _run(
         else:
             place.check_settings(settings, overwrite=overwrite)  # what another run has written since is seen only now
         local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
-        workers = held.enter_context(workers_of(given["backend"], _address(given), local, progress.say))
+        expected = None
+        if given["backend"] != "local":
+            state = f"{where}/{place.house.relative_to(place.root)}"
+            expected = held.enter_context(expected_of_hosts(sources.units, settings, ffmpeg, state))
+        workers = held.enter_context(workers_of(given["backend"], _address(given), local, progress.say, expected))
         if settings.split_seconds is not None:
             workers.start_children()  # the pieces come from one of them; before this process needs a decoder itself
         if overwrite:
@@ -226,7 +233,10 @@ def _run(
                 "they stay (--overwrite makes them anew)"
             )
         progress.start(todo, str(where), given["backend"])
-        summary = run(todo, place, workers, on_row=progress.row, on_job=progress.job, on_made=workers.dismiss)
+        summary = run(
+            todo, place, workers, on_row=progress.row, on_job=progress.job, on_made=workers.dismiss,
+            sources=sample_of(sources.units),
+        )  # fmt: skip
         if not todo.jobs:
             place.check_opens()
         if share is not None:

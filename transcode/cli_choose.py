@@ -111,7 +111,7 @@ def sweep(source: Path, out: Path, **given: Any) -> None:
 
     from tqdm import tqdm
 
-    from vidprep.transcode.isolate import found_no_room, make
+    from vidprep.transcode.isolate import make, stops_the_run
     from vidprep.transcode.sweep import Wanted
     from vidprep.transcode.sweep import sweep as measure
     from vidprep.transcode.trial import Stopped
@@ -130,7 +130,7 @@ def sweep(source: Path, out: Path, **given: Any) -> None:
     created, jobs = f"{datetime.now():%Y-%m-%d %H:%M}", given["jobs"] or default_jobs()
     units = _units(source, out, given)
     with (
-        Workers(jobs, make, found_no_room) as workers,
+        Workers(jobs, make, stops_the_run) as workers,
         tqdm(unit="video", disable=True if given["quiet"] else None, file=sys.stderr, smoothing=0.1) as bar,
     ):
         try:
@@ -219,7 +219,7 @@ def tune(source: Path, **given: Any) -> None:
     """
     import tempfile
 
-    from vidprep.transcode.isolate import found_no_room, make
+    from vidprep.transcode.isolate import make, stops_the_run
     from vidprep.transcode.sweep import Wanted
     from vidprep.transcode.trial import Stopped
     from vidprep.transcode.tune import Reading
@@ -241,7 +241,7 @@ def tune(source: Path, **given: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="vidprep-tune-") as temporary:
         work = given["work"] or Path(temporary)
         units = _units(source, work, given)
-        with Workers(given["jobs"] or default_jobs(), make, found_no_room) as workers:
+        with Workers(given["jobs"] or default_jobs(), make, stops_the_run) as workers:
             try:
                 tuned = measure(
                     units, work, wanted, reading, given["target_psnr"], workers,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PYAV_MAJORS = ("18", "19")
 # Distribution, and the module that fails where it is broken.
 LIBRARIES = {
-    "av": "av", "click": "click", "ffmpeg-python": "ffmpeg", "imageio-ffmpeg": "imageio_ffmpeg", "numpy": "numpy",
+    "av": "av", "click": "click", "ffmpeg-python": "ffmpeg", "imageio-ffmpeg": "imageio_ffmpeg", "joblib": "joblib", "numpy": "numpy",
     "pebble": "pebble", "pyarrow": "pyarrow.parquet", "simplejpeg": "simplejpeg", "tqdm": "tqdm",
 }  # fmt: skip
 EXTRAS = {

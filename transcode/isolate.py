@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 
 import pebble
 
-from vidprep.formats.errors import CrashedError, DeadlineError, DiskFullError
-from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.remote import is_url
-from vidprep.transcode.task import Job, Made, discard, fail, new_row
+from vidprep.transcode.host import blamed
+from vidprep.transcode.task import Job, Made, Undone, discard, fail, new_row
 
 OPEN_SECONDS = 120
 LEAST_SECONDS = 300
@@ -70,7 +70,7 @@ class Child:
         """What `function` makes of `argument` there.
 
         seconds_allowed: from its start, when so many frames have been decoded or made; NOT_OPENED before the source is open.
-        Raises CrashedError when the child dies, DeadlineError, MemoryError, Interrupted after `stop`.
+        Raises CrashedError when the child dies, WorkerError when none starts, DeadlineError, MemoryError, Interrupted after `stop`.
         """
         for may_start_again in (True, False):
             if self._stopped.is_set():
@@ -86,9 +86,11 @@ class Child:
                     raise Interrupted from error
                 self._discard()
                 # A pool that is broken lost its child before that took the task: the task is not to blame.
-                if isinstance(error, BrokenProcessPool) and may_start_again:
-                    continue
-                raise CrashedError(_how_it_died(getattr(error, "exitcode", None))) from error
+                if isinstance(error, BrokenProcessPool):
+                    if may_start_again:
+                        continue
+                    raise WorkerError(_why_none_starts()) from error
+                raise CrashedError(_how_it_died(error.exitcode)) from error
             except MemoryError:
                 self._discard()
                 raise
@@ -155,17 +157,17 @@ class Child:
         self._discard()
 
 
-def found_no_room(made: Made) -> bool:
-    return isinstance(made, ManifestRow) and made.error == DiskFullError.__name__
+def stops_the_run(made: Made) -> bool:
+    return isinstance(made, Undone) and made.stops
 
 
 def make(child: Child, job: Job) -> Made:
     """What comes of a job; a failed row when the child crashes or runs out of time. Raises Interrupted."""
     if job.upload is None and not is_url(job.unit.path):
-        return _made_by(child, job)
+        return blamed(job, _made_by(child, job))
     from vidprep.transcode.staging import staged
 
-    return staged(job, partial(_made_by, child))
+    return blamed(job, staged(job, partial(_made_by, child)))
 
 
 def _made_by(child: Child, job: Job) -> Made:
@@ -201,9 +203,19 @@ def _stored_bytes(path: str) -> int:
     return min(found.st_size, found.st_blocks * 512 or found.st_size)
 
 
-def _how_it_died(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "the process that should hold it does not start"
+def _why_none_starts() -> str:
+    """Of this machine, not of a video."""
+    try:
+        Path.cwd()
+    except OSError:
+        return (
+            "no process starts for the videos: the current folder was deleted; change to one that exists, and run again"
+        )
+    limits = "memory, processes (ulimit -u) and open files (ulimit -n)"
+    return f"no process starts for the videos: each ends before it takes one; look at {limits}, and run vidprep doctor"
+
+
+def _how_it_died(exit_code: int) -> str:
     if exit_code >= 0:
         return f"the process that held it ended with code {exit_code}"
     try:

@@ -126,6 +126,8 @@ class Progress:
         )
         if summary.disk_full:
             self.say(summary.disk_full)
+        if summary.stopped:
+            self.say(f"stopped: {summary.stopped}")
         if summary.interrupted_by is not None:
             self.say("interrupted; run the same command again to go on")
 

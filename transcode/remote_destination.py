@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import atexit
 import re
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, StorageError, StoreError
@@ -24,11 +23,11 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import NONE, RemoteFile, RemoteFolder
 from vidprep.transcode.array_plan import MERGED_PLAN_NAME, PART_END_NAME, PART_PLAN_NAME, PLAN_NAME
 from vidprep.transcode.destination import HOUSE, MERGED_NAME, Destination, KnownUnit
-from vidprep.transcode.lease import Holder, myself
 from vidprep.transcode.ledgers import Ledger, StoreLedger
 from vidprep.transcode.merge import Merged, merge
 from vidprep.transcode.packed import PackedDestination
 from vidprep.transcode.parts import Part
+from vidprep.transcode.scratch import scratch_folder
 from vidprep.transcode.settings import FrameOptions, RunSettings
 from vidprep.transcode.task import Upload
 
@@ -47,18 +46,10 @@ def _is_state(name: str) -> bool:
 
 
 def _scratch() -> Path:
-    """A folder that goes with this process; those of processes of this machine that were killed go now."""
-    for other in Path(tempfile.gettempdir()).glob("vidprep-scratch-*/holder"):
-        with suppress(OSError):
-            holder = Holder.of(other.read_bytes())
-            if holder is not None and holder.is_dead:
-                shutil.rmtree(other.parent, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix="vidprep-scratch-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "holder").write_bytes(myself(0).as_bytes())
-    root = folder / "destination"
-    root.mkdir()
-    return root
+    """A folder that goes with this process."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(scratch_folder())
 
 
 class _Remote(Destination):

@@ -10,26 +10,30 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from vidprep.formats.arrow import import_pyarrow
-from vidprep.formats.errors import DiskFullError
+from vidprep.formats.errors import DestinationError, DiskFullError, VidprepError, WorkerError
 from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.row import checked
 from vidprep.transcode.agenda import Agenda
 from vidprep.transcode.destination import Destination
+from vidprep.transcode.host import Sample, judged, why_not_writable
 from vidprep.transcode.plan import Plan
-from vidprep.transcode.task import Job, Made, discard, fail
+from vidprep.transcode.task import Job, Made, Undone, discard, fail
 from vidprep.transcode.workers import Workers, stopped_by_signals
 
 GRACE_SECONDS = 10.0
 KEPT_FAILURES = 20
+STOPPED_CODE = 3
+FAULTS_MAX = 3  # in a row: then no other video would fare better
 
 
 @dataclass(slots=True)
 class Summary:
     """What a run did. bytes_before and bytes_after: of all outputs that are there now, whole sources and cuts alike.
 
-    ignored: files that are no sources; ignored_reasons: how many for which reason. absent: videos that an array run planned for
-    this part, and that are no longer among the sources.
+    disk_full, stopped: why units were not done though no source is to blame. ignored: files that are no sources;
+    ignored_reasons: how many for which reason. absent: videos that an array run planned for this part, and that are no longer
+    among the sources.
     """
 
     ok: int = 0
@@ -44,6 +48,7 @@ class Summary:
     seconds: float = 0.0
     interrupted_by: int | None = None
     disk_full: str | None = None
+    stopped: str | None = None
     failures: list[tuple[str, str]] = field(default_factory=list)
     ignored: int = 0
     ignored_reasons: dict[str, int] = field(default_factory=dict)
@@ -58,7 +63,9 @@ class Summary:
     def exit_code(self) -> int:
         if self.interrupted_by is not None:
             return 128 + self.interrupted_by
-        return 1 if self.failed or self.disk_full or self.absent else 0
+        if self.disk_full or self.stopped:
+            return STOPPED_CODE
+        return 1 if self.failed or self.absent else 0
 
     def as_json(self) -> str:
         return json.dumps({"summary": asdict(self) | {"exit_code": self.exit_code}})
@@ -67,9 +74,11 @@ class Summary:
 def run(
     plan: Plan, destination: Destination, workers: Workers[Job, Made], *, on_row: Callable[[ManifestRow], object],
     on_job: Callable[[Job], object] = lambda _job: None, on_made: Callable[[], object] = lambda: None,
+    sources: Sample = (),
 ) -> Summary:  # fmt: skip
     """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job;
-    on_made: when the workers have no more to do, before the manifest is written.
+    on_made: when the workers have no more to do, before the manifest is written. sources: some of them, which tell a source
+    that is gone from sources that cannot be seen.
 
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
     """
@@ -77,57 +86,68 @@ def run(
     summary = Summary(done_before=plan.done, skipped_failed=plan.skipped)
     summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
     summary.ignored, summary.ignored_reasons = sum(plan.ignored.values()), plan.ignored
-    finished = 0
+    finished = faults = 0
     abandoned: list[Job] = []
     agenda = Agenda(plan.jobs, on_job)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
-    try:
-        for rejected in map(checked, plan.rejected):
-            _settle(rejected, None, destination, plan, summary)
-            on_row(rejected)
-        with stopped_by_signals(workers, GRACE_SECONDS) as stop:
-            for job, made in workers.results(agenda):
-                if made is None:
-                    abandoned.append(job)
-                    continue
-                row = agenda.settle(job, made)
-                if row is None:
-                    continue
-                row = _fitting(row, Path(job.partial))
-                try:
-                    _settle(row, Path(job.partial), destination, plan, summary)
-                except OSError as error:
-                    if not is_disk_full(error):
-                        raise
-                    abandoned.append(job)
-                    summary.disk_full = _no_room(destination, plan, summary)
-                    workers.take_no_more()
-                    continue
-                finished += 1
-                on_row(row)
-                if row.error == DiskFullError.__name__:
-                    summary.disk_full = _no_room(destination, plan, summary)
-                    workers.take_no_more()
-        on_made()
-        summary.interrupted_by = stop.signal
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-        summary.disk_full = _no_room(destination, plan, summary)
-    for job in abandoned:
-        discard(job)
+
+    def undone(fault: Undone) -> None:
+        nonlocal faults
+        faults += 1
+        _explain(fault, destination, plan, summary)
+        if fault.stops or faults >= FAULTS_MAX:
+            workers.take_no_more()
+
+    for rejected in map(checked, plan.rejected):
+        if (fault := _settle(rejected, None, destination, plan, summary)) is not None:
+            undone(fault)
+            break
+        on_row(rejected)
+    with stopped_by_signals(workers, GRACE_SECONDS) as stop:
+        for job, made in workers.results(agenda):
+            done = judged(job, made, sources) if isinstance(made, Undone) else made
+            if done is None or isinstance(done, Undone):
+                abandoned.append(job)
+                if done is not None:
+                    undone(done)
+                continue
+            row = agenda.settle(job, done)
+            if row is None:
+                continue
+            row = _fitting(row, Path(job.partial))
+            if (fault := _settle(row, job, destination, plan, summary)) is not None:
+                abandoned.append(job)
+                undone(fault)
+                continue
+            finished, faults = finished + 1, 0
+            on_row(row)
+    on_made()
+    summary.interrupted_by = stop.signal
     summary.not_started = len(plan.jobs) - finished
     try:
+        for job in abandoned:
+            discard(job)
         if not abandoned:
             destination.remove_leftovers()
         destination.finish()
     except OSError as error:
-        if not is_disk_full(error):
-            raise
-        summary.disk_full = _no_room(destination, plan, summary)
+        _explain(_of_destination(error, destination), destination, plan, summary)
     summary.seconds = time.monotonic() - started
     return summary
+
+
+def _explain(fault: Undone, destination: Destination, plan: Plan, summary: Summary) -> None:
+    if fault.error == DiskFullError.__name__ and fault.fault == "destination":
+        summary.disk_full = _no_room(destination, plan, summary)
+    elif summary.stopped is None:
+        summary.stopped = f"{fault.message}; no video is to blame; run the same command again when that is mended"
+
+
+def _of_destination(error: OSError, destination: Destination) -> Undone:
+    kind = DiskFullError if is_disk_full(error) else DestinationError
+    why = error.message if isinstance(error, VidprepError) else error.strerror
+    return Undone("destination", kind.__name__, f"the destination {destination.shown} cannot be written: {why}")
 
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
@@ -146,22 +166,38 @@ def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
     return fitting
 
 
-def _settle(row: ManifestRow, partial: Path | None, destination: Destination, plan: Plan, summary: Summary) -> None:
+def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: Plan, summary: Summary) -> Undone | None:
+    """Journal a row and name its output. None, or why neither could be done. job: None for a unit that was not started."""
+    partial = Path(job.partial) if job is not None and row.ok else None
+    if job is not None and partial is not None and job.upload is None and not partial.exists():
+        message = f"the output of {row.source} never came to {destination.shown}: whoever made it writes elsewhere"
+        return Undone("worker", WorkerError.__name__, message, stops=False)
     destination.check_held()
-    if row.ok and partial is not None:
-        destination.place(row, partial)
-    destination.journal.append(row)
-    if row.ok and partial is not None:
-        try:
-            destination.name(row, partial)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            fail(row, error)
-            destination.journal.append(row)
-        else:
-            old = plan.replaced.get(row.id)
-            if old:
-                destination.remove_output(old)
+    try:
+        if partial is not None:
+            destination.place(row, partial)
+        destination.journal.append(row)
+        if partial is not None:
+            try:
+                destination.name(row, partial)
+            except OSError as error:
+                if is_disk_full(error) or why_not_writable(destination.partials):
+                    raise
+                # A name that cannot be given, for what stands there: the same next time, so a row tells of it.
+                partial.unlink(missing_ok=True)
+                fail(row, error)
+                destination.journal.append(row)
+            else:
+                old = plan.replaced.get(row.id)
+                if old:
+                    destination.remove_output(old)
+    except OSError as error:
+        return _of_destination(error, destination)
+    _count(row, summary)
+    return None
+
+
+def _count(row: ManifestRow, summary: Summary) -> None:
     summary.warned += bool(row.warnings)
     if row.ok:
         summary.ok += 1

@@ -61,17 +61,19 @@ def _fetch(job: Job, path: Path) -> None:
 
 
 def _put(path: Path, upload: Upload) -> None:
-    """Raises DestinationError when another run has taken over meanwhile, StorageError."""
-    try:
-        holder = Holder.of(_folder(upload.destination).read(upload.lease))
-    except FileNotFoundError:
-        holder = None
-    if holder is None or holder.token != upload.token:
-        raise DestinationError(
-            "another run has taken over; this output is not published", path=upload.url, stage="storage"
-        )
+    """Raises DestinationError, also when another run has taken over meanwhile."""
     folder, name = _split(upload.url)
-    folder.put(path, name)
+    try:
+        try:
+            holder = Holder.of(_folder(upload.destination).read(upload.lease))
+        except FileNotFoundError:
+            holder = None
+        if holder is not None and holder.token == upload.token:
+            folder.put(path, name)
+            return
+    except StorageError as error:
+        raise DestinationError(error.message, path=error.path, stage="storage") from error
+    raise DestinationError("another run has taken over; this output is not published", path=upload.url, stage="storage")
 
 
 def _split(url: str) -> tuple[RemoteFolder, str]:

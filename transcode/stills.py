@@ -17,7 +17,7 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image
 
 from vidprep.formats import open_store
-from vidprep.formats.errors import CrashedError, DeadlineError, StoreError, VidprepError
+from vidprep.formats.errors import CrashedError, DeadlineError, StoreError, VidprepError, WorkerError
 from vidprep.formats.store import Frames
 from vidprep.formats.video import Source
 from vidprep.transcode.bounds import ANY_FRAMES
@@ -112,6 +112,8 @@ Taken = Compared | StillSizes
 def take_in(child: Child, task: Task) -> Taken:
     try:
         return child.call(_take, task, lambda _work: ALLOWED_SECONDS)
+    except WorkerError:
+        raise  # nothing is known of the video
     except (CrashedError, DeadlineError, MemoryError) as error:
         return task.failed(str(error) or type(error).__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
 from vidprep.formats.files import is_disk_full
@@ -79,8 +79,24 @@ class MadePiece:
     cpu_seconds: float
 
 
-# What comes of a job: the row of a video, a piece of one, or the pieces that it is to be made in.
-Made = ManifestRow | MadePiece | tuple[Piece, ...]
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """Why a job was not done, though nothing says that its source is to blame: it has no row, and the next run does it again.
+
+    fault: whose it is; "source" is a guess of one host that sees another source than was planned, which the machine that
+    started the run must judge. error: class name. stops: whether other jobs would end the same way. row: of a job whose source it is.
+    """
+
+    fault: Literal["source", "destination", "worker", "cluster"]
+    error: str
+    message: str
+    stops: bool = True
+    row: ManifestRow | None = None
+
+
+# What comes of a job: the row of a video, a piece of one, or the pieces that it is to be made in; or none of these.
+Done = ManifestRow | MadePiece | tuple[Piece, ...]
+Made = Done | Undone
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from vidprep.transcode.workers import Workers
 
 
 class Stopped(Exception):
-    """A trial was interrupted, or the disk is full. exit_code: what the whole command ends with."""
+    """A trial was interrupted, or had no room, or lost a host. exit_code: what the whole command ends with."""
 
     def __init__(self, exit_code: int, why: str) -> None:
         super().__init__(why)
@@ -39,8 +39,10 @@ def run_trial(
         todo = plan(sources, settings, place, ffmpeg=ffmpeg, encoder_version=made_by, skip_failed=True)
         place.write_settings(settings, used_versions(settings, ffmpeg))
         summary = run(todo, place, workers, on_row=on_row)
-    if summary.interrupted_by is not None or summary.disk_full:
-        raise Stopped(summary.exit_code, summary.disk_full or "interrupted; run the same command again to go on")
+    if why := summary.disk_full or summary.stopped:
+        raise Stopped(summary.exit_code, why)
+    if summary.interrupted_by is not None:
+        raise Stopped(summary.exit_code, "interrupted; run the same command again to go on")
     wanted = {unit.id for unit in units}
     return [row for row in read_rows(root) if row.id in wanted]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, SettingsError, StoreError
+from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, SettingsError, StoreError, WorkerError
 from vidprep.formats.files import replacing
 from vidprep.formats.layouts import LAYOUTS
 from vidprep.formats.manifest import ManifestRow, read_rows
@@ -224,6 +224,8 @@ def checked_in(child: Child, check: Check) -> Checked:
     allowed = LEAST_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
     try:
         return child.call(check_unit, check, lambda _work: allowed)
+    except WorkerError:
+        raise  # nothing is known of the unit
     except (CrashedError, MemoryError) as error:
         why = f"does not read: {error}"
     except DeadlineError:

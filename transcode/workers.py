@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -147,5 +146,7 @@ def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iter
 
 
 def default_jobs() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores that this process may use, by its affinity and by the quota of its control group; at least one."""
+    from joblib import cpu_count  # late, as it takes a while
+
+    return int(cpu_count())
