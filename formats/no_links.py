@@ -16,10 +16,13 @@ from vidprep.formats.errors import DestinationError
 
 IS_A_LINK = "is a symbolic link, which is not followed inside a destination; remove it, or give another folder"
 NOT_REGULAR = "is not a regular file; remove it, or give another folder"
+HAS_OTHER_NAMES = "is a hard link: what is written to it would change the file elsewhere too; replace it by a copy"
 
 
 def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
-    """The descriptor of a regular file. Raises DestinationError for a link and for what is no regular file, OSError."""
+    """The descriptor of a regular file. Raises DestinationError for a link, for what is no regular file, and where another name
+    of a file that is to be written would show what is written; OSError.
+    """
     try:
         number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -28,10 +31,12 @@ def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
         if error.errno in (errno.EISDIR, errno.ENXIO):
             raise DestinationError(NOT_REGULAR, path=os.fspath(path)) from error
         raise
-    if stat.S_ISREG(os.fstat(number).st_mode):
+    found = os.fstat(number)
+    is_shared = flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1
+    if stat.S_ISREG(found.st_mode) and not is_shared:
         return number
     os.close(number)
-    raise DestinationError(NOT_REGULAR, path=os.fspath(path))
+    raise DestinationError(HAS_OTHER_NAMES if is_shared else NOT_REGULAR, path=os.fspath(path))
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:

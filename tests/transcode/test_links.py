@@ -66,6 +66,22 @@ def test_a_dangling_link_is_no_way_out_either(clips: Path, tmp_path: Path) -> No
         assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("name", [".vidprep/lock", ".vidprep/journal.jsonl", "data-00000.bin"])
+def test_nothing_is_written_into_a_file_that_has_another_name_elsewhere(
+    name: str, clips: Path, outside: Path, tmp_path: Path
+) -> None:
+    destination = tmp_path / "out"
+    assert transcode(clips, destination, "--quiet", verb="burst").code == 0
+    (destination / name).unlink(missing_ok=True)
+    (destination / name).hardlink_to(outside / "secret.txt")
+    (destination / "manifest.parquet").unlink()
+    before = state(outside)
+    done = transcode(clips, destination, "--quiet", verb="burst")
+    assert state(outside) == before
+    if name.startswith(".vidprep"):  # a shard of which no row knows is removed, under this name alone
+        assert done.code == 2 and "hard link" in done.err, done.err
+
+
 def test_a_shard_that_is_a_link_is_neither_cut_nor_appended_to(clips: Path, outside: Path, tmp_path: Path) -> None:
     destination = tmp_path / "out"
     assert transcode(clips, destination, "--jobs", 1, verb="burst").code == 0
