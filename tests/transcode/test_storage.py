@@ -65,10 +65,10 @@ def rows(objects: dict[str, bytes]) -> dict[str, dict[str, object]]:
     return by_id
 
 
-def check_tidy(objects: dict[str, bytes]) -> None:
-    """Nothing but results, one manifest and the settings."""
+def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
+    """Nothing but results, one manifest and the settings, and what `merge` has joined."""
     house = [name for name in objects if name.startswith((".vidprep", "manifest"))]
-    assert sorted(house) == [".vidprep/run.json", "manifest.parquet"]
+    assert sorted(house) == [".vidprep/merged.json"] * merged + [".vidprep/run.json", "manifest.parquet"]
 
 
 @pytest.mark.parametrize("every", [0, 3])
@@ -158,7 +158,7 @@ def test_parts_there_are_merged_there(s3, here):
     assert "vidprep merge s3://videos/parts" in whole.err
     assert transcode("s3://videos/parts", verb="merge", env=s3.environment).code == 1
     made = s3.objects("parts/")
-    check_tidy(made)
+    check_tidy(made, merged=True)
     assert results(made) == outputs(here)
     assert rows(made).keys() == manifest(here).keys()
 
