@@ -114,6 +114,7 @@ def begin_part(
             data = merged.read_bytes()
         else:
             place.check_settings(settings, overwrite=overwrite)
+            _check_nothing_is_forgotten(place, selection)
             data = _written(part.count, settings, selection, sources.units)
         place.create_shared(PLAN_NAME, data)
     plan = _plan_in_force(place, part, settings)
@@ -155,6 +156,20 @@ def _incomplete_plan(place: Destination, part: Part, settings: RunSettings, *, o
         return None
     plan = read_array_plan(path)
     return path if plan.count == part.count and not any(differences(plan.settings, settings)) else None
+
+
+def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> None:
+    """A new plan takes the place of an incomplete one, and must not have fewer videos by what it was given."""
+    path = place.shared_file(MERGED_PLAN_NAME)
+    if path is None or selection.narrowing is None:
+        return
+    before = read_array_plan(path)
+    if before.selection.narrowing != selection.narrowing:
+        raise DestinationError(
+            f"an array run of {before.count} parts is incomplete here, and --include, --exclude or --limit would leave out some of"
+            " its videos; run its parts that did not end, or an array of all videos",
+            path=place.shown,
+        )
 
 
 def _plan_in_force(place: Destination, part: Part, settings: RunSettings) -> ArrayPlan:

@@ -267,7 +267,7 @@ class Destination:
                 pass
             except (
                 OSError
-            ):  # no links here: two tasks may each write one, and `vidprep merge` then sees that they differ
+            ):  # no links here: of two tasks at once each may write it, and `vidprep merge` sees that they differ
                 if not path.exists():
                     own.replace(path)
             own.unlink(missing_ok=True)

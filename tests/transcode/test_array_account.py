@@ -204,6 +204,7 @@ def test_another_number_of_parts_takes_over_after_a_merge(pool, sources, tmp_pat
     assert array(sources, made, 0, count=2) == [2]
     assert merge(made)[0] == 1
     add(sources, pool, 6)
+    assert array(sources, made, 0, count=2, options=("--limit", 1)) == [2]  # else nobody knew of the others any more
     assert array(sources, made, 0, 1, count=2) == [0, 0]
     assert merge(made) == (0, set(), set())
     assert manifest(made).keys() == ids_in(sources)

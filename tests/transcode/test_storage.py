@@ -65,10 +65,11 @@ def rows(objects: dict[str, bytes]) -> dict[str, dict[str, object]]:
     return by_id
 
 
-def check_tidy(objects: dict[str, bytes]) -> None:
-    """Nothing but results, one manifest, the settings, and a lease that nobody holds."""
+def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
+    """Nothing but results, one manifest, the settings, a lease that nobody holds, and what `merge` has joined."""
     house = [name for name in objects if name.startswith((".vidprep", "manifest"))]
-    assert sorted(house) == [".vidprep/lock", ".vidprep/run.json", "manifest.parquet"]
+    joined = [".vidprep/merged.json"] * merged
+    assert sorted(house) == [".vidprep/lock", *joined, ".vidprep/run.json", "manifest.parquet"]
     assert json.loads(objects[".vidprep/lock"])["released"]
 
 
@@ -159,7 +160,7 @@ def test_parts_there_are_merged_there(s3, here):
     assert "vidprep merge s3://videos/parts" in whole.err
     assert transcode("s3://videos/parts", verb="merge", env=s3.environment).code == 1
     made = s3.objects("parts/")
-    check_tidy(made)
+    check_tidy(made, merged=True)
     assert results(made) == outputs(here)
     assert rows(made).keys() == manifest(here).keys()
 
