@@ -269,7 +269,7 @@ def test_of_many_that_claim_a_lease_at_once_one_gets_it_and_the_number_goes_up(t
             now = ledger.read()
             assert now is not None and now.number == number
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
-    lease = Lease(ledger, "made", print)
+    lease = Lease(FolderLedger(tmp_path / "new"), "made", print)
     with pytest.raises(DestinationError, match="of number 1000000000000, which no run gave it"):
         lease.take(10**12)
     assert not ledger.claim(None, myself(3), lambda _text: None)  # it looked before, and comes too late
@@ -343,3 +343,21 @@ def test_doctor_says_whether_a_store_keeps_conditions(
     *_, found = examine_destination("s3://videos/doctor")
     assert found.what.endswith("conditional writes") and found.ok == (conditions == "kept")
     assert s3.objects("doctor/") == {}
+
+
+def test_a_run_at_work_that_sweeps_up_is_no_file_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another was about to claim with went with the leftovers; "cannot be written: No such file or directory" said nothing."""
+    ledger, link = FolderLedger(tmp_path), os.link
+    held = myself(1)
+
+    def swept(source: Path, target: Path) -> None:
+        monkeypatch.undo()
+        assert ledger.claim(None, held, print)
+        source.unlink()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", swept)
+    with pytest.raises(DestinationError, match="in use by process"):
+        Lease(ledger, "made", print).take()
