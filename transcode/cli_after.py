@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -238,22 +239,25 @@ def pack(
 
 
 @click.command(cls=Command)
+@click.argument("destination", metavar="[DST]", type=FolderOrUrl(), required=False)
 @click.option(
     "--ffmpeg",
     type=LocalPath(str),
     metavar="PATH",
     help="The ffmpeg to look at. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
 )
-def doctor(ffmpeg: str | None) -> None:
+def doctor(destination: Path | str | None, ffmpeg: str | None) -> None:
     """Try out what a run needs on this machine, and say what to do about what does not work.
+
+    With DST, also what its file system or store can do: whether one run keeps another out.
 
     A rotated clip with sound is made in every codec, by both engines and as burst, validated, and read back.
     Exit 1 when a default is broken.
     """
-    from vidprep.transcode.doctor import examine
+    from vidprep.transcode.doctor import examine, examine_destination
 
     healthy = True
-    for finding in examine(ffmpeg):
+    for finding in chain(examine(ffmpeg), examine_destination(destination) if destination else ()):
         click.echo(f"{'ok  ' if finding.ok else 'no  ' if finding.needed else '-   '} {finding.what}: {finding.detail}")
         if not finding.ok:
             click.echo(f"     {finding.advice}")

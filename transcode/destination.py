@@ -123,7 +123,7 @@ class Destination:
             except (DestinationError, StorageError):
                 raise
             except OSError as error:
-                raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
+                raise DestinationError(f"cannot be written: {error.strerror or error}", path=self.shown) from error
             locks.callback(self.journal.close)
             others = {part.count for part in parts_in(self.root, self.shared)} - (
                 {self.part.count} if self.part else set()

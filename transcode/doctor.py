@@ -92,6 +92,31 @@ def examine(asked_ffmpeg: str | None) -> Iterator[Finding]:
         yield _torchcodec()
 
 
+def examine_destination(destination: Path | str) -> Iterator[Finding]:
+    """What its file system or store does of what runs lean on; a folder is tried by two processes of this machine."""
+    from concurrent.futures import ProcessPoolExecutor
+    from contextlib import ExitStack
+    from multiprocessing import get_context
+
+    from vidprep.transcode.ledgers import file_system_of
+    from vidprep.transcode.storage_trial import try_folder, try_store
+
+    with ExitStack() as stack:
+        if isinstance(destination, Path):
+            while not destination.exists():
+                destination = destination.parent
+            workers = [stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for _ in range(2)]
+            found = try_folder(destination, workers[0].submit, workers[1].submit)
+            shown = f"{destination} ({file_system_of(destination) or 'file system'})"
+        else:
+            found, shown = try_store(destination), destination
+        try:
+            for each in found:
+                yield Finding(f"{shown}: {each.what}", each.ok, each.detail, each.advice, needed=each.needed)
+        except OSError as error:
+            yield Finding(shown, False, f"cannot be written: {error}", "give another destination, or make it writable")
+
+
 def _system() -> Finding:
     system = platform.system()
     detail = f"{system} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"

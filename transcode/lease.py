@@ -31,7 +31,7 @@ from vidprep.formats.untrusted import parse_json, whole_between
 
 LOOK_SECONDS = 0.25
 RECORD_BYTES = 512
-NUMBER_MAX = 2**53
+NUMBER_MAX = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,12 @@ class Lease:
             now = self._ledger.read()
             if (now and now.data) != (before and before.data):
                 continue  # another took it meanwhile, or gave it back
-            self.mine = replace(self.mine, number=max(now.number if now else 0, at_least) + 1)
+            number = max(now.number if now else 0, at_least) + 1
+            if number > NUMBER_MAX:
+                raise DestinationError(
+                    f"has a lease of number {number - 1}, which no run gave it; remove it", path=self._shown
+                )
+            self.mine = replace(self.mine, number=number)
             if self._ledger.claim(now, self.mine, self._say):
                 break
         self._confirmed = _clock()

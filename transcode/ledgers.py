@@ -117,7 +117,9 @@ class FolderLedger:
             try:
                 os.link(whole, path)
             except FileExistsError:
-                return whole.stat().st_nlink == 2  # it was made, and the answer was lost on its way
+                return whole.exists() and whole.stat().st_nlink == 2  # it was made, and the answer was lost on its way
+            except FileNotFoundError:
+                return False  # a run that is at work by now has swept it away
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise

@@ -12,6 +12,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,11 @@ from tests.helpers import (
     transcode,
 )  # fmt: skip
 from tests.s3 import Bucket, bucket
-from vidprep.transcode.lease import Entry, Holder, first_at_work, myself
+from vidprep.formats.errors import DestinationError
+from vidprep.transcode.doctor import examine_destination
+from vidprep.transcode.lease import Entry, Holder, Lease, first_at_work, myself
 from vidprep.transcode.ledgers import FolderLedger
+from vidprep.transcode.storage_trial import try_folder
 
 SLOW = pytest.mark.slow
 # What stands in the place of flock.
@@ -264,6 +269,9 @@ def test_of_many_that_claim_a_lease_at_once_one_gets_it_and_the_number_goes_up(t
             now = ledger.read()
             assert now is not None and now.number == number
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
+    lease = Lease(FolderLedger(tmp_path / "new"), "made", print)
+    with pytest.raises(DestinationError, match="of number 1000000000000, which no run gave it"):
+        lease.take(10**12)
     assert not ledger.claim(None, myself(3), lambda _text: None)  # it looked before, and comes too late
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
 
@@ -304,3 +312,52 @@ def test_a_bucket_that_is_not_there_is_named(s3: Bucket, sources: Path) -> None:
     for url in ("s3://no-such-bucket/made", "s3://videos-too"):
         ran = transcode(sources, url, env=s3.environment)
         assert ran.code == 2 and f"{url}/.vidprep/lock: could not be written" in ran.err, ran.err
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("flock", "said"), [("", "keeps the other out"), ("flock of one host", "is local"), ("no flock", "is not there")]
+)
+def test_doctor_says_what_locks_are_worth_between_two_workers(flock: str, said: str, tmp_path: Path) -> None:
+    if not flock:
+        found = {each.what: each for each in examine_destination(tmp_path / "new" / "made")}
+    else:
+        with ProcessPoolExecutor(1, get_context("spawn")) as one, ProcessPoolExecutor(1, get_context("spawn")) as two:
+            for pool in (one, two):
+                pool.submit(exec, f"import importlib; {FLOCKS[flock]}").result()
+            found = {each.what: each for each in try_folder(tmp_path, one.submit, two.submit)}
+    (flocks,) = (each for what, each in found.items() if what.endswith("flock"))
+    assert said in flocks.detail and flocks.ok == (not flock)
+    assert all(each.ok for each in found.values() if each is not flocks)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("conditions", ["kept", "ignored", "refused"])
+def test_doctor_says_whether_a_store_keeps_conditions(
+    conditions: str, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.behave(conditions=conditions)
+    for name, value in s3.environment.items():
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, value)
+    *_, found = examine_destination("s3://videos/doctor")
+    assert found.what.endswith("conditional writes") and found.ok == (conditions == "kept")
+    assert s3.objects("doctor/") == {}
+
+
+def test_a_run_at_work_that_sweeps_up_is_no_file_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another was about to claim with went with the leftovers; "cannot be written: No such file or directory" said nothing."""
+    ledger, link = FolderLedger(tmp_path), os.link
+    held = myself(1)
+
+    def swept(source: Path, target: Path) -> None:
+        monkeypatch.undo()
+        assert ledger.claim(None, held, print)
+        source.unlink()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", swept)
+    with pytest.raises(DestinationError, match="in use by process"):
+        Lease(ledger, "made", print).take()
