@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError
+from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder, is_url
 from vidprep.transcode.task import Job, Made, discard, fail, new_row
@@ -63,8 +64,10 @@ def _put(job: Job, url: str) -> None:
     folder, name = _split(url)
     try:
         folder.put(Path(job.partial), name)
-    except StorageError as error:
-        raise DestinationError(error.message, path=error.path, stage="storage") from error
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise DestinationError(str(error), stage="storage") from error
 
 
 def _split(url: str) -> tuple[RemoteFolder, str]:
