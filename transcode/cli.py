@@ -153,6 +153,10 @@ def _run(
     from vidprep.transcode.versions import encoder_version, used_versions
     from vidprep.transcode.workers import default_jobs
 
+    try:
+        Path.cwd()
+    except OSError:
+        raise SettingsError("the current folder was deleted; change to one that exists, and run again") from None
     _address(given)  # what is wrong with it is said before anything is done
     if given["events"] == "-" and given["as_json"]:
         raise SettingsError("--events - and --json both write to stdout; give --events a file")

@@ -277,7 +277,12 @@ RUN_OPTIONS = _options(
         metavar="I/N",
         help="Do part I (from 0) of N, as one task of an array; auto: what Slurm's array says.",
     ),
-    click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core."),
+    click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Videos at a time. Default: one per core that this process may use (affinity, quota of its container).",
+    ),
     click.option(
         "--timeout",
         type=float,

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError
+from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder, is_url
 from vidprep.transcode.lease import Holder
@@ -71,8 +72,10 @@ def _put(path: Path, upload: Upload) -> None:
         if holder is not None and holder.token == upload.token:
             folder.put(path, name)
             return
-    except StorageError as error:
-        raise DestinationError(error.message, path=error.path, stage="storage") from error
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise DestinationError(str(error), stage="storage") from error
     raise DestinationError("another run has taken over; this output is not published", path=upload.url, stage="storage")
 
 
