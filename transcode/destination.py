@@ -265,9 +265,8 @@ class Destination:
                 os.link(own, path)
             except FileExistsError:
                 pass
-            except (
-                OSError
-            ):  # no links here: of two tasks at once each may write it, and `vidprep merge` sees that they differ
+            except OSError:
+                # Where there are no links, two tasks at once may each write it, and `vidprep merge` sees that they differ.
                 if not path.exists():
                     own.replace(path)
             own.unlink(missing_ok=True)
