@@ -4,6 +4,7 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── SettingsError (ValueError)      a setting that cannot work; known before the first file is opened
 ├── SourceError (ValueError)        a source list that cannot work: missing, colliding, malformed
 ├── DestinationError (OSError)      a destination in use, made with other settings, or not writable
+│   └── TakenOverError              another run has taken the destination over while this one was paused
 ├── ReadError (ValueError)          a source that cannot be opened or decoded
 │   ├── NoVideoError                it opens, and holds nothing to show
 │   ├── RefusedError                it is not what its name says: playlist, script, foreign protocol
@@ -32,9 +33,10 @@ from pathlib import Path
 
 
 class VidprepError(Exception):
-    """Base of all: `message` says what failed and what to do; `path` and `stage` say where."""
+    """Base of all: `message` says what failed and what to do; `path` and `stage` say where. exit_code: of a command that it ends."""
 
     stage = "run"
+    exit_code = 2
 
     def __init__(self, message: str, *, path: str | Path | None = None, stage: str | None = None) -> None:
         self.message = message
@@ -65,6 +67,10 @@ class SourceError(VidprepError, ValueError):
 
 class DestinationError(VidprepError, OSError):
     stage = "plan"
+
+
+class TakenOverError(DestinationError):
+    exit_code = 3
 
 
 class ReadError(VidprepError, ValueError):

@@ -171,7 +171,7 @@ class Destination:
             raise in_use(holder, self.shown)
 
     def check_held(self) -> None:
-        """Before anything takes its name. Raises DestinationError when another run has taken this one for dead."""
+        """Before anything takes its name. Raises TakenOverError when another run has taken this one for dead."""
         if self.lease is not None:
             self.lease.check()
 

@@ -14,7 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vidprep.formats.errors import DestinationError, DiskFullError, StorageError, VidprepError, WorkerError
+from vidprep.formats.errors import (
+    DestinationError,
+    DiskFullError,
+    StorageError,
+    TakenOverError,
+    VidprepError,
+    WorkerError,
+)
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder, is_url
 from vidprep.transcode.settings import RunSettings
@@ -163,6 +170,8 @@ def blamed(job: Job, made: Made) -> Made:
         return Undone("destination" if job.upload is None else "worker", error, message)
     if error == DestinationError.__name__:
         return Undone("destination", error, message, stops=False)
+    if error == TakenOverError.__name__:
+        return Undone("destination", error, message)
     if why := why_not_writable(Path(job.partial).parent):
         return Undone("destination", DestinationError.__name__, f"{Path(job.partial).parent} cannot be written: {why}")
     is_other = error == StorageError.__name__ if is_url(job.unit.path) else _state(job.unit.path) != _planned(job.unit)

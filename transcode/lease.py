@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vidprep.formats.errors import DestinationError
+from vidprep.formats.errors import DestinationError, TakenOverError
 from vidprep.formats.untrusted import parse_json, whole_between
 
 LOOK_SECONDS = 0.25
@@ -217,17 +217,17 @@ class Lease:
             return True
 
     def check(self) -> None:
-        """Raises DestinationError when another has taken over. Asks the ledger, unless it has just answered."""
+        """Raises TakenOverError when another has taken over. Asks the ledger, unless it has just answered."""
         if _clock() - self._confirmed > self._ledger.trusted_seconds:
             begun = _clock()
             if not self._ledger.is_mine(self.mine):
                 raise self._lost()
             self._confirmed = begun
 
-    def _lost(self) -> DestinationError:
+    def _lost(self) -> TakenOverError:
         now = self._ledger.read()
         other = f" by {now.holder}" if now and now.holder else ""
-        return DestinationError(
+        return TakenOverError(
             f"was taken over{other}, as this run gave no sign for {self._ledger.gone_seconds:g} s; nothing more is written "
             "by this one. Run the same command again when the other has ended",
             path=self._shown,

@@ -55,7 +55,7 @@ def _say(error: Exception) -> None:
 
 
 class Command(click.Command):
-    """Turns our own errors and the file system's into one line on stderr and exit code 2: what stops a run before it starts is usage."""
+    """Turns our own errors and the file system's into one line on stderr, and 2 for what stops a run before it starts."""
 
     interrupted = "interrupted; run the same command again to go on"
 
@@ -64,7 +64,7 @@ class Command(click.Command):
             return super().invoke(ctx)
         except VidprepError as error:
             _say(error)
-            ctx.exit(USAGE_ERROR)
+            ctx.exit(error.exit_code)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise

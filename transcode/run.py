@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from vidprep.formats.arrow import import_pyarrow
-from vidprep.formats.errors import DestinationError, DiskFullError, VidprepError, WorkerError
+from vidprep.formats.errors import DestinationError, DiskFullError, TakenOverError, VidprepError, WorkerError
 from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.row import checked
@@ -95,6 +95,8 @@ def run(
     def undone(fault: Undone) -> None:
         nonlocal faults
         faults += 1
+        if fault.error == TakenOverError.__name__:
+            destination.check_held()  # which says by whom
         _explain(fault, destination, plan, summary)
         if fault.stops or faults >= FAULTS_MAX:
             workers.take_no_more()

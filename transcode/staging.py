@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError
+from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError, TakenOverError
 from vidprep.formats.files import is_disk_full
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.remote import RemoteFolder, is_url
@@ -62,7 +62,7 @@ def _fetch(job: Job, path: Path) -> None:
 
 
 def _put(path: Path, upload: Upload) -> None:
-    """Raises DestinationError, also when another run has taken over meanwhile."""
+    """Raises DestinationError; TakenOverError when another run has taken over meanwhile."""
     folder, name = _split(upload.url)
     try:
         try:
@@ -76,7 +76,7 @@ def _put(path: Path, upload: Upload) -> None:
         if is_disk_full(error):
             raise
         raise DestinationError(str(error), stage="storage") from error
-    raise DestinationError("another run has taken over; this output is not published", path=upload.url, stage="storage")
+    raise TakenOverError("another run has taken over; this output is not published", path=upload.url, stage="storage")
 
 
 def _split(url: str) -> tuple[RemoteFolder, str]:

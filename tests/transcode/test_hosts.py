@@ -34,6 +34,7 @@ pytestmark = pytest.mark.xdist_group("cluster")
 STOPPED = 3
 # A scheduler that is lost is given up sooner than after half a minute.
 IMPATIENT = fault("vidprep.transcode.run", "run", code="importlib.import_module('vidprep.transcode.cluster').LOST_SECONDS = 5.0", only="parent")  # fmt: skip
+PATIENT = fault("vidprep.transcode.run", "run", code="importlib.import_module('vidprep.transcode.cluster').NOBODY_SECONDS = 90.0", only="parent")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def older(folder: Path) -> dict[str, str]:
     metadata = folder / "older" / "vidprep-0.0.9.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: vidprep\nVersion: 0.0.9\n")
-    return os.environ | {"PYTHONPATH": str(folder / "older")}
+    return os.environ | {"PYTHONPATH": str(folder / "older"), "PYTHONSAFEPATH": "1"}
 
 
 def check_ended_well(source, made, whole):
@@ -103,19 +104,21 @@ def test_workers_of_dask_that_lack_what_they_need_are_left_out(clips, local, tmp
         stack.enter_context(dask_worker(tmp_path, address, "blind", hidden=[clips]))
         stack.enter_context(dask_worker(tmp_path, address, "elsewhere", hidden=[videos, frames]))
         stack.enter_context(dask_worker(tmp_path, address, "older", older(tmp_path)))
-        stack.enter_context(dask_worker(tmp_path, address, "good"))
-        dask_pids(address, 4)
+        dask_pids(address, 3)
         on_dask = ("--backend", "dask", "--scheduler", address)
-        ran = transcode(clips, videos, "--gop", 4, *on_dask, env=environment())
+        env = environment(tmp_path / "hook", PATIENT)
+        with (tmp_path / "said").open("w") as file:
+            run = subprocess.Popen(command(clips, videos, "--gop", 4, *on_dask), env=env, stderr=file)
+        said = (tmp_path / "said").read_text
+        wait_until(lambda: said().count("left out: worker ") == 3, "what is said of three workers")
+        stack.enter_context(dask_worker(tmp_path, address, "good"))
+        assert run.wait(90) == 0, said()
         burst = transcode(clips, frames, *on_dask, verb="burst", env=environment())
-    assert ran.code == 0, ran.err
     assert outputs(videos) == outputs(local / "short") and not leftovers(videos)
     assert burst.code == 0, burst.err
     assert frames_of(frames) == frames_of(local / "burst") and not leftovers(frames)
-    said = ran.err + burst.err  # a run may end before the last of them has answered
-    assert "left out: worker " in ran.err
-    assert "does not see the source " in said and "does not see the destination " in said
-    assert "vidprep 0.0.9, not " in said and "install the same versions" in said
+    assert "does not see the source " in said() and "does not see the destination " in said()
+    assert "vidprep 0.0.9, not " in said() and "install the same versions" in said()
 
 
 def test_when_no_worker_can_work_the_run_ends_and_names_one(clips, local, tmp_path):

@@ -116,7 +116,7 @@ def test_dry_run_opens_and_writes_nothing(src: Path, dst: Path) -> None:
         (("a.mp4", "a.mp4"), ("b.mkv", "b.mp4"), ("deep/er/c.MOV", "deep/er/c.mp4"), ("fifo_like.mp4", "fifo_like.mp4"))
     )  # fmt: skip
     assert "notes.txt: unknown extension" in ran.err
-    assert "4 to do, 0 done" in ran.err and "free:" in ran.err
+    assert "4 to do, 0 done" in ran.err and f"free in {dst}: " in ran.err
 
 
 def test_a_second_run_does_nothing_for_what_is_finished(src: Path, dst: Path) -> None:
