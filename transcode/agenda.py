@@ -77,6 +77,11 @@ class Agenda:
             self._go_on_with(split)
         return None
 
+    def give_up(self) -> None:
+        """Remove the pieces that were made for what will not be joined."""
+        for job in (*self._first, *(replace(split.job, pieces=tuple(split.made)) for split in self._split.values())):
+            discard(job)
+
     def _go_on_with(self, split: _Split) -> None:
         """All pieces are there, or one has failed: join them, or make the video in one piece."""
         job, failed = split.job, split.failed

@@ -30,6 +30,7 @@ TRIES = 3
 QUEUE_SECONDS = 3600
 NOBODY_SECONDS, LOST_SECONDS = 10.0, 30.0
 POLL_SECONDS, ASK_SECONDS = 0.5, 1.0
+RESULT_SECONDS = 10.0  # a row is fetched at once, unless it went with its worker and waits to be made again
 TASKS_PER_WORKER = 2
 TASK_SECONDS, MOST_JOBS = 0.5, 16  # a task costs a scheduler and a worker of dask 10 ms of CPU time, whatever it does
 
@@ -101,7 +102,7 @@ class ClusterWorkers(Workers[Job, Made]):
 
     @abstractmethod
     def result(self, future: Any) -> Any:
-        """Raises what the cluster's client does when its workers died too often."""
+        """Within RESULT_SECONDS. Raises what the cluster's client does when its workers died too often."""
 
     @abstractmethod
     def cancel(self, future: Any) -> None: ...

@@ -14,7 +14,7 @@ from typing import Any
 import distributed
 
 from vidprep.formats.errors import BackendError
-from vidprep.transcode.cluster import POLL_SECONDS, ClusterWorkers
+from vidprep.transcode.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterWorkers
 from vidprep.transcode.cluster_worker import stop_children, why_not_here, work
 from vidprep.transcode.host import Expected
 from vidprep.transcode.task import Job, Made
@@ -77,7 +77,7 @@ class DaskWorkers(ClusterWorkers):
             return []
 
     def result(self, future: Any) -> Any:
-        found = future.result()
+        found = future.result(timeout=RESULT_SECONDS)
         future.release()
         return found
 
@@ -89,7 +89,9 @@ class DaskWorkers(ClusterWorkers):
         return isinstance(error, distributed.scheduler.KilledWorker)
 
     def was_lost(self, error: Exception) -> bool:
-        return isinstance(error, (distributed.client.FutureCancelledError, distributed.comm.CommClosedError))
+        return isinstance(
+            error, (distributed.client.FutureCancelledError, distributed.comm.CommClosedError, TimeoutError)
+        )
 
     def settle(self) -> None:
         """A worker that is lost with a result that was fetched a moment ago makes dask do it again elsewhere: what that leaves must be

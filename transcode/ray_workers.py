@@ -13,7 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vidprep.formats.errors import BackendError
-from vidprep.transcode.cluster import POLL_SECONDS, TRIES, ClusterWorkers
+from vidprep.transcode.cluster import POLL_SECONDS, RESULT_SECONDS, TRIES, ClusterWorkers
 from vidprep.transcode.cluster_worker import why_not_here, work
 from vidprep.transcode.host import Expected
 from vidprep.transcode.task import Job, Made
@@ -64,7 +64,7 @@ class RayWorkers(ClusterWorkers):
         return list(done)
 
     def result(self, future: Any) -> Any:
-        return ray.get(future)
+        return ray.get(future, timeout=RESULT_SECONDS)
 
     def cancel(self, future: Any) -> None:
         ray.cancel(future, force=True)
@@ -74,7 +74,8 @@ class RayWorkers(ClusterWorkers):
         return isinstance(error, errors.RayError) and not isinstance(error, errors.RayTaskError)
 
     def was_lost(self, error: Exception) -> bool:
-        return isinstance(error, (ray.exceptions.TaskCancelledError, ray.exceptions.TaskUnschedulableError))
+        lost = ray.exceptions.TaskCancelledError, ray.exceptions.TaskUnschedulableError, ray.exceptions.GetTimeoutError
+        return isinstance(error, lost)
 
     def __exit__(self, *_: object) -> None:
         """It may wait for a head node that is lost."""

@@ -130,6 +130,7 @@ def run(
     try:
         for job in abandoned:
             discard(job)
+        agenda.give_up()
         if not abandoned:
             destination.remove_leftovers()
         destination.finish()

@@ -319,7 +319,7 @@ def test_f7_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_fin
 ):
     full = environment(tmp_path / "hook", *FULL[what])
     ran = burst(clips, dst, "--format", store, "--jobs", 1, "--json", env=full)
-    assert ran.code == 1
+    assert ran.code == 3
     assert "no room left in" in ran.err and "bytes are free" in ran.err
     assert ran.summary["ok"] == 2 and ran.summary["not_started"] >= 2
     assert len(is_whole(dst)) == 2

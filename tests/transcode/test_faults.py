@@ -68,7 +68,7 @@ def dst(tmp_path: Path) -> Path:
 
 
 def partial_stem(unit_id: str) -> str:
-    return hashlib.sha256(unit_id.encode()).hexdigest()[:32]
+    return hashlib.sha256(unit_id.encode()).hexdigest()[:24]
 
 
 def on_poison(code: str) -> str:
@@ -120,7 +120,7 @@ def test_f6_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
 ) -> None:
     if engine == "av":
         stem = partial_stem("poison")
-        code = f"if args[0].path.stem == '{stem}' and calls[0] % 5 == 0: os.kill(os.getpid(), signal.SIGKILL)"
+        code = f"if args[0].path.stem.startswith('{stem}') and calls[0] % 5 == 0: os.kill(os.getpid(), signal.SIGKILL)"
         broken = fault("vidprep.transcode.encode", "VideoWriter.mux", at=-1, code=code, only="child")
     else:
         code = "if 'poison' in args[1]: os.kill(os.getpid(), signal.SIGKILL)"
@@ -184,7 +184,7 @@ def test_memory_that_runs_out_is_one_row(poisoned: Path, dst: Path, tmp_path: Pa
 @pytest.mark.parametrize("where", ["encode", "result"])
 def test_a_memory_error_anywhere_in_the_child_is_one_row(poisoned: Path, dst: Path, tmp_path: Path, where: str) -> None:
     if where == "encode":
-        code = f"if args[0].path.stem == '{partial_stem('poison')}': raise MemoryError"
+        code = f"if args[0].path.stem.startswith('{partial_stem('poison')}'): raise MemoryError"
         broken = fault("vidprep.transcode.encode", "VideoWriter.mux", at=-1, code=code, only="child")
     else:
         broken = on_poison("raise MemoryError")
@@ -197,7 +197,8 @@ def test_a_memory_error_anywhere_in_the_child_is_one_row(poisoned: Path, dst: Pa
 TORN = "if args[1][:6] == b'{\"id\":' and (calls.append(0) or len(calls) > 4): real(args[0], args[1][:90]); os.killpg(0, signal.SIGKILL)"
 MOMENTS = {
     "settings, before": fault("vidprep.transcode.destination", "Destination.write_settings", only="parent"),
-    "settings, while writing": fault("os", "fsync", only="parent"),
+    "taking the lease": fault("os", "fsync", only="parent"),
+    "settings, while writing": fault("os", "fsync", at=2, only="parent"),
     "settings, after": fault(
         "vidprep.transcode.destination", "Destination.write_settings", when="after", only="parent"
     ),
@@ -465,10 +466,11 @@ HALF_A_LINE = (
         (fault("os", "write", at=-1, code=HALF_A_LINE, only="parent"), STOPPED),
         (fault("vidprep.transcode.destination", "Destination.name", at=3, code=NO_ROOM, only="parent"), STOPPED),
         (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), 2),
-        (fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), STOPPED),
+        (fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), 2),
+        (fault("os", "fsync", at=3, code=NO_ROOM, only="parent"), STOPPED),
         (fault("pyarrow.parquet", "write_table", at=1, code=NO_ROOM, only="parent"), STOPPED),
     ],
-    ids=["first row", "fifth row", "torn row", "rename", "settings", "manifest", "manifest, early"],
+    ids=["first row", "fifth row", "torn row", "rename", "lease", "settings", "manifest", "manifest, early"],
 )
 def test_f7_no_room_for_our_own_files_is_said_and_the_next_run_finishes(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], broken: str, code: int
@@ -566,7 +568,7 @@ def test_f8_an_output_that_is_shorter_than_what_was_written_is_found_out(
     poisoned: Path, dst: Path, tmp_path: Path, container: str
 ) -> None:
     """The engine av closes the file and hears of no error, and half of it is there."""
-    code = f"if args[0].path.stem == '{partial_stem('poison')}': os.truncate(args[0].path, os.path.getsize(args[0].path) // 2)"
+    code = f"if args[0].path.stem.startswith('{partial_stem('poison')}'): os.truncate(args[0].path, os.path.getsize(args[0].path) // 2)"
     short = fault("vidprep.transcode.encode", "VideoWriter.close", at=-1, when="after", code=code, only="child")
     args = ["--container", container, *(["--codec", "vp9", "--preset", "8"] if container == "webm" else [])]
     ran = transcode(poisoned, dst, "--jobs", 2, *args, env=environment(tmp_path / "hook", short))
@@ -635,10 +637,10 @@ def test_f18_a_source_that_changes_while_it_is_read_is_no_output(
     path, other = poisoned / "poison.mp4", make_clip(tmp_path / "other.mp4", 10, seed=4)
     code = change.replace("PATH", repr(str(path))).replace("OTHER", repr(str(other)))
     if engine == "av":
-        code = f"if args[0].path.stem == '{partial_stem('poison')}': {code}"
+        code = f"if args[0].path.stem.startswith('{partial_stem('poison')}'): {code}"
         broken = fault("vidprep.transcode.encode", "VideoWriter.close", at=-1, code=code, only="child")
     else:
-        code = f"if args[1].stem == '{partial_stem('poison')}': {code}"
+        code = f"if args[1].stem.startswith('{partial_stem('poison')}'): {code}"
         broken = fault("vidprep.transcode.job", "measure_file", at=-1, when="after", code=code, only="child")
     env = environment(tmp_path / "hook", broken)
     told = one_failed(transcode(poisoned, dst, "--engine", engine, env=env), dst)

@@ -167,6 +167,18 @@ def test_all_workers_of_dask_may_be_killed_at_once(long_clips, local, tmp_path):
     assert outputs(made) == outputs(local / "long") and not failed(made) and not leftovers(made)
 
 
+def test_what_is_lost_with_its_worker_before_it_is_fetched_is_made_again(clips, local, tmp_path):
+    """The run waited for ever: dask had nobody left who might make it."""
+    kill = "[os.kill(pid, 9) for pid in args[0]._client.run(os.getpid).values()]; time.sleep(2)"
+    lost = fault("vidprep.transcode.dask_workers", "DaskWorkers.result", at=4, code=kill, only="parent")
+    made = tmp_path / "made"
+    with dask(tmp_path, workers=2) as (address, _):
+        on_dask = ("--backend", "dask", "--scheduler", address)
+        ran = transcode(clips, made, "--gop", 4, *on_dask, env=environment(tmp_path / "hook", lost), timeout=120)
+    assert ran.code == 0, ran.err
+    assert outputs(made) == outputs(local / "short") and not leftovers(made)
+
+
 def test_a_scheduler_that_is_killed_fails_no_video(long_clips, local, tmp_path):
     made = tmp_path / "made"
     with ExitStack() as stack:
