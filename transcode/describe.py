@@ -11,7 +11,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.transcode.frames import SourceFacts, is_vfr
 from vidprep.transcode.picture import Painter
-from vidprep.transcode.quality import Measured
+from vidprep.transcode.quality import FileTimes, Measured
 
 if TYPE_CHECKING:
     from vidprep.transcode.burst import StoredFrames
@@ -98,11 +98,13 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
     return said + list(painter.source.said)
 
 
-def describe_output(row: ManifestRow, measured: Measured | StoredFrames, output: OutputFormat, partial: Path) -> None:
+def describe_output(
+    row: ManifestRow, measured: Measured | StoredFrames, times: FileTimes, output: OutputFormat, partial: Path
+) -> None:
     quality = measured.quality
-    row.time_base_num, row.time_base_den = output.time_base.numerator, output.time_base.denominator
+    row.time_base_num, row.time_base_den = times.time_base.numerator, times.time_base.denominator
     if output.frame_rate is None:
-        row.pts = sorted(measured.pts)
+        row.pts = times.pts
     row.num_frames = measured.num_frames
     if isinstance(measured, Measured):
         row.keyframe_interval_max = measured.keyframe_interval_max

@@ -41,7 +41,7 @@ from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_f
 from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.pieces import facts_of, pieces_of
-from vidprep.transcode.quality import Measured, check_file, check_numbers
+from vidprep.transcode.quality import FileTimes, Measured, check_file
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.sources import Unit
@@ -112,6 +112,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             from vidprep.transcode.burst import store_frames
 
             measured = store_frames(settings, partial, output, painter, timed, source_indexes)
+            times = FileTimes(output.time_base, list(measured.pts))
             row.verified_in = "same pass"
         elif settings.engine == "ffmpeg":
             check_claims(unit.path, settings, start, end, worked)
@@ -119,7 +120,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             try:
                 run_ffmpeg(command, unit.path)
                 measured = measure_file(settings, partial, output, painter, timed, source_indexes)
-                check_numbers(partial, measured, output.time_base)
+                times = check_file(partial, measured, settings.encoder.codec, output.time_base)
                 if facts.stamps_sorted:  # its fps filter may have picked other frames, at the right times
                     raise VerifyError("the frames may be others than those that were asked")
             except (FfmpegError, VerifyError) as error:
@@ -140,7 +141,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
                     measured = join(settings, partial, output, job.pieces, last, sound)
                 else:
                     measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
-            check_file(partial, measured, settings.encoder.codec, output.time_base)
+            times = check_file(partial, measured, settings.encoder.codec, output.time_base)
             row.warnings.extend(sound.warnings)
             lost_sound = sound.damage
             row.verified_in = "same pass"
@@ -161,7 +162,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
     if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
 
-    describe_output(row, measured, output, partial)
+    describe_output(row, measured, times, output, partial)
     is_whole_video = settings.frames is None and unit.start_seconds is None and unit.end_seconds is None
     if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
