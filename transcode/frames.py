@@ -88,7 +88,7 @@ def source_frames(
     ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
     placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
-    frames = _with_ends(_deinterlaced(placed, facts), step)
+    frames = _with_ends(_deinterlaced(placed, facts), step, facts)
 
     origin = entry.origin_pts
     index = -1
@@ -233,10 +233,10 @@ def buffer_arguments(frame: VideoFrame) -> str:
     )
 
 
-def _with_ends(frames: Iterable[Timed], step: int) -> Iterator[tuple[VideoFrame, int, int]]:
+def _with_ends(frames: Iterable[Timed], step: int, facts: SourceFacts) -> Iterator[tuple[VideoFrame, int, int]]:
     """Each frame with its start and its end: the next frame's start; for the last one its own duration.
 
-    A duration that is missing or one tick says nothing (FLV, Matroska): the step before it stands in.
+    A duration that is missing or one tick says nothing (FLV, Matroska), and one field is not a frame: the step before it stands in.
     """
     held: Timed | None = None
     usual = step
@@ -246,7 +246,8 @@ def _with_ends(frames: Iterable[Timed], step: int) -> Iterator[tuple[VideoFrame,
             usual = timed.pts - held.pts or usual
         held = timed
     if held is not None:
-        yield held.frame, held.pts, held.pts + (held.duration if held.duration > 1 else usual)
+        is_field = facts.is_interlaced and abs(2 * held.duration - usual) <= 2
+        yield held.frame, held.pts, held.pts + (held.duration if held.duration > 1 and not is_field else usual)
 
 
 def retimed(

@@ -31,7 +31,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.row import checked
 from vidprep.formats.ticks import file_time_base
-from vidprep.formats.video import Source
+from vidprep.formats.video import Entry, Source
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.bounds import check_claims
 from vidprep.transcode.describe import describe_frames, describe_header, describe_output, describe_picture, remarks
@@ -256,16 +256,17 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
 
 def output_frames(
     source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts, piece: Piece | None = None, *,
-    worked: Callable[[], None] = lambda: None,
+    entry: Entry | None = None, worked: Callable[[], None] = lambda: None,
 ) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:  # fmt: skip
     """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come; those of
-    a piece and all that follow. worked: called for each frame that was decoded, and for each that is given out.
+    a piece and all that follow. entry: where decoding begins, when that is known. worked: called for each frame that was
+    decoded, and for each that is given out.
     """
     info = source.info
     start, end = _cut(unit)
     decoded = source_frames(
         source, facts, start=piece.start_seconds if piece else start, end=end, max_frames=settings.limits.max_frames,
-        entry=piece.entry(source) if piece else None, worked=worked,
+        entry=piece.entry(source) if piece else entry, worked=worked,
     )  # fmt: skip
     first = next(decoded)
     facts.first_pts = first.pts
