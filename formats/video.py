@@ -109,6 +109,7 @@ class Source:
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
         self._packets_seen = 0
+        self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
         self._clock_restarted = False
         try:
@@ -249,7 +250,9 @@ class Source:
             if self.info.format_name in CONTIGUOUS and packet.size:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
-                end = float((packet.pts + (packet.duration or 0)) * time_base_of(packet))
+                base = time_base_of(packet)
+                begin, end = float(packet.pts * base), float((packet.pts + (packet.duration or 0)) * base)
+                self._starts[packet.stream_index] = min(begin, self._starts.get(packet.stream_index, begin))
                 latest = max(end, self._ends.get(packet.stream_index, end))
                 self._clock_restarted |= latest - end > RESTART_SECONDS
                 self._ends[packet.stream_index] = latest
@@ -408,18 +411,20 @@ class Source:
 
     def _short_spans(self) -> Iterator[str]:
         """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
-        counts_from_zero = self.info.format_name in ("matroska", "nut")
-        start = 0.0 if counts_from_zero else (self._container.start_time or 0) / av.time_base
+        start = (self._container.start_time or 0) / av.time_base
         if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
             start = max(0.0, start)
-        ends = [(self.info.duration_seconds, max(self._ends.values(), default=0.0) - start)]
+        spans = [(self.info.duration_seconds, start, max(self._ends.values(), default=0.0))]
         if self.info.format_name == "matroska":
             tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
-            ends.append((tagged, self._ends.get(self._stream.index, 0.0)))
-        for claimed, end in ends:
+            stream = self._stream.index
+            spans.append((tagged, self._starts.get(stream, 0.0), self._ends.get(stream, 0.0)))
+        for claimed, start, end in spans:
             if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
                 continue
             tolerance = span_tolerance(claimed, self.info.frame_rate)
+            counts_from_zero = self.info.format_name in ("matroska", "nut") and end - claimed <= tolerance
+            end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
             if claimed - end > tolerance:
                 yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
                 return

@@ -268,7 +268,8 @@ def _faults_by_ffmpeg(
 def _engines_differ(row: ManifestRow, facts: SourceFacts, painter: Painter) -> bool:
     """Whether ffmpeg's command would make other frames: it neither sorts timestamps nor keeps the clock when sizes change or
     a source is damaged, and its bwdif makes another first frame."""
-    mended = facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or facts.stamps_nudged
+    moved = facts.stamps_nudged or facts.stamps_crowded
+    mended = facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or moved
     damaged = any(text.startswith("damaged") for text in row.warnings)
     return bool(mended or damaged or painter.num_changes or facts.num_deinterlaced)
 

@@ -91,6 +91,8 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
         said.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
     if facts.stamps_nudged:
         said.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+    if facts.stamps_crowded:
+        said.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
     if facts.stamps_spaced:
         said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
     if painter.num_changes:

@@ -171,7 +171,7 @@ def beyond_ffmpeg(facts: SourceFacts, num_changes: int) -> str | None:
         return "the clock of the source jumps back, and --engine ffmpeg may not join it"
     if facts.stamps_guessed:
         return "frames of the source have no timestamp, and --engine ffmpeg sets none"
-    if facts.stamps_nudged:
+    if facts.stamps_nudged or facts.stamps_crowded:
         return "frames of the source share a timestamp, and --engine ffmpeg keeps one of them"
     if facts.stamps_spaced:
         return "frames of the source are closer than a tick of the container, and --engine ffmpeg moves none apart"

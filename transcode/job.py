@@ -147,12 +147,14 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             row.verified_in = "same pass"
         describe_frames(row, facts, source_indexes, info, output)
         row.warnings.extend(remarks(facts, painter, info.time_base))
-        if job.not_split is not None:
+        split = settings.split_seconds
+        if job.not_split is not None and (split is None or facts.duration * info.time_base > split):
             row.warnings.append(f"not split: {job.not_split}")
         damage = ([] if job.pieces else source.damage(read_to_end=facts.read_to_end)) + lost_sound
     if unit.end_seconds is not None and facts.read_to_end:
-        shown = (unit.start_seconds or 0) + float(facts.duration * info.time_base)
-        if unit.end_seconds - shown > 0.001:
+        shown = float((facts.first_pts + facts.duration) * info.time_base)
+        a_frame = float(min(facts.steps) * info.time_base)  # containers round their ends, and sound outlasts pictures
+        if unit.end_seconds - shown >= max(0.001, a_frame):
             row.warnings.append(f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s")
     if damage:
         row.warnings.append("damaged: " + "; ".join(damage))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import av
 import pytest
 
-from tests.conftest import moving
+from tests.conftest import H264, moving
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video import Entry, Source
@@ -204,3 +205,99 @@ def test_a_folder_with_packets_that_are_no_frames_is_read_by_number(odd_packets,
         assert len(video) == len(whole)
         for number in (0, 17, len(whole) - 1):
             assert abs(video.frames([number])[0].mean() - whole[number].mean()) < 20
+
+
+# ------------------------------------------------------------------------------------------------ false warnings, and one that was missing
+
+
+def with_duration(path: Path, seconds: float) -> Path:
+    """A copy of a Matroska file with another Duration in its header."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\x44\x89\x88") + 3
+    data[at : at + 8] = struct.pack(">d", 1000 * seconds)
+    changed = path.with_name(f"{seconds}-{path.name}")
+    changed.write_bytes(data)
+    return changed
+
+
+def test_a_file_that_starts_late_is_whole_whether_its_length_is_counted_from_zero_or_from_its_start(cli, tmp_path):
+    path = tmp_path / "late.mkv"
+    cli.run(*moving(frames=60), *H264, "-output_ts_offset", 3.7, path)
+    assert float(ffprobe(path, "format=start_time,duration")["format"]["duration"]) == pytest.approx(5.7, abs=0.01)
+    for whole in (path, with_duration(path, 2.0)):
+        row, _ = made_of(whole, tmp_path, cli)
+        assert not [text for text in row.warnings if "damaged" in text]
+    for claimed, end in ((7.7, "5.70"), (4.7, "2.00")):
+        row, _ = made_of(with_duration(path, claimed), tmp_path, cli)
+        assert any(
+            f"cut short: the header says {claimed:.2f} s, the data ends at {end} s" in text for text in row.warnings
+        )
+
+
+def test_a_cut_to_the_end_from_between_two_frames_is_whole(media, cli, tmp_path):
+    """36 frames at 30 a second."""
+    for start, end in ((0.55, 1.2), (0.0, 1.2), (0.55, 1.22)):
+        row, _ = made_of(media["cfr.mp4"], tmp_path, cli, start=start, end=end)
+        assert not [text for text in row.warnings if "ends at" in text], row.warnings
+    row, _ = made_of(media["cfr.mp4"], tmp_path, cli, start=0.55, end=1.4)
+    assert "the cut asks for 1.4 s; the source ends at 1.200 s" in row.warnings
+
+
+def test_what_is_shorter_than_a_segment_is_not_said_to_be_unsplit(cli, tmp_path):
+    path = tmp_path / "told-by-decoding.avi"
+    cli.run(*moving(rate="15", frames=20), "-c:v", "mjpeg", path)
+    for seconds, is_said in ((60.0, False), (1.0, True)):
+        settings = RunSettings(encoder=FAST, split_seconds=seconds)
+        row, _ = made_of(path, tmp_path, cli, settings)
+        assert row.ok and any(text.startswith("not split") for text in row.warnings) == is_said, row.warnings
+
+
+@pytest.mark.parametrize(("layout", "channels"), [("5.1", 6), ("quad", 4), ("stereo", 2)])
+def test_sound_of_more_than_two_channels_is_said_to_become_stereo(layout, channels, cli, tmp_path):
+    path = tmp_path / "many.mkv"
+    cli.run(
+        *moving(frames=10), "-f", "lavfi", "-i", f"anullsrc=channel_layout={layout}:d=0.3", *H264, "-c:a", "flac", path
+    )
+    row, made = made_of(path, tmp_path, cli, RunSettings(encoder=FAST, audio="aac"))
+    said = [text for text in row.warnings if "become stereo" in text]
+    assert said == ([f"the sound's {channels} channels ({layout}) become stereo"] if channels > 2 else [])
+    with av.open(str(made)) as opened:
+        assert opened.streams.audio[0].codec_context.layout.name == "stereo"
+
+
+# ------------------------------------------------------------------------------------------------ timestamps that come twice
+
+
+def restamped(path: Path, stamps: list[int], cli: Any) -> Path:
+    """Pictures at these times, in ticks that are whole frames, as those of Ogg are."""
+    plain = path.with_suffix(".avi")
+    cli.run(*moving(rate="25", frames=len(stamps)), "-c:v", "mjpeg", plain)
+    with (
+        av.open(str(plain)) as given,
+        av.open(str(path), "w", container_options={"video_track_timescale": "25"}) as made,
+    ):
+        stream = made.add_stream_from_template(given.streams.video[0])
+        stream.time_base = Fraction(1, 25)
+        packets = (packet for packet in given.demux(video=0) if packet.size)
+        for number, (packet, stamp) in enumerate(zip(packets, stamps, strict=True)):
+            packet.stream, packet.time_base, packet.pts, packet.dts = stream, Fraction(1, 25), stamp, number - 9
+            made.mux_one(packet)
+    return path
+
+
+@pytest.mark.parametrize(("stamps", "due", "said"), [
+    ([0, 1, 2, 2, 3, 4, 5], [0, 1, 3, 4, 5, 6], "1 frames shared a timestamp with the next one and were left out"),
+    ([0, 1, 2, 2, 4, 5], [0, 1, 2, 3, 4, 5], "1 frames shared a timestamp; moved one tick on"),
+    ([0, 1, 1, 1, 4, 5], [0, 2, 3, 4, 5], "1 frames shared a timestamp; moved one tick on"),
+])  # fmt: skip
+def test_a_timestamp_that_comes_twice_moves_no_later_frame(stamps, due, said, cli, tmp_path):
+    """One tick is 40 ms: each frame after it was late by as much."""
+    path = restamped(tmp_path / "twice.mov", stamps, cli)
+    assert [frame["pts"] for frame in ffprobe(path, "frame=pts")["frames"]] == stamps
+    row, made = made_of(path, tmp_path, cli)
+    assert row.ok, row.message
+    assert (row.source_frames or list(range(len(stamps)))) == due
+    assert said in row.warnings
+    kept = {stamps[number] for number in due}
+    times = [frame.time * 25 for frame in cli.frames(made)]
+    assert kept <= set(times) and times[-1] == stamps[-1]
