@@ -118,15 +118,16 @@ class Witnesses:
         if codec in WITHOUT_ZEROS:
             self._zeroed_packets += _has_zeros(bytes(packet), codec)
 
-    def see_fed(self, packet: Packet) -> None:  # type: ignore[type-arg]
-        """Of every packet that the decoder is given; those on the way to a cut are not."""
+    def see_fed(self, packet: Packet, num_shown: int) -> None:  # type: ignore[type-arg]
+        """Of every packet that the decoder is given; those on the way to a cut are not. num_shown: frames that it shows."""
         if packet.pts is None or packet.is_discard:
             return
         if self._opening is None:
             if not packet.is_keyframe:
                 return
             self._opening = packet.pts
-        self._due_frames += packet.pts >= self._opening  # what is shown before leans on what was cut off
+        if packet.pts >= self._opening:
+            self._due_frames += num_shown  # what is shown before leans on what was cut off
 
     def see_frames(self, frames: list[VideoFrame]) -> None:
         self.num_frames += len(frames)
@@ -135,7 +136,7 @@ class Witnesses:
 
     @property
     def missing_frames(self) -> int:
-        """Where one packet is one frame: packets from the first keyframe on that gave none."""
+        """That packets from the first keyframe on show, and that did not come."""
         return max(0, self._due_frames - self.num_frames)
 
     def refused(self) -> None:

@@ -37,6 +37,7 @@ from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedE
 from vidprep.formats.file_ends import missing_end
 from vidprep.formats.model import VideoInfo
 from vidprep.formats.pyav import fraction, open_input, time_base_of
+from vidprep.formats.shown_frames import shown_counter
 from vidprep.formats.time_line import REORDER_FRAMES
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
@@ -48,8 +49,7 @@ DEMUXERS = (
 )
 READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
 
-# Where one packet is one frame to show, so packets can be counted instead of decoded on the way to a cut.
-ONE_PACKET_ONE_FRAME = {"h264", "hevc", "av1", "vp9"}
+# Where packets lie one by one, so that their frames can be counted instead of decoded on the way to a cut.
 INDEXED = {"mov", "matroska"}
 
 # Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
@@ -109,6 +109,7 @@ class Source:
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
         self._packets_seen = 0
+        self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
         self._clock_restarted = False
         try:
@@ -122,6 +123,8 @@ class Source:
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
+            is_indexed = self.info.format_name in INDEXED
+            self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata) if is_indexed else None
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()
             self._own_names = frozenset(
@@ -247,7 +250,9 @@ class Source:
             if self.info.format_name in CONTIGUOUS and packet.size:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
-                end = float((packet.pts + (packet.duration or 0)) * time_base_of(packet))
+                base = time_base_of(packet)
+                begin, end = float(packet.pts * base), float((packet.pts + (packet.duration or 0)) * base)
+                self._starts[packet.stream_index] = min(begin, self._starts.get(packet.stream_index, begin))
                 latest = max(end, self._ends.get(packet.stream_index, end))
                 self._clock_restarted |= latest - end > RESTART_SECONDS
                 self._ends[packet.stream_index] = latest
@@ -257,6 +262,8 @@ class Source:
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
             self._witnesses.see_packet(packet, self.info.codec)
+            if self._count is not None:
+                packet.opaque = self._count(bytes(packet))
             yield cast("Packet[VideoStream]", packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
@@ -267,7 +274,7 @@ class Source:
 
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         if packet is not None:
-            self._witnesses.see_fed(packet)
+            self._witnesses.see_fed(packet, _num_shown(packet))
         try:
             frames = self._decoder.decode(packet)
         except (InvalidDataError, ExternalError):
@@ -289,13 +296,15 @@ class Source:
             raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
 
     def survey(self) -> Survey | None:
-        """When each frame is shown, by its packet; None where packets do not tell. Reads to the end, decodes nothing."""
+        """When each frame is shown, by its packet; None where a packet is not always one frame, or does not tell. Reads to the
+        end, decodes nothing.
+        """
         packets, origin = self._with_origin()
         if origin is None:
             return None
         shown, keyframes = array("q"), []
         for packet in packets:
-            if packet.pts is None:
+            if packet.pts is None or _num_shown(packet) != 1:
                 return None
             if packet.is_keyframe:
                 keyframes.append(packet.pts - origin)
@@ -320,22 +329,19 @@ class Source:
             raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=self.path)
         return Entry(chain([first], packets), origin_pts, frames_before)
 
-    @property
-    def _packets_tell(self) -> bool:
-        return self.info.codec in ONE_PACKET_ONE_FRAME and self.info.format_name in INDEXED
-
     def _with_origin(self) -> tuple[Iterator[Packet[VideoStream]], int | None]:
-        """All packets, and the PTS of the first frame shown; None where one packet may not be one frame."""
+        """All packets, and the PTS of the first frame shown; None where packets do not tell which frames they show."""
         packets = self.packets()
-        if not self._packets_tell:
+        if self._count is None:
             return packets, None
         head = list(islice(packets, HEAD_PACKETS))
         opening = head[0].pts if head and head[0].is_keyframe else None
-        if opening is None or head[-1].dts is None or any(packet.pts is None for packet in head):
+        if opening is None or head[-1].dts is None or any(p.pts is None and _num_shown(p) for p in head):
             return chain(head, packets), None
         if not self._shows_in_order(head):
             return chain(head, packets), None
-        origin = min((p.pts for p in head if not p.is_discard and p.pts is not None and p.pts >= opening), default=None)
+        shown = (p.pts for p in head if not p.is_discard and _num_shown(p) and p.pts is not None)
+        origin = min((pts for pts in shown if pts >= opening), default=None)
         return chain(head, packets), origin
 
     def _shows_in_order(self, head: list[Packet[VideoStream]]) -> bool:
@@ -344,7 +350,7 @@ class Source:
         A few are decoded to tell; more where packets are reordered otherwise than the stream says of itself, as when
         timestamps only count them.
         """
-        stamps = [packet.pts or 0 for packet in head]
+        stamps = [packet.pts or 0 for packet in head if _num_shown(packet)]
         depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
         due = self._decoder.reorder_depth
         if depth == due == 0:
@@ -360,8 +366,8 @@ class Source:
     def enter_at(self, start_seconds: Fraction | None) -> Entry:
         """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
 
-        Nothing is seeked: packets before that keyframe are counted and thrown away undecoded, which is exact where one
-        packet is one frame. Elsewhere, and without a start, the entry is the beginning. The first packet whose DTS
+        Nothing is seeked: what packets before that keyframe show is counted, and they are thrown away undecoded. Where packets do
+        not tell, and without a start, the entry is the beginning. The first packet whose DTS
         reaches the start proves that every packet before the start has been seen.
         """
         if not start_seconds:
@@ -374,11 +380,13 @@ class Source:
         before = 0
         for packet in following:
             if packet.pts is None:
-                raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
-            if packet.is_keyframe and packet.pts <= start:
+                if _num_shown(packet):
+                    raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
+            elif packet.is_keyframe and packet.pts <= start:
                 waiting.clear()
             waiting.append(packet)
-            before += not packet.is_discard and origin <= packet.pts < start
+            if packet.pts is not None and not packet.is_discard and origin <= packet.pts < start:
+                before += _num_shown(packet)
             if packet.dts is not None and packet.dts >= start:  # Matroska gives the first packets none
                 break
         return Entry(chain(waiting, following), origin_pts=origin, frames_before=before)
@@ -395,7 +403,7 @@ class Source:
             if claimed_frames > self._packets_seen:
                 found.append(f"cut short: the header says {claimed_frames} frames, {self._packets_seen} are there")
             decoded = self._witnesses.num_frames
-            if decoded and self._packets_tell and (missing := self._witnesses.missing_frames):
+            if decoded and self._count is not None and (missing := self._witnesses.missing_frames):
                 found.append(f"{missing} of {decoded + missing} frames could not be decoded")
             found += self._short_spans()
             found += missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
@@ -403,24 +411,31 @@ class Source:
 
     def _short_spans(self) -> Iterator[str]:
         """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
-        counts_from_zero = self.info.format_name in ("matroska", "nut")
-        start = 0.0 if counts_from_zero else (self._container.start_time or 0) / av.time_base
+        start = (self._container.start_time or 0) / av.time_base
         if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
             start = max(0.0, start)
-        ends = [(self.info.duration_seconds, max(self._ends.values(), default=0.0) - start)]
+        spans = [(self.info.duration_seconds, start, max(self._ends.values(), default=0.0))]
         if self.info.format_name == "matroska":
             tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
-            ends.append((tagged, self._ends.get(self._stream.index, 0.0)))
-        for claimed, end in ends:
+            stream = self._stream.index
+            spans.append((tagged, self._starts.get(stream, 0.0), self._ends.get(stream, 0.0)))
+        for claimed, start, end in spans:
             if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
                 continue
             tolerance = span_tolerance(claimed, self.info.frame_rate)
+            counts_from_zero = self.info.format_name in ("matroska", "nut") and end - claimed <= tolerance
+            end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
             if claimed - end > tolerance:
                 yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
                 return
             if end - claimed > tolerance and self.info.format_name == "matroska":
                 yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
                 return
+
+
+def _num_shown(packet: Packet[VideoStream]) -> int:
+    """Of a packet of `Source.packets`. One where its codec is not known to do otherwise."""
+    return 1 if packet.opaque is None else cast(int, packet.opaque)
 
 
 def video_decoder(name: str) -> VideoCodecContext:

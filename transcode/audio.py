@@ -149,7 +149,10 @@ class AudioTrack:
         rate = source.codec_context.sample_rate
         keeps_rate = self._mode == "aac" and rate in (av.Codec(encoder, "w").audio_rates or [])
         self._rate = rate if keeps_rate else USUAL_RATE
-        self._layout = "mono" if source.codec_context.channels == 1 else "stereo"
+        channels = source.codec_context.channels
+        self._layout = "mono" if channels == 1 else "stereo"
+        if channels > 2:
+            self.warnings.append(f"the sound's {channels} channels ({source.codec_context.layout.name}) become stereo")
         blocks = sound.samples(self._rate, self._layout)
         first = next(blocks, None)
         if first is None:

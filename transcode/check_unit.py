@@ -30,7 +30,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.pyav import time_base_of
 from vidprep.formats.shards import Layout
-from vidprep.formats.video import Source, open_video
+from vidprep.formats.video import Entry, Source, open_video
 from vidprep.transcode.bounds import ANY_FRAMES
 from vidprep.transcode.check_reading import faults_of_reading, sample_of
 from vidprep.transcode.ffmpeg_run import measure_file, score_with_ffmpeg
@@ -218,7 +218,8 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     facts, indexes = SourceFacts(), list[int]()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        painter, output, timed = output_frames(source, unit, settings, facts)
+        whole = Entry(source.packets())  # so that frames are counted as they are decoded
+        painter, output, timed = output_frames(source, unit, settings, facts, entry=whole)
         if settings.frames is None:
             yield from _faults_of_tags(path, output)
             quality: QualityReport | None = measure_file(settings, path, output, painter, timed, indexes).quality
@@ -267,7 +268,8 @@ def _faults_by_ffmpeg(
 def _engines_differ(row: ManifestRow, facts: SourceFacts, painter: Painter) -> bool:
     """Whether ffmpeg's command would make other frames: it neither sorts timestamps nor keeps the clock when sizes change or
     a source is damaged, and its bwdif makes another first frame."""
-    mended = facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or facts.stamps_nudged
+    moved = facts.stamps_nudged or facts.stamps_crowded
+    mended = facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or moved
     damaged = any(text.startswith("damaged") for text in row.warnings)
     return bool(mended or damaged or painter.num_changes or facts.num_deinterlaced)
 

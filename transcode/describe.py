@@ -11,7 +11,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.transcode.frames import SourceFacts, is_vfr
 from vidprep.transcode.picture import Painter
-from vidprep.transcode.quality import Measured
+from vidprep.transcode.quality import FileTimes, Measured
 
 if TYPE_CHECKING:
     from vidprep.transcode.burst import StoredFrames
@@ -91,6 +91,8 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
         said.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
     if facts.stamps_nudged:
         said.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+    if facts.stamps_crowded:
+        said.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
     if facts.stamps_spaced:
         said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
     if painter.num_changes:
@@ -98,11 +100,13 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
     return said + list(painter.source.said)
 
 
-def describe_output(row: ManifestRow, measured: Measured | StoredFrames, output: OutputFormat, partial: Path) -> None:
+def describe_output(
+    row: ManifestRow, measured: Measured | StoredFrames, times: FileTimes, output: OutputFormat, partial: Path
+) -> None:
     quality = measured.quality
-    row.time_base_num, row.time_base_den = output.time_base.numerator, output.time_base.denominator
+    row.time_base_num, row.time_base_den = times.time_base.numerator, times.time_base.denominator
     if output.frame_rate is None:
-        row.pts = sorted(measured.pts)
+        row.pts = times.pts
     row.num_frames = measured.num_frames
     if isinstance(measured, Measured):
         row.keyframe_interval_max = measured.keyframe_interval_max

@@ -103,6 +103,9 @@ def build_command(
     writing |= box.options
     if output.frame_rate:  # where packets tell nothing of a gap; `retimed` finds what was cut off
         writing["frames:v"] = settings.limits.max_frames + 1
+    else:  # a duration of one tick says nothing: the step before stands in, as in the other engine
+        too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
+        writing["bsf:v"] = f"setts=pts=PTS:dts=DTS:duration=if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
     node = ffmpeg.input(file_url(source), **reading).output(file_url(partial), **writing)
     command = ffmpeg.compile(
         node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_threads", "1"),
@@ -168,7 +171,7 @@ def beyond_ffmpeg(facts: SourceFacts, num_changes: int) -> str | None:
         return "the clock of the source jumps back, and --engine ffmpeg may not join it"
     if facts.stamps_guessed:
         return "frames of the source have no timestamp, and --engine ffmpeg sets none"
-    if facts.stamps_nudged:
+    if facts.stamps_nudged or facts.stamps_crowded:
         return "frames of the source share a timestamp, and --engine ffmpeg keeps one of them"
     if facts.stamps_spaced:
         return "frames of the source are closer than a tick of the container, and --engine ffmpeg moves none apart"

@@ -19,6 +19,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import rescale, round_half_away
+from vidprep.formats.ticks import MILLISECOND
 from vidprep.formats.time_line import PacketsAhead, StampCounts, Timed, on_time_line
 from vidprep.formats.video import Entry, Source
 from vidprep.transcode.bounds import check_repeats
@@ -63,6 +64,7 @@ class SourceFacts(StampCounts):
     num_deinterlaced: int = 0
     stamps_nudged: int = 0
     stamps_spaced: int = 0
+    stamps_crowded: int = 0
     read_to_end: bool = False
     steps: set[int] = field(default_factory=set)
 
@@ -88,7 +90,7 @@ def source_frames(
     ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
     placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
-    frames = _with_ends(_deinterlaced(placed, facts), step)
+    frames = _with_ends(_deinterlaced(placed, facts), step, facts)
 
     origin = entry.origin_pts
     index = -1
@@ -233,10 +235,10 @@ def buffer_arguments(frame: VideoFrame) -> str:
     )
 
 
-def _with_ends(frames: Iterable[Timed], step: int) -> Iterator[tuple[VideoFrame, int, int]]:
+def _with_ends(frames: Iterable[Timed], step: int, facts: SourceFacts) -> Iterator[tuple[VideoFrame, int, int]]:
     """Each frame with its start and its end: the next frame's start; for the last one its own duration.
 
-    A duration that is missing or one tick says nothing (FLV, Matroska): the step before it stands in.
+    A duration that is missing or one tick says nothing (FLV, Matroska), and one field is not a frame: the step before it stands in.
     """
     held: Timed | None = None
     usual = step
@@ -246,7 +248,8 @@ def _with_ends(frames: Iterable[Timed], step: int) -> Iterator[tuple[VideoFrame,
             usual = timed.pts - held.pts or usual
         held = timed
     if held is not None:
-        yield held.frame, held.pts, held.pts + (held.duration if held.duration > 1 else usual)
+        is_field = facts.is_interlaced and abs(2 * held.duration - usual) <= 2
+        yield held.frame, held.pts, held.pts + (held.duration if held.duration > 1 and not is_field else usual)
 
 
 def retimed(
@@ -298,7 +301,8 @@ def _own_times(
     frames: Iterable[SourceFrame], facts: SourceFacts, origin: int | None, time_base: Fraction, file_base: Fraction
 ) -> Iterator[OutputFrame]:
     """The source's own times from 0. A frame that would not come after the one before it, in ticks of the file too, is moved
-    one tick behind it.
+    one tick behind it; where ticks are long and the next frame stands there, it takes the place of the one before, which is shown
+    for no time.
     """
     held: OutputFrame | None = None
     own_before = 0
@@ -310,6 +314,11 @@ def _own_times(
         pts = own
         if held is not None:
             earliest = _next_file_tick(held.pts, time_base, file_base) if is_coarser else held.pts + 1
+            if pts <= held.pts and time_base > MILLISECOND and frame.end_pts - origin <= earliest:
+                held.frame, held.source_index = frame.frame, frame.index
+                held.duration = max(1, frame.end_pts - origin - held.pts)
+                facts.stamps_crowded += 1
+                continue
             if pts < earliest:
                 pts = earliest
                 if is_coarser and own > own_before:

@@ -31,7 +31,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.row import checked
 from vidprep.formats.ticks import file_time_base
-from vidprep.formats.video import Source
+from vidprep.formats.video import Entry, Source
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.bounds import check_claims
 from vidprep.transcode.describe import describe_frames, describe_header, describe_output, describe_picture, remarks
@@ -41,7 +41,7 @@ from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_f
 from vidprep.transcode.join import join
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.pieces import facts_of, pieces_of
-from vidprep.transcode.quality import Measured, check_file, check_numbers
+from vidprep.transcode.quality import FileTimes, Measured, check_file
 from vidprep.transcode.search import Search
 from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.sources import Unit
@@ -112,6 +112,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             from vidprep.transcode.burst import store_frames
 
             measured = store_frames(settings, partial, output, painter, timed, source_indexes)
+            times = FileTimes(output.time_base, list(measured.pts))
             row.verified_in = "same pass"
         elif settings.engine == "ffmpeg":
             check_claims(unit.path, settings, start, end, worked)
@@ -119,7 +120,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             try:
                 run_ffmpeg(command, unit.path)
                 measured = measure_file(settings, partial, output, painter, timed, source_indexes)
-                check_numbers(partial, measured, output.time_base)
+                times = check_file(partial, measured, settings.encoder.codec, output.time_base)
                 if facts.stamps_sorted:  # its fps filter may have picked other frames, at the right times
                     raise VerifyError("the frames may be others than those that were asked")
             except (FfmpegError, VerifyError) as error:
@@ -140,18 +141,20 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
                     measured = join(settings, partial, output, job.pieces, last, sound)
                 else:
                     measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
-            check_file(partial, measured, settings.encoder.codec, output.time_base)
+            times = check_file(partial, measured, settings.encoder.codec, output.time_base)
             row.warnings.extend(sound.warnings)
             lost_sound = sound.damage
             row.verified_in = "same pass"
         describe_frames(row, facts, source_indexes, info, output)
         row.warnings.extend(remarks(facts, painter, info.time_base))
-        if job.not_split is not None:
+        split = settings.split_seconds
+        if job.not_split is not None and (split is None or facts.duration * info.time_base > split):
             row.warnings.append(f"not split: {job.not_split}")
         damage = ([] if job.pieces else source.damage(read_to_end=facts.read_to_end)) + lost_sound
     if unit.end_seconds is not None and facts.read_to_end:
-        shown = (unit.start_seconds or 0) + float(facts.duration * info.time_base)
-        if unit.end_seconds - shown > 0.001:
+        shown = float((facts.first_pts + facts.duration) * info.time_base)
+        a_frame = float(min(facts.steps) * info.time_base)  # containers round their ends, and sound outlasts pictures
+        if unit.end_seconds - shown >= max(0.001, a_frame):
             row.warnings.append(f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s")
     if damage:
         row.warnings.append("damaged: " + "; ".join(damage))
@@ -161,7 +164,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
     if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
 
-    describe_output(row, measured, output, partial)
+    describe_output(row, measured, times, output, partial)
     is_whole_video = settings.frames is None and unit.start_seconds is None and unit.end_seconds is None
     if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
@@ -255,16 +258,17 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
 
 def output_frames(
     source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts, piece: Piece | None = None, *,
-    worked: Callable[[], None] = lambda: None,
+    entry: Entry | None = None, worked: Callable[[], None] = lambda: None,
 ) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:  # fmt: skip
     """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come; those of
-    a piece and all that follow. worked: called for each frame that was decoded, and for each that is given out.
+    a piece and all that follow. entry: where decoding begins, when that is known. worked: called for each frame that was
+    decoded, and for each that is given out.
     """
     info = source.info
     start, end = _cut(unit)
     decoded = source_frames(
         source, facts, start=piece.start_seconds if piece else start, end=end, max_frames=settings.limits.max_frames,
-        entry=piece.entry(source) if piece else None, worked=worked,
+        entry=piece.entry(source) if piece else entry, worked=worked,
     )  # fmt: skip
     first = next(decoded)
     facts.first_pts = first.pts

@@ -83,6 +83,14 @@ class Measured:
     keyframe_interval_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class FileTimes:
+    """When the frames of an output are shown. pts: ticks of time_base, in order."""
+
+    time_base: Fraction
+    pts: list[int]
+
+
 class Verifier:
     """Compares what leaves an encoder with what went in, frame by frame, in bounded memory.
 
@@ -210,8 +218,8 @@ def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
         raise VerifyError(f"the packet at tick {packet.pts} is broken: {error}") from error
 
 
-def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) -> None:
-    """Hold the closed file against what was measured.
+def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) -> FileTimes:
+    """Hold the closed file against what was measured, and read back when its frames are shown.
 
     The same number of packets, each at a time of its own, PTS, keyframe flags and coded bytes (container framing undone); then
     `check_numbers`. Raises VerifyError.
@@ -221,10 +229,11 @@ def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) 
             if len(container.streams.video) != 1:
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             stream = container.streams.video[0]
-            _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream))
+            times = _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream))
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {error}") from error
     check_numbers(path, measured, time_base)
+    return times
 
 
 def check_numbers(path: Path, measured: Measured, time_base: Fraction) -> None:
@@ -250,7 +259,7 @@ def check_numbers(path: Path, measured: Measured, time_base: Fraction) -> None:
 
 def _check_packets(
     packets: Iterator[Packet[VideoStream]], measured: Measured, codec: str, time_base: Fraction, file_base: Fraction
-) -> None:
+) -> FileTimes:
     count = 0
     times: set[int] = set()
     for packet in packets:
@@ -271,6 +280,7 @@ def _check_packets(
         raise VerifyError(f"the file has {count} packets, {measured.num_frames} were written")
     if len(times) != count:
         raise VerifyError(f"{count - len(times)} frames share a timestamp in the file")
+    return FileTimes(file_base, sorted(times))
 
 
 def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:

@@ -18,6 +18,7 @@ from pathlib import Path
 from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest import ManifestRow, read_rows
 from vidprep.formats.row import escaped_label
+from vidprep.formats.ticks import MILLISECOND
 from vidprep.formats.untrusted import check_regular
 from vidprep.transcode.tables import READERS, Row, checked_seconds, csv_cell
 
@@ -112,6 +113,7 @@ def _first_at(row: ManifestRow, seconds: float) -> int:
     count = row.num_frames or 0
     if row.pts is not None:
         base = Fraction(row.time_base_num or 1, row.time_base_den or 1)
-        return bisect_left(row.pts, time / base)
+        rounding = min(base, MILLISECOND) / 2  # of the times of frames in a file
+        return bisect_left(row.pts, (time - rounding) / base)
     rate = Fraction(row.frame_rate_num or 1, row.frame_rate_den or 1)
     return min(count, max(0, math.ceil(time * rate)))

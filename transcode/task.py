@@ -192,7 +192,13 @@ def misfit(made: Sequence[MadePiece]) -> str | None:
         facts = each.facts
         if each.damage:
             return f"{name} is damaged"
-        if facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or facts.stamps_nudged:
+        if (
+            facts.stamps_sorted
+            or facts.stamps_joined
+            or facts.stamps_guessed
+            or facts.stamps_nudged
+            or facts.stamps_crowded
+        ):
             return f"{name} has timestamps that are missing, doubled or run backwards"
         if each.num_changes or each.output != first.output or each.picture != first.picture:
             return f"the picture changes in {name}"

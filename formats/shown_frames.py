@@ -1,0 +1,305 @@
+"""How many frames a coded packet shows, from its own headers: a packet may be hidden, or one field of two.
+
+H.264   ITU-T H.264, 7.3.2.1 and 7.3.3: a field is shown with the other one of its frame, and counted with the first.
+HEVC    ITU-T H.265, 7.3.2.3 and 7.3.6: pictures that say they are not output, and RASL pictures after a broken link.
+VP9     VP9 bitstream specification, annex B and 6.2: frames that are only there for others to lean on.
+AV1     AV1 bitstream specification, 5.5 and 5.9: the same.
+
+Parameter sets stand in the configuration record of the container (ISO/IEC 14496-15) or in the packets. What does not parse is
+counted as one frame, as nearly every packet is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+# More than what is read of them takes: of a slice or a picture parameter set, and of any unit.
+HEADER_BYTES, UNIT_BYTES = 64, 4096
+WITH_CHROMA_FORMAT = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
+CONFIGURED = {"h264", "hevc"}
+
+
+def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], int] | None:
+    """Of packets in decode order; None where packets do not tell."""
+    record = configuration or b""
+    if codec in CONFIGURED and not record.startswith(b"\1"):
+        return None
+    make = {"h264": _H264, "hevc": _Hevc, "vp9": _Vp9, "av1": _Av1}.get(codec)
+    if make is None:
+        return None
+    try:
+        counter = make(record)
+    except (IndexError, KeyError, ValueError):
+        return None
+
+    def count(packet: bytes) -> int:
+        try:
+            return counter.count(packet)
+        except (IndexError, KeyError, ValueError):
+            return 1
+
+    return count
+
+
+class _Bits:
+    """Raises IndexError past the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
+
+    def u(self, bits: int) -> int:
+        self._left -= bits
+        if self._left < 0:
+            raise IndexError("no bits left")
+        return self._value >> self._left & ((1 << bits) - 1)
+
+    def ue(self) -> int:
+        zeros = 0
+        while not self.u(1):
+            zeros += 1
+        return (1 << zeros) - 1 + self.u(zeros)
+
+
+def _without_emulation(unit: bytes, most: int) -> bytes:
+    return unit[:most].replace(b"\0\0\3", b"\0\0")
+
+
+def _units(packet: bytes, length_bytes: int) -> Iterator[bytes]:
+    """The beginnings of NAL units. Raises ValueError where a length leads out of the packet."""
+    at = 0
+    while at + length_bytes <= len(packet):
+        size = int.from_bytes(packet[at : at + length_bytes], "big")
+        at += length_bytes
+        if at + size > len(packet):
+            raise ValueError("a unit is longer than its packet")
+        if size:
+            yield packet[at : at + min(size, UNIT_BYTES)]
+        at += size
+
+
+def _sized_units(record: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    """Units of a configuration record, each behind two bytes of length, and where they end."""
+    units = []
+    for _ in range(count):
+        size = int.from_bytes(record[at : at + 2], "big")
+        units.append(record[at + 2 : at + 2 + size])
+        at += 2 + size
+    return units, at
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """Of an H.264 sequence parameter set, what slice headers need."""
+
+    has_fields: bool
+    frame_num_bits: int
+    separate_planes: bool
+
+
+class _H264:
+    def __init__(self, record: bytes) -> None:
+        self._sequences: dict[int, _Sequence] = {}
+        self._sequence_of: dict[int, int] = {}
+        self._open_field: tuple[int, int] | None = None  # parity and frame_num of a field without its other
+        self._length_bytes = (record[4] & 3) + 1
+        sets, at = _sized_units(record, 6, record[5] & 31)
+        more, _ = _sized_units(record, at + 1, record[at])
+        for unit in sets + more:
+            self._take_parameters(unit)
+
+    def _take_parameters(self, unit: bytes) -> None:
+        kind = unit[0] & 31
+        if kind == 7:
+            bits = _Bits(_without_emulation(unit[1:], UNIT_BYTES))
+            number, sequence = _h264_sequence(bits)
+            self._sequences[number] = sequence
+        elif kind == 8:
+            bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
+            number = bits.ue()
+            self._sequence_of[number] = bits.ue()
+
+    def count(self, packet: bytes) -> int:
+        shown = 0
+        for unit in _units(packet, self._length_bytes):
+            kind = unit[0] & 31
+            if kind in (7, 8):
+                self._take_parameters(unit)
+            elif kind in (1, 2, 5):
+                shown += self._opens_frame(unit)
+        return shown
+
+    def _opens_frame(self, unit: bytes) -> bool:
+        """Whether a slice is the first of a frame."""
+        bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
+        first_macroblock = bits.ue()
+        bits.ue()
+        sequence = self._sequences[self._sequence_of[bits.ue()]]
+        if first_macroblock:
+            return False
+        if sequence.separate_planes and bits.u(2):
+            return False
+        frame_num = bits.u(sequence.frame_num_bits)
+        if not sequence.has_fields or not bits.u(1):
+            self._open_field = None
+            return True
+        parity = bits.u(1)
+        closes = self._open_field == (1 - parity, frame_num)
+        self._open_field = None if closes else (parity, frame_num)
+        return not closes
+
+
+def _h264_sequence(bits: _Bits) -> tuple[int, _Sequence]:
+    profile, _ = bits.u(8), bits.u(16)
+    number, separate = bits.ue(), False
+    if profile in WITH_CHROMA_FORMAT:
+        chroma = bits.ue()
+        separate = chroma == 3 and bool(bits.u(1))
+        bits.ue(), bits.ue(), bits.u(1)
+        if bits.u(1):
+            for index in range(8 if chroma != 3 else 12):
+                if bits.u(1):
+                    _skip_scaling_list(bits, 16 if index < 6 else 64)
+    frame_num_bits = bits.ue() + 4
+    order = bits.ue()
+    if order == 0:
+        bits.ue()
+    elif order == 1:
+        bits.u(1), bits.ue(), bits.ue()
+        for _ in range(min(255, bits.ue())):
+            bits.ue()
+    bits.ue(), bits.u(1), bits.ue(), bits.ue()
+    return number, _Sequence(not bits.u(1), frame_num_bits, separate)
+
+
+def _skip_scaling_list(bits: _Bits, size: int) -> None:
+    last = following = 8
+    for _ in range(size):
+        if following:
+            code = bits.ue()
+            following = (last + (code + 1 >> 1 if code & 1 else -(code >> 1))) % 256
+        last = following or last
+
+
+class _Hevc:
+    def __init__(self, record: bytes) -> None:
+        self._hides: dict[
+            int, tuple[bool, int]
+        ] = {}  # by picture parameter set: has output flags, extra bits before it
+        self._skips_rasl, self._at_start = False, True
+        self._length_bytes = (record[21] & 3) + 1
+        at = 23
+        for _ in range(record[22]):
+            units, at = _sized_units(record, at + 3, int.from_bytes(record[at + 1 : at + 3], "big"))
+            for unit in units:
+                self._take_parameters(unit)
+
+    def _take_parameters(self, unit: bytes) -> None:
+        if unit[0] >> 1 & 63 == 34:
+            bits = _Bits(_without_emulation(unit[2:], HEADER_BYTES))
+            number = bits.ue()
+            bits.ue(), bits.u(1)
+            self._hides[number] = bool(bits.u(1)), bits.u(3)
+
+    def count(self, packet: bytes) -> int:
+        shown = 0
+        for unit in _units(packet, self._length_bytes):
+            kind, layer = unit[0] >> 1 & 63, (unit[0] & 1) << 5 | unit[1] >> 3
+            if layer:
+                continue
+            if kind < 32:
+                shown += self._is_shown(kind, unit)
+            elif kind in (36, 37):  # the end of a sequence, or of the stream
+                self._at_start = True
+            else:
+                self._take_parameters(unit)
+        return shown
+
+    def _is_shown(self, kind: int, unit: bytes) -> bool:
+        bits = _Bits(_without_emulation(unit[2:], HEADER_BYTES))
+        if not bits.u(1):  # not the first slice
+            return False
+        if 16 <= kind <= 23:
+            bits.u(1)
+            self._skips_rasl = kind != 21 or self._at_start
+            self._at_start = False
+        if kind in (8, 9) and self._skips_rasl:
+            return False
+        has_flag, extra_bits = self._hides[bits.ue()]
+        bits.u(extra_bits)
+        bits.ue()
+        return not has_flag or bool(bits.u(1))
+
+
+class _Vp9:
+    def __init__(self, _record: bytes) -> None:
+        pass
+
+    def count(self, packet: bytes) -> int:
+        return sum(self._is_shown(frame) for frame in self._frames(packet))
+
+    def _frames(self, packet: bytes) -> Iterator[bytes]:
+        """Those of a superframe, or the only one."""
+        marker = packet[-1]
+        count, size_bytes = (marker & 7) + 1, (marker >> 3 & 3) + 1
+        index = len(packet) - 2 - count * size_bytes
+        if marker & 0xE0 != 0xC0 or index < 0 or packet[index] != marker:
+            yield packet
+            return
+        at = 0
+        for number in range(count):
+            begin = index + 1 + number * size_bytes
+            size = int.from_bytes(packet[begin : begin + size_bytes], "little")
+            if size:
+                yield packet[at : min(at + size, index)]
+            at += size
+
+    def _is_shown(self, frame: bytes) -> bool:
+        bits = _Bits(frame[:2])
+        bits.u(2)
+        if bits.u(1) + 2 * bits.u(1) == 3:
+            bits.u(1)
+        if bits.u(1):  # a frame that is shown again
+            return True
+        bits.u(1)
+        return bool(bits.u(1))
+
+
+class _Av1:
+    def __init__(self, record: bytes) -> None:
+        self._is_still = False
+        for kind, body in _obus(record[4:]):
+            self._take_sequence(kind, body)
+
+    def _take_sequence(self, kind: int, body: bytes) -> None:
+        if kind == 1:
+            self._is_still = body[0] >> 3 & 1 == 1
+
+    def count(self, packet: bytes) -> int:
+        shown = 0
+        for kind, body in _obus(packet):
+            self._take_sequence(kind, body)
+            if kind in (3, 6):
+                again, is_shown = body[0] >> 7, body[0] >> 4 & 1
+                shown += bool(self._is_still or again or is_shown)
+        return shown
+
+
+def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, content) of open bitstream units, of the base layer alone."""
+    at = 0
+    while at < len(data):
+        header = data[at]
+        has_extension, has_size = header >> 2 & 1, header >> 1 & 1
+        layer = data[at + 1] >> 3 & 3 if has_extension else 0
+        at += 1 + has_extension
+        size, shift = (0, 0) if has_size else (len(data) - at, 0)
+        while has_size:
+            size |= (data[at] & 127) << shift
+            shift += 7
+            at += 1
+            if not data[at - 1] & 128 or shift > 56:
+                break
+        if not layer:
+            yield header >> 3 & 15, data[at : at + size]
+        at += size
