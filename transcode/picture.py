@@ -16,7 +16,8 @@ from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
-from vidprep.formats.model import Colour, FrameSize, Orientation, VideoInfo
+from vidprep.formats.light import light_of
+from vidprep.formats.model import NO_LIGHT, Colour, FrameSize, Light, Orientation, VideoInfo
 from vidprep.formats.orientation import turn_of
 from vidprep.formats.pyav import is_one_of_views
 from vidprep.transcode.frames import buffer_arguments
@@ -51,6 +52,7 @@ class SourcePicture:
     rotation_degrees: int
     tagged: Colour
     codec: str
+    light: Light = NO_LIGHT
     said: tuple[str, ...] = ()
 
     @property
@@ -66,7 +68,10 @@ class SourcePicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row."""
+    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row.
+
+    light: of high dynamic range that is kept.
+    """
 
     size: FrameSize
     pixel_format: str
@@ -74,6 +79,7 @@ class Picture:
     filters: tuple[tuple[str, str], ...]
     said: tuple[str, ...]
     tone_mapped: bool = False
+    light: Light = NO_LIGHT
 
     @property
     def chain(self) -> str:
@@ -87,6 +93,8 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     said = [turn.said] if turn.said else []
     if is_one_of_views(frame):
         said.append("holds several views of the scene (stereo or spatial video); the base view was taken")
+    light, doubts = light_of(frame) if int(frame.color_trc) in HDR_TRANSFERS else (NO_LIGHT, [])
+    said += doubts
     return SourcePicture(
         size=FrameSize(frame.width, frame.height),
         pixel_format=frame.format.name,
@@ -97,6 +105,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
             int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2
         ),
         codec=info.codec,
+        light=light,
         said=tuple(said),
     )
 
@@ -117,6 +126,10 @@ def plan_picture(
     shape = _Shape.of(source, settings.scale, like.size if like else None, said)
 
     filters: list[tuple[str, str]] = []
+    if (
+        source.tagged.transfer in HDR_TRANSFERS
+    ):  # the tone map believes what a frame says, and so do encoders of ffmpeg's
+        filters += _without(source.light)
     picture = source.pixel_format
     if source.has_alpha:
         said.append("alpha composited over black")
@@ -163,7 +176,7 @@ def plan_picture(
             )
         precise = "+full_chroma_int+full_chroma_inp" if pixel_format == "rgb24" or (is_jpeg and not yuv_in) else ""
         name, args = _scale(scaled, colour_in, colour_scaled, settings.scale.scaler + precise)
-        filters += [(name, args + transfers), ("format", scaled_format)]
+        filters += [(name, args + transfers), ("format", scaled_format), *(_without(NO_LIGHT) if tone_map else [])]
     if converts:
         filters += [_convert(colour_scaled, colour_out, scaled_format), ("setparams", "range=pc:colorspace=bt470bg")]
         filters.append(("format", scaled_format.replace("yuv", "yuvj")))
@@ -174,9 +187,10 @@ def plan_picture(
         filters.append(("crop", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}"))
     if shape.pad:
         filters.append(("pad", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}:black"))
+    light = source.light if colour_out.transfer in HDR_TRANSFERS else NO_LIGHT
     if filters and filters[-1][0] != "format":
         filters.append(("format", pixel_format))
-    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), tone_map)
+    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), tone_map, light)
 
 
 class Painter:
@@ -254,6 +268,12 @@ class _Graph:
             raise PictureError(f"filtering a frame failed: {error}") from error
         assert isinstance(painted, VideoFrame)
         return painted
+
+
+def _without(light: Light) -> list[tuple[str, str]]:
+    """Frees frames of the side data that is None."""
+    told = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
+    return [("sidedata", f"mode=delete:type={kind}") for kind, kept in told if kept is None]
 
 
 def _scale(size: FrameSize, colour_in: Colour, colour_out: Colour, scaler: str) -> tuple[str, str]:
