@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+Point = tuple[Fraction, Fraction]
+CHROMATICITY_UNIT, LUMINANCE_UNIT = 50_000, 10_000  # of the integers in HEVC's SEI message and in mp4's mdcv
 
 
 class FrameSize(NamedTuple):
@@ -73,11 +77,59 @@ class VideoInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MasteringDisplay:
+    """The screen that a video was graded on. primaries: red, green, blue, as x and y; white too. Luminance in cd/m²."""
+
+    primaries: tuple[Point, Point, Point]
+    white: Point
+    min_luminance: Fraction
+    max_luminance: Fraction
+
+    @property
+    def in_units(self) -> str:
+        """As x265, x264 and the manifest have it: in 0.00002 and 0.0001 cd/m²."""
+        return self._text(lambda xy: f"{round(xy * CHROMATICITY_UNIT)}", lambda cd: f"{round(cd * LUMINANCE_UNIT)}")
+
+    @property
+    def in_decimals(self) -> str:
+        """As SVT-AV1 has it."""
+        return self._text(lambda xy: f"{float(xy):.5f}", lambda cd: f"{float(cd):.4f}")
+
+    def _text(self, place: Callable[[Fraction], str], light: Callable[[Fraction], str]) -> str:
+        red, green, blue = self.primaries
+        points = (("G", green), ("B", blue), ("R", red), ("WP", self.white))
+        text = "".join(f"{name}({place(x)},{place(y)})" for name, (x, y) in points)
+        return f"{text}L({light(self.max_luminance)},{light(self.min_luminance)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentLight:
+    """How bright a video gets: MaxCLL and MaxFALL, in cd/m²; 0 is unknown."""
+
+    brightest: int
+    average: int
+
+    def __str__(self) -> str:
+        return f"{self.brightest},{self.average}"
+
+
+@dataclass(frozen=True, slots=True)
+class Light:
+    """What a video says of these, as far as it is to be believed."""
+
+    mastering: MasteringDisplay | None = None
+    content: ContentLight | None = None
+
+
+NO_LIGHT = Light()
+
+
+@dataclass(frozen=True, slots=True)
 class OutputFormat:
     """What one output is: the same for every frame of it.
 
     time_base: seconds per tick of the frames' PTS. frame_rate: exact for constant rate, else None.
-    nominal_rate: what rate control may assume, never above 240.
+    nominal_rate: what rate control may assume, never above 240. light: of high dynamic range that is kept.
     """
 
     size: FrameSize
@@ -86,6 +138,7 @@ class OutputFormat:
     time_base: Fraction
     frame_rate: Fraction | None
     nominal_rate: Fraction
+    light: Light = NO_LIGHT
 
 
 @dataclass(frozen=True, slots=True)

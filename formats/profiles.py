@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.model import NO_LIGHT, Light
 
 CODECS = ("h264", "hevc", "vp9", "av1")
 TUNES = ("psnr", "visual", "fastdecode")
@@ -91,7 +92,8 @@ class EncoderProfile:
     options and params may hold {gop}, {threads}, {crf} and {qmin} (ten below the CRF). smallest: the smallest picture that
     survives a round trip. max_rate: frames per second it accepts. in_process: PyAV has it; else `--engine ffmpeg`.
     only_ffmpeg: pixel formats that the one in PyAV was built without. ticks_per_second: of the clock that it rounds times to;
-    0: it keeps any. Such an encoder gives packets in the order of their frames.
+    0: it keeps any. Such an encoder gives packets in the order of their frames. light_params: the entries of params for the
+    mastering display, in decimals or in integer units, and for the content light level.
     """
 
     name: str
@@ -114,6 +116,18 @@ class EncoderProfile:
     ticks_per_second: int = 0
     in_process: bool = True
     only_ffmpeg: tuple[str, ...] = ()
+    light_params: tuple[str, str] | None = None
+    light_in_decimals: bool = False
+
+    def of_light(self, light: Light) -> dict[str, str]:
+        """The entries of params that say it in the stream; none where the encoder cannot."""
+        if self.light_params is None:
+            return {}
+        mastering, content = self.light_params
+        found = {}
+        if light.mastering is not None:
+            found[mastering] = light.mastering.in_decimals if self.light_in_decimals else light.mastering.in_units
+        return found | ({content: str(light.content)} if light.content is not None else {})
 
 
 X26X_PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
@@ -194,6 +208,7 @@ ENCODERS = {
             params_option="x264-params",
             # cpu-independent: without it AVX2 and AVX-512 machines write different bytes (+0.06 % size).
             params={"open-gop": "0", "cpu-independent": "1"},
+            light_params=("mastering-display", "cll"),
             tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
             tune_params={
                 "psnr": {"ipratio": "1.0", "chroma-me": "0", "b-adapt": "0", "rc-lookahead": "12", "direct": "auto"},
@@ -225,6 +240,7 @@ ENCODERS = {
                 "frame-threads": "{threads}",
                 "wpp": "0",
             },
+            light_params=("master-display", "max-cll"),
             tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
             tune_params={"psnr": {"ipratio": "1.0", "b-adapt": "0", "bframes": "3", "rc-lookahead": "8", "ctu": "32"}},
         ),
@@ -271,6 +287,8 @@ ENCODERS = {
             options={"g": "{gop}"},
             params_option="svtav1-params",
             # With less look-ahead than that the bytes differ from one run to the next, in one of five for some clips.
+            light_params=("mastering-display", "content-light"),
+            light_in_decimals=True,
             params={"scd": "0", "lp": "{threads}", "lookahead": "8", "hierarchical-levels": "3"},
             tune_params={
                 "psnr": {"tune": "1", "enable-tf": "0", "enable-dlf": "2", "qp-scale-compress-strength": "1"},
@@ -368,8 +386,11 @@ class EncoderOptions:
             threads=self.threads,
         )
 
-    def library_options(self) -> dict[str, str]:
-        """Option names and values as libavcodec takes them, for PyAV and for the ffmpeg command alike."""
+    def library_options(self, light: Light = NO_LIGHT) -> dict[str, str]:
+        """Option names and values as libavcodec takes them, for PyAV and for the ffmpeg command alike.
+
+        light: of the high dynamic range that is to be kept.
+        """
         row, full = self.profile, self.resolved
         assert full.crf is not None
         values = {
@@ -386,7 +407,7 @@ class EncoderOptions:
         if full.preset:
             options[row.preset_option] = full.preset
         options |= fill(row.options) | fill(row.tune_options.get(full.tune, {}))
-        params = fill(row.params) | fill(row.tune_params.get(full.tune, {}))
+        params = fill(row.params) | fill(row.tune_params.get(full.tune, {})) | row.of_light(light)
         if params:
             options[row.params_option] = ":".join(f"{name}={value}" for name, value in params.items())
         return options

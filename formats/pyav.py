@@ -71,6 +71,14 @@ def display_matrix(frame: VideoFrame) -> bytes | None:
     return None if found is None else bytes(found)
 
 
+def light_side_data(frame: VideoFrame) -> tuple[bytes | None, bytes | None]:
+    """An AVMasteringDisplayMetadata and an AVContentLightMetadata, when the frame has them."""
+    kinds: Any = frame.side_data
+    found = [kinds.get(kind) for kind in ("MASTERING_DISPLAY_METADATA", "CONTENT_LIGHT_LEVEL")]
+    display, levels = (None if each is None else bytes(each) for each in found)
+    return display, levels
+
+
 def is_one_of_views(frame: VideoFrame) -> bool:
     """Whether its picture is one of several views of the scene, which only multi-view codecs (MV-HEVC) say."""
     kinds: Any = frame.side_data

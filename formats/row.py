@@ -25,7 +25,8 @@ class ManifestRow:
     of them in order. keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
     Of a unit inside a shard, offset and stored_bytes say which bytes of `file_name` are its own, padding and headers
     included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each. Of a target for the
-    1st percentile of PSNR-Y: what was asked, each CRF or JPEG quality that was tried, and what each reached.
+    1st percentile of PSNR-Y: what was asked, each CRF or JPEG quality that was tried, and what each reached. Of high dynamic
+    range: mastering_display and content_light (MaxCLL and MaxFALL) as they were used, in the notation of x265.
     """
 
     id: str
@@ -51,6 +52,8 @@ class ManifestRow:
     source_rotation: int | None = None
     source_is_vfr: bool | None = None
     source_is_interlaced: bool | None = None
+    mastering_display: str | None = None
+    content_light: str | None = None
     settings_digest: str | None = None
     engine: str | None = None
     encoder: str | None = None
@@ -127,7 +130,7 @@ _INTS = {
 _STRINGS = (
     "id", "file_name", "source", "status", "stage", "error", "message", "verified_in", "source_codec",
     "settings_digest", "engine", "encoder", "encoder_version", "preset", "codec", "container", "pixel_format", "sha256",
-    "subsampling",
+    "subsampling", "mastering_display", "content_light",
 )  # fmt: skip
 _BOOLS = ("source_is_vfr", "source_is_interlaced")
 _DOUBLE_LISTS = ("target_tried", "target_reached_db")

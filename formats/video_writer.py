@@ -18,9 +18,10 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import EncodeError
-from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.model import NO_LIGHT, OutputFormat, rescale
 from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderOptions, EncoderProfile
 from vidprep.formats.pyav import open_output
+from vidprep.formats.stream_light import give_light
 from vidprep.formats.ticks import MAX_OFFSET_TICKS, MAX_SECONDS, MAX_STEP_TICKS, REORDERED_FRAMES, file_time_base
 from vidprep.formats.video import file_url
 
@@ -102,6 +103,8 @@ class VideoWriter:
             stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
             assert isinstance(stream, VideoStream)
             self.stream = stream
+            if output.light != NO_LIGHT:
+                give_light(stream, options.codec, output.light)
             stream.time_base = output.time_base
             context = stream.codec_context
             context.width, context.height = output.size
@@ -116,7 +119,7 @@ class VideoWriter:
             context.thread_count = options.threads
             if options.codec == "hevc" and box.name == "mp4":
                 context.codec_tag = "hvc1"
-            asked = options.library_options()
+            asked = options.library_options(output.light)
             context.options = asked
             try:
                 with _ordinary_priority():

@@ -29,6 +29,9 @@ def describe_header(row: ManifestRow, info: VideoInfo) -> None:
 def describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat) -> None:
     row.source_width, row.source_height = painter.source.size
     row.source_rotation = painter.source.rotation_degrees
+    light = painter.source.light
+    row.mastering_display = light.mastering.in_units if light.mastering else None
+    row.content_light = str(light.content) if light.content else None
     row.width, row.height = output.size
     row.pixel_format = output.pixel_format
 

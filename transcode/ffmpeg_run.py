@@ -91,7 +91,9 @@ def build_command(
         "map_chapters": -1,
         "f": MUXERS[box.name],
     }
-    writing |= {f"{name}:v" if name == "b" else name: value for name, value in options.library_options().items()}
+    writing |= {
+        f"{name}:v" if name == "b" else name: value for name, value in options.library_options(output.light).items()
+    }
     if "x265-params" in writing:  # it takes the rate for its rate control, and ffmpeg guesses another where times vary
         writing["x265-params"] = f"{writing['x265-params']}:fps={output.nominal_rate}"
     if box.name == "mp4":

@@ -329,4 +329,5 @@ def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> 
         time_base=1 / rate if rate else info.time_base,
         frame_rate=rate,
         nominal_rate=min(max(nominal, Fraction(1)), MAX_NOMINAL_RATE),
+        light=painter.picture.light,
     )

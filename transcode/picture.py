@@ -12,10 +12,12 @@ from functools import lru_cache
 
 import av
 from av.error import FFmpegError as AvError
+from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
-from vidprep.formats.model import Colour, FrameSize, Orientation, VideoInfo
+from vidprep.formats.light import light_of
+from vidprep.formats.model import NO_LIGHT, Colour, FrameSize, Light, Orientation, VideoInfo
 from vidprep.formats.orientation import turn_of
 from vidprep.formats.pyav import is_one_of_views
 from vidprep.transcode.frames import buffer_arguments
@@ -50,6 +52,7 @@ class SourcePicture:
     rotation_degrees: int
     tagged: Colour
     codec: str
+    light: Light = NO_LIGHT
     said: tuple[str, ...] = ()
 
     @property
@@ -65,7 +68,10 @@ class SourcePicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row."""
+    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row.
+
+    light: of high dynamic range that is kept.
+    """
 
     size: FrameSize
     pixel_format: str
@@ -73,6 +79,7 @@ class Picture:
     filters: tuple[tuple[str, str], ...]
     said: tuple[str, ...]
     tone_mapped: bool = False
+    light: Light = NO_LIGHT
 
     @property
     def chain(self) -> str:
@@ -86,6 +93,8 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     said = [turn.said] if turn.said else []
     if is_one_of_views(frame):
         said.append("holds several views of the scene (stereo or spatial video); the base view was taken")
+    light, doubts = light_of(frame) if int(frame.color_trc) in HDR_TRANSFERS else (NO_LIGHT, [])
+    said += doubts
     return SourcePicture(
         size=FrameSize(frame.width, frame.height),
         pixel_format=frame.format.name,
@@ -96,6 +105,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
             int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2
         ),
         codec=info.codec,
+        light=light,
         said=tuple(said),
     )
 
@@ -116,6 +126,10 @@ def plan_picture(
     shape = _Shape.of(source, settings.scale, like.size if like else None, said)
 
     filters: list[tuple[str, str]] = []
+    if (
+        source.tagged.transfer in HDR_TRANSFERS
+    ):  # the tone map believes what a frame says, and so do encoders of ffmpeg's
+        filters += _without(source.light)
     picture = source.pixel_format
     if source.has_alpha:
         said.append("alpha composited over black")
@@ -128,6 +142,10 @@ def plan_picture(
             ("premultiply", "inplace=1"),
         ]
         colour_in = rgb
+    turns_first = source.orientation.transpose and "422" in pixel_format  # which `transpose` does not take
+    if (shape.trim is not None or turns_first) and (held := _held_as(picture, turned=turns_first)) != picture:
+        picture = held
+        filters += [_scale(source.size, colour_in, colour_in, settings.scale.scaler), ("format", picture)]
     if shape.trim is not None:
         filters.append(("crop", f"{shape.trim.width}:{shape.trim.height}:0:0"))
     stored = shape.trim or source.size
@@ -144,34 +162,35 @@ def plan_picture(
     converts = not _alike(colour_scaled, colour_out)
     if converts:
         scaled_format = scaled_format.replace("yuvj", "yuv")
-    if stored != shape.scaled or picture != scaled_format or tone_map or not _alike(colour_in, colour_scaled):
+    turn, scaled = _turn(source.orientation), shape.scaled
+    if turns_first:
+        filters += turn
+        turn, stored, scaled = [], _swapped(stored), _swapped(scaled)
+    if stored != scaled or picture != scaled_format or tone_map or not _alike(colour_in, colour_scaled):
         transfers = ""
         if tone_map:  # at the size of the output: it is by far the dearest step
-            filters += [_scale(shape.scaled, colour_in, colour_in, settings.scale.scaler), ("format", picture)]
+            filters += [_scale(scaled, colour_in, colour_in, settings.scale.scaler), ("format", picture)]
             name = HDR_TRANSFERS[source.tagged.transfer][0]
             transfers = (
                 f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
             )
         precise = "+full_chroma_int+full_chroma_inp" if pixel_format == "rgb24" or (is_jpeg and not yuv_in) else ""
-        name, args = _scale(shape.scaled, colour_in, colour_scaled, settings.scale.scaler + precise)
-        filters += [(name, args + transfers), ("format", scaled_format)]
+        name, args = _scale(scaled, colour_in, colour_scaled, settings.scale.scaler + precise)
+        filters += [(name, args + transfers), ("format", scaled_format), *(_without(NO_LIGHT) if tone_map else [])]
     if converts:
         filters += [_convert(colour_scaled, colour_out, scaled_format), ("setparams", "range=pc:colorspace=bt470bg")]
         filters.append(("format", scaled_format.replace("yuv", "yuvj")))
     if pixel_format == "gray":  # scaling straight to grey would leave the matrix as it is
         filters.append(("extractplanes", "y"))
-    turn = source.orientation
-    if turn.transpose:
-        filters.append(("transpose", "cclock_flip"))
-    if turn.flip_horizontal:
-        filters.append(("hflip", ""))
-    if turn.flip_vertical:
-        filters.append(("vflip", ""))
+    filters += turn
     if shape.crop:
         filters.append(("crop", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}"))
     if shape.pad:
         filters.append(("pad", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}:black"))
-    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), tone_map)
+    light = source.light if colour_out.transfer in HDR_TRANSFERS else NO_LIGHT
+    if filters and filters[-1][0] != "format":
+        filters.append(("format", pixel_format))
+    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), tone_map, light)
 
 
 class Painter:
@@ -220,9 +239,10 @@ def _key(frame: VideoFrame) -> tuple[object, ...]:
 
 
 class _Graph:
-    """A chain of filters that gives one frame for one frame."""
+    """A chain of filters that gives one frame for one frame, in the pixel format that its last filter pins."""
 
     def __init__(self, arguments: str, filters: tuple[tuple[str, str], ...]) -> None:
+        assert filters[-1][0] == "format"
         # The graph must outlive its contexts: without this reference the process crashes.
         self._graph = av.filter.Graph()
         self._graph.threads = 1
@@ -250,12 +270,42 @@ class _Graph:
         return painted
 
 
+def _without(light: Light) -> list[tuple[str, str]]:
+    """Frees frames of the side data that is None."""
+    told = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
+    return [("sidedata", f"mode=delete:type={kind}") for kind, kept in told if kept is None]
+
+
 def _scale(size: FrameSize, colour_in: Colour, colour_out: Colour, scaler: str) -> tuple[str, str]:
     return "scale", (
         f"{size.width}:{size.height}:flags={scaler}+accurate_rnd+bitexact"
         f":in_range={RANGE_NAMES[colour_in.full_range]}:out_range={RANGE_NAMES[colour_out.full_range]}"
         f":in_color_matrix={MATRIX_NAMES[colour_in.matrix]}:out_color_matrix={MATRIX_NAMES[colour_out.matrix]}"
     )
+
+
+def _turn(turn: Orientation) -> list[tuple[str, str]]:
+    filters = [("transpose", "cclock_flip")] if turn.transpose else []
+    filters += [("hflip", "")] if turn.flip_horizontal else []
+    # vflip hands out the same lines, last one first, which SVT-AV1 refuses.
+    return filters + ([("vflip", ""), ("copy", "")] if turn.flip_vertical else [])
+
+
+def _held_as(pixel_format: str, *, turned: bool) -> str:
+    """The pixel format in which `crop` takes such a picture, and `transpose` too: chroma in planes, as high as it is wide."""
+    layout = VideoFormat(pixel_format)
+    if layout.is_bit_stream:
+        return "gray"
+    chroma = layout.chroma_width(64)
+    if (chroma == layout.chroma_height(64) or not turned) and (chroma == 64 or layout.is_planar):
+        return pixel_format
+    bits = max(component.bits for component in layout.components)
+    depth = "" if bits <= 8 else f"{10 if bits <= 10 else 12 if bits <= 12 else 16}le"
+    return f"yuv{'444' if turned else '411' if chroma == 16 else '422'}p{depth}"
+
+
+def _swapped(size: FrameSize) -> FrameSize:
+    return FrameSize(size.height, size.width)
 
 
 def _alike(one: Colour, other: Colour) -> bool:

@@ -124,6 +124,12 @@ class Verifier:
         return len(self._expected)
 
     def expect(self, frame: VideoFrame, pts: int) -> None:
+        """A frame of another shape would be converted on the way into the encoder, and read past its end here."""
+        size, format_ = self._output.size, self._output.pixel_format
+        if (frame.width, frame.height) != size or frame.format.name != format_:
+            raise VerifyError(
+                f"a picture of {frame.width}x{frame.height} {frame.format.name} was made for {size} {format_}"
+            )
         self._expected.append((pts, frame))
 
     def check(self, packet: Packet[VideoStream], framing: str = "encoder") -> None:
