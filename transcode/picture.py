@@ -30,8 +30,15 @@ CONVERTER_NAMES = {
     BT709: "bt709", FCC: "fcc", BT470BG: "bt470bg", SMPTE170M: "smpte170m", SMPTE240M: "smpte240m", BT2020: "bt2020nc",
 }  # fmt: skip
 PQ, HLG = 16, 18
+# The other codes that have a meaning, so that only what is reserved is left out.
+PRIMARIES = {BT709, *range(4, 13), 22}
+TRANSFERS = {BT709, *range(4, 19)}
+MATRICES = range(18)
+LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it has nothing to do with them
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
 HD_LINES = 720
+ROUNDING = 2  # pixels between even sizes of one aspect
+NAMED_CHANGES = 5
 RANGE_NAMES = {True: "full", False: "limited"}
 STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
@@ -65,13 +72,17 @@ class SourcePicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row."""
+    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row.
+
+    room: what pictures of another size are fitted into, when they come later.
+    """
 
     size: FrameSize
     pixel_format: str
     colour: Colour
     filters: tuple[tuple[str, str], ...]
     said: tuple[str, ...]
+    room: FrameSize
     tone_mapped: bool = False
 
     @property
@@ -105,7 +116,7 @@ def plan_picture(
 ) -> Picture:
     """The picture that settings make of this source.
 
-    like: what the output already is, when a source changes half way: the same size, fitted with padding, and colours.
+    like: what the output already is, when a source changes half way: the same size and colours.
     Raises PictureError for what cannot be made.
     """
     said: list[str] = []
@@ -113,7 +124,7 @@ def plan_picture(
     colour_out, tone_map = _output_colour(colour_in, settings, said)
     if like is not None:
         colour_out = like.colour
-    shape = _Shape.of(source, settings.scale, like.size if like else None, said)
+    shape = _Shape.of(source, settings.scale, like, said)
 
     filters: list[tuple[str, str]] = []
     picture = source.pixel_format
@@ -171,7 +182,7 @@ def plan_picture(
         filters.append(("crop", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}"))
     if shape.pad:
         filters.append(("pad", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}:black"))
-    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), tone_map)
+    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), shape.room, tone_map)
 
 
 class Painter:
@@ -184,7 +195,8 @@ class Painter:
         self._info, self._settings, self._pixel_format = info, settings, pixel_format
         self.source = describe(first, info)
         self.picture = plan_picture(self.source, settings, pixel_format)
-        self.num_changes = 0
+        self.changes: list[str] = []
+        self.num_changes = self._num_painted = 0
         self._graph: _Graph | None = None
         self._last: tuple[VideoFrame, VideoFrame] | None = None
         self._key = _key(first)
@@ -199,23 +211,38 @@ class Painter:
             self._graph = _Graph(buffer_arguments(frame), picture.filters)
 
     def paint(self, frame: VideoFrame) -> VideoFrame:
+        self._num_painted += 1
         if self._last is not None and self._last[0] is frame:
             return self._last[1]
         key = _key(frame)
         if key != self._key:
             changed = plan_picture(describe(frame, self._info), self._settings, self._pixel_format, like=self.picture)
-            self.num_changes += 1
+            self._note_change(frame)
             self._key = key
             self._build(frame, changed)
         painted = frame if self._graph is None else self._graph.run(frame)
         self._last = (frame, painted)
         return painted
 
+    def _note_change(self, frame: VideoFrame) -> None:
+        self.num_changes += 1
+        if self.num_changes <= NAMED_CHANGES:
+            size, held = FrameSize(frame.width, frame.height), FrameSize(*self._key[:2])
+            what = (
+                str(size)
+                if size != held
+                else "other colours"
+                if frame.format.name == self._key[2]
+                else frame.format.name
+            )
+            self.changes.append(f"to {what} at output frame {self._num_painted - 1}")
 
-def _key(frame: VideoFrame) -> tuple[object, ...]:
+
+def _key(frame: VideoFrame) -> tuple[int, int, str, int, int, int]:
     """What makes another chain of filters necessary when it changes."""
     return (
-        frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, frame.color_trc,
+        frame.width, frame.height, frame.format.name,
+        int(frame.colorspace), int(frame.color_range), int(frame.color_trc),
     )  # fmt: skip
 
 
@@ -323,18 +350,19 @@ def _even(value: Fraction | float) -> int:
 class _Shape:
     """trim: even part of an odd picture that is not scaled. scaled: after scaling, before turning. final: what is seen.
 
-    offset: where the crop begins, or where the picture lies in the padding.
+    offset: where the crop begins, or where the picture lies in the padding. room: as of Picture.
     """
 
     trim: FrameSize | None
     scaled: FrameSize
     final: FrameSize
     offset: tuple[int, int]
+    room: FrameSize
     crop: bool = False
     pad: bool = False
 
     @staticmethod
-    def of(source: SourcePicture, scale: Scale, forced: FrameSize | None, said: list[str]) -> _Shape:
+    def of(source: SourcePicture, scale: Scale, like: Picture | None, said: list[str]) -> _Shape:
         stored, turned = source.size, source.orientation.transpose
         ratio = source.sample_aspect_ratio
         if not Fraction(1, 20) <= ratio <= 20:
@@ -344,23 +372,29 @@ class _Shape:
         if turned:
             width, height = height, width
 
-        target = forced or scale.size
+        target = like.size if like else scale.size
         if target is None:
             return _Shape._by_short_side(source, scale, width, height, said)
-        fit = "pad" if forced else scale.fit
+        fit = scale.fit if scale.size else "pad"
         zoom = {"pad": min, "crop": max, "stretch": min}[fit](target.width / width, target.height / height)
         grows = zoom > 1 if fit != "stretch" else target.width > width or target.height > height
-        if grows and not scale.upscale and fit != "pad":
+        stays = like is None and grows and not scale.upscale
+        if stays and fit != "pad":
             raise PictureError(
                 f"shown at {round(width)}x{round(height)} it is smaller than {target}; allow --upscale, or say --fit pad"
             )
-        if grows and not scale.upscale:
+        if stays:
             zoom = Fraction(1)
+        if like is not None and fit == "pad":
+            zoom = min(zoom, max(Fraction(1), min(like.room.width / width, like.room.height / height)))
         inner = target
         if fit == "pad":
             inner = FrameSize(min(target.width, _even(width * zoom)), min(target.height, _even(height * zoom)))
         elif fit == "crop":
             inner = FrameSize(max(target.width, _even(width * zoom)), max(target.height, _even(height * zoom)))
+        room = like.room if like else inner if stays else target
+        if like is not None and max(abs(inner.width - room.width), abs(inner.height - room.height)) <= ROUNDING:
+            inner = room
         left, top = abs(target.width - inner.width) // 4 * 2, abs(target.height - inner.height) // 4 * 2
         scaled = FrameSize(inner.height, inner.width) if turned else inner
         return _Shape(
@@ -368,6 +402,7 @@ class _Shape:
             scaled,
             target,
             (left, top),
+            room,
             crop=fit == "crop" and inner != target,
             pad=fit == "pad" and inner != target,
         )
@@ -394,7 +429,7 @@ class _Shape:
             said.append(f"odd size {stored} cropped to {trim}")
             final = FrameSize(trim.height, trim.width) if turned else trim
         scaled = FrameSize(final.height, final.width) if turned else final
-        return _Shape(trim, scaled, final, (0, 0))
+        return _Shape(trim, scaled, final, (0, 0), final)
 
 
 @lru_cache(maxsize=2)

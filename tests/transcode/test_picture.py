@@ -211,6 +211,44 @@ def test_a_size_that_changes_half_way_is_fitted_into_the_first(name, media, pipe
     assert psnr(luma[6:58], want[20 - 12]) > 45
 
 
+@pytest.mark.parametrize(
+    ("part", "scale", "box", "witness"),
+    [
+        ("half", {}, (0, 0, 96, 64), "scale=96:64:{}"),
+        ("half", {"short_side": 48}, (0, 0, 72, 48), "scale=72:48:{}"),
+        ("half", {"size": FrameSize(160, 160)}, (32, 48, 96, 64), "scale=96:64:{}"),
+        ("half", {"size": FrameSize(32, 50), "fit": "crop"}, (0, 0, 32, 50), "scale=76:50:{},crop=32:50:22:0"),
+        ("half", {"size": FrameSize(90, 20), "fit": "stretch"}, (0, 0, 90, 20), "scale=90:20:{}"),
+        ("narrow", {}, (8, 0, 80, 64), "scale=80:64:{}"),
+    ],
+    ids=str,
+)
+def test_a_picture_that_becomes_smaller_half_way_fills_what_its_aspect_allows(
+    part, scale, box, witness, media, pipeline, cli
+):
+    """The same place as the first, larger or not; bars only for the aspect. Not one black pixel beyond them."""
+    name = {"half": "size_halves.ts", "narrow": "size_narrows.ts"}[part]
+    ours = pipeline(media[name], RunSettings(scale=Scale(**scale)), keep=True)
+    left, top, width, height = box
+    luma = planes(ours, 20)[0].copy()
+    want = luma_of(cli, media[f"part_{part}.ts"], witness.format("flags=bicubic+accurate_rnd"), width, height)
+    assert psnr(luma[top : top + height, left : left + width], want[20 - 12]) > 45
+    luma[top : top + height, left : left + width] = 16
+    assert (luma == 16).all()
+
+
+def test_a_row_says_at_which_frame_the_size_changed_and_names_the_first_few(media, tmp_path):
+    many = tmp_path / "many.ts"
+    many.write_bytes(b"".join(media[f"part_{which}.ts"].read_bytes() for which in ("small", "wide") * 4))
+    for name, said in {
+        media["size_halves.ts"]: "changed to 48x32 at output frame 12; fitted into 96x64",
+        many: "to 96x64 at output frame 24, to 120x64 at output frame 36, to 96x64 at output frame 48, "
+        "to 120x64 at output frame 60, 2 times more; fitted into 96x64",
+    }.items():
+        row, _ = made(name, RunSettings(), tmp_path)
+        assert any(said in warning for warning in row.warnings), row.warnings
+
+
 # ------------------------------------------------------------------------------------------------ colour
 
 
