@@ -22,7 +22,7 @@ from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
 # Code points of ITU-T H.273 and the names that the scale filter has for them.
-BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 1, 2, 4, 5, 6, 7, 9
+RGB, BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 0, 1, 2, 4, 5, 6, 7, 9
 MATRIX_NAMES = {
     BT709: "bt709", FCC: "fcc", BT470BG: "bt601", SMPTE170M: "bt601", SMPTE240M: "smpte240m", BT2020: "bt2020",
 }  # fmt: skip
@@ -30,11 +30,9 @@ CONVERTER_NAMES = {
     BT709: "bt709", FCC: "fcc", BT470BG: "bt470bg", SMPTE170M: "smpte170m", SMPTE240M: "smpte240m", BT2020: "bt2020nc",
 }  # fmt: skip
 PQ, HLG = 16, 18
-# The other codes that have a meaning, so that only what is reserved is left out.
-PRIMARIES = {BT709, *range(4, 13), 22}
-TRANSFERS = {BT709, *range(4, 19)}
-MATRICES = range(18)
-LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it has nothing to do with them
+# All that H.273 gives a meaning; what is reserved says as little as what is not tagged. RGB, 0, is no matrix of YCbCr.
+PRIMARIES, TRANSFERS, MATRICES = {BT709, *range(4, 13), 22}, {BT709, *range(4, 19)}, {BT709, *range(4, 18)}
+LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it would leave them as they are
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
 HD_LINES = 720
 ROUNDING = 2  # pixels between even sizes of one aspect
@@ -64,6 +62,10 @@ class SourcePicture:
         return self.pixel_format.startswith(
             ("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer")
         )
+
+    @property
+    def has_reserved_matrix(self) -> bool:
+        return self.tagged.matrix not in MATRICES | {RGB, UNSPECIFIED}
 
     @property
     def has_alpha(self) -> bool:
@@ -103,9 +105,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         sample_aspect_ratio=info.sample_aspect_ratio,
         orientation=turn.orientation,
         rotation_degrees=turn.degrees,
-        tagged=Colour(
-            int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2
-        ),
+        tagged=_tags_of(frame),
         codec=info.codec,
         said=tuple(said),
     )
@@ -127,6 +127,8 @@ def plan_picture(
     shape = _Shape.of(source, settings.scale, like, said)
 
     filters: list[tuple[str, str]] = []
+    if _is_refused(source.tagged):
+        filters.append(("setparams", _tags_for_scaling(colour_in, is_rgb=source.is_rgb)))
     picture = source.pixel_format
     if source.has_alpha:
         said.append("alpha composited over black")
@@ -169,6 +171,8 @@ def plan_picture(
     if converts:
         filters += [_convert(colour_scaled, colour_out, scaled_format), ("setparams", "range=pc:colorspace=bt470bg")]
         filters.append(("format", scaled_format.replace("yuv", "yuvj")))
+    if len(filters) == 1 and filters[0][0] == "setparams":
+        filters.clear()
     if pixel_format == "gray":  # scaling straight to grey would leave the matrix as it is
         filters.append(("extractplanes", "y"))
     turn = source.orientation
@@ -238,11 +242,11 @@ class Painter:
             self.changes.append(f"to {what} at output frame {self._num_painted - 1}")
 
 
-def _key(frame: VideoFrame) -> tuple[int, int, str, int, int, int]:
+def _key(frame: VideoFrame) -> tuple[int, int, str, int, int, int, bool]:
     """What makes another chain of filters necessary when it changes."""
     return (
         frame.width, frame.height, frame.format.name,
-        int(frame.colorspace), int(frame.color_range), int(frame.color_trc),
+        int(frame.colorspace), int(frame.color_range), int(frame.color_trc), _is_refused(_tags_of(frame)),
     )  # fmt: skip
 
 
@@ -300,32 +304,64 @@ def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[
     )
 
 
+def _tags_of(frame: VideoFrame) -> Colour:
+    primaries, transfer = int(frame.color_primaries), int(frame.color_trc)
+    return Colour(int(frame.colorspace), primaries, transfer, int(frame.color_range) == 2)
+
+
+def _is_refused(tagged: Colour) -> bool:
+    """Whether libswscale takes no frame that is tagged so."""
+    return (
+        tagged.primaries not in PRIMARIES | {UNSPECIFIED}
+        or tagged.transfer not in TRANSFERS - LOGARITHMIC | {UNSPECIFIED}
+        or tagged.matrix not in MATRICES | {RGB, UNSPECIFIED}
+    )
+
+
+def _tags_for_scaling(colour: Colour, *, is_rgb: bool) -> str:
+    transfer = UNSPECIFIED if colour.transfer in LOGARITHMIC else colour.transfer
+    matrix = RGB if is_rgb else colour.matrix
+    return f"color_primaries={colour.primaries}:color_trc={transfer}:colorspace={matrix}"
+
+
 def _input_colour(source: SourcePicture, said: list[str]) -> Colour:
     """What the source's numbers mean; a guess where it does not say, and then it is said."""
     lines = source.size.height
     guess = BT709 if lines >= HD_LINES else SMPTE170M
     tagged = source.tagged
     matrix, full = tagged.matrix, tagged.full_range
+    is_grey = source.pixel_format.startswith(("gray", "mono", "ya"))
     if source.is_rgb:
         matrix, full = guess, True
     elif matrix not in MATRIX_NAMES:
-        if matrix not in (0, UNSPECIFIED, 3):
+        if matrix in MATRICES and not is_grey:
             raise PictureError(f"its colour matrix (H.273 code {matrix}) is none that can be converted")
-        grey = source.pixel_format.startswith(("gray", "mono", "ya"))
-        if not grey:
-            said.append(
-                f"colour matrix not tagged; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines"
-            )
         matrix = guess
     if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not tagged.full_range):
         full = True
     family = {BT709: BT709, BT2020: BT2020, SMPTE240M: SMPTE240M, BT470BG: BT470BG}.get(matrix, SMPTE170M)
-    known = (0, UNSPECIFIED, 3)
-    primaries = tagged.primaries if tagged.primaries not in known else family
-    transfer = tagged.transfer if tagged.transfer not in known else {BT2020: 14, SMPTE240M: 7, BT709: 1}.get(family, 6)
-    if source.is_rgb:
-        primaries, transfer = family, {BT709: 1}.get(family, 6)
+    primaries, transfer = tagged.primaries, tagged.transfer
+    if source.is_rgb or primaries not in PRIMARIES:
+        primaries = family
+    if source.is_rgb or transfer not in TRANSFERS:
+        transfer = {BT2020: 14, SMPTE240M: 7, BT709: 1}.get(family, 6)
+    if not source.is_rgb:
+        said += _guesses(tagged, guess, lines, is_grey=is_grey)
     return Colour(matrix, primaries, transfer, full)
+
+
+def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[str]:
+    """One line, or none."""
+    codes = {
+        "matrix": (tagged.matrix, MATRICES),
+        "primaries": (tagged.primaries, PRIMARIES),
+        "transfer": (tagged.transfer, TRANSFERS),
+    }
+    reserved = [f"{name} {code}" for name, (code, known) in codes.items() if code not in known | {RGB, UNSPECIFIED}]
+    what = f"colours are tagged with reserved codes ({', '.join(reserved)})" if reserved else "colour matrix not tagged"
+    if not is_grey and tagged.matrix not in MATRICES:
+        return [f"{what}; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines"]
+    return [f"{what}; taken for those of its matrix"] if reserved else []
 
 
 def _output_colour(colour: Colour, settings: RunSettings, said: list[str]) -> tuple[Colour, bool]:
