@@ -360,6 +360,8 @@ for offset in (0, 0.68):
     recipe(f"part_progressive{late}.ts", *moving(rate="25", frames=16), *MPEG2, "-output_ts_offset", offset)
 recipe("part_small.ts", *moving(rate="25", frames=12), *H264)
 recipe("part_wide.ts", *moving("120x64", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
+recipe("part_half.ts", *moving("48x32", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
+recipe("part_narrow.ts", *moving("40x32", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
 
 
 def joined(name: str, *parts: str) -> None:
@@ -370,6 +372,8 @@ def joined(name: str, *parts: str) -> None:
 joined("mixed.ts", "part_progressive.ts", "part_interlaced_late.ts")
 joined("mixed_interlaced_first.ts", "part_interlaced.ts", "part_progressive_late.ts")
 joined("size_changes.ts", "part_small.ts", "part_wide.ts")
+joined("size_halves.ts", "part_small.ts", "part_half.ts")
+joined("size_narrows.ts", "part_small.ts", "part_narrow.ts")
 joined("jumps_back.ts", "part_small.ts", "part_small.ts", "part_small.ts")
 
 

@@ -99,7 +99,9 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
     if facts.stamps_spaced:
         said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
     if painter.num_changes:
-        said.append(f"the picture changed {painter.num_changes} times; later sizes fitted into {painter.picture.size}")
+        more = painter.num_changes - len(painter.changes)
+        changes = [*painter.changes, *([f"{more} times more"] if more else [])]
+        said.append(f"the picture changed {', '.join(changes)}; fitted into {painter.picture.size}")
     return said + list(painter.source.said)
 
 

@@ -163,9 +163,11 @@ def _die_with_parent() -> None:
     libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # or SVT-AV1, run by root, takes the highest real-time priority
 
 
-def beyond_ffmpeg(facts: SourceFacts, num_changes: int) -> str | None:
+def beyond_ffmpeg(facts: SourceFacts, painter: Painter) -> str | None:
     """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
-    if num_changes:
+    if painter.source.has_reserved_matrix:
+        return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
+    if painter.num_changes:
         return "--engine ffmpeg does not keep the clock when the size changes"
     if facts.stamps_sorted:
         return "the timestamps of the source are out of order, and --engine ffmpeg sorts none"

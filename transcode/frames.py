@@ -24,6 +24,7 @@ from vidprep.formats.time_line import PacketsAhead, StampCounts, Timed, on_time_
 from vidprep.formats.video import Entry, Source
 from vidprep.transcode.bounds import check_repeats
 
+UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
 DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
 
@@ -228,10 +229,14 @@ class _Bwdif:
 
 
 def buffer_arguments(frame: VideoFrame) -> str:
-    """A buffer source that says everything about the frame: what PyAV's own template drops makes scale guess colours."""
+    """A buffer source that says everything about the frame: what PyAV's own template drops makes scale guess colours.
+
+    But for a matrix of a reserved code, which it does not take.
+    """
+    matrix = int(frame.colorspace)
     return (
         f"video_size={frame.width}x{frame.height}:pix_fmt={frame.format.name}:time_base=1/1:pixel_aspect=1/1"
-        f":colorspace={frame.colorspace}:range={frame.color_range}"
+        f":colorspace={matrix if matrix in NAMED_MATRICES else UNSPECIFIED}:range={frame.color_range}"
     )
 
 

@@ -125,7 +125,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
                     raise VerifyError("the frames may be others than those that were asked")
             except (FfmpegError, VerifyError) as error:
                 looked = chain([None], islice(timed, LOOKED_AT))  # an ffmpeg that failed at once left the source unread
-                reason = next(filter(None, (beyond_ffmpeg(facts, painter.num_changes) for _ in looked)), None)
+                reason = next(filter(None, (beyond_ffmpeg(facts, painter) for _ in looked)), None)
                 if reason is None:
                     raise
                 raise VerifyError(f"{reason}; take --engine av ({error.message})") from error

@@ -24,7 +24,7 @@ from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
 # Code points of ITU-T H.273 and the names that the scale filter has for them.
-BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 1, 2, 4, 5, 6, 7, 9
+RGB, BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 0, 1, 2, 4, 5, 6, 7, 9
 MATRIX_NAMES = {
     BT709: "bt709", FCC: "fcc", BT470BG: "bt601", SMPTE170M: "bt601", SMPTE240M: "smpte240m", BT2020: "bt2020",
 }  # fmt: skip
@@ -32,8 +32,13 @@ CONVERTER_NAMES = {
     BT709: "bt709", FCC: "fcc", BT470BG: "bt470bg", SMPTE170M: "smpte170m", SMPTE240M: "smpte240m", BT2020: "bt2020nc",
 }  # fmt: skip
 PQ, HLG = 16, 18
+# All that H.273 gives a meaning; what is reserved says as little as what is not tagged. RGB, 0, is no matrix of YCbCr.
+PRIMARIES, TRANSFERS, MATRICES = {BT709, *range(4, 13), 22}, {BT709, *range(4, 19)}, {BT709, *range(4, 18)}
+LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it would leave them as they are
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
 HD_LINES = 720
+ROUNDING = 2  # pixels between even sizes of one aspect
+NAMED_CHANGES = 5
 RANGE_NAMES = {True: "full", False: "limited"}
 STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
@@ -62,6 +67,10 @@ class SourcePicture:
         )
 
     @property
+    def has_reserved_matrix(self) -> bool:
+        return self.tagged.matrix not in MATRICES | {RGB, UNSPECIFIED}
+
+    @property
     def has_alpha(self) -> bool:
         return self.pixel_format.startswith(("yuva", "rgba", "bgra", "argb", "abgr", "gbra", "ya8", "ya16", "pal8"))
 
@@ -70,7 +79,7 @@ class SourcePicture:
 class Picture:
     """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row.
 
-    light: of high dynamic range that is kept.
+    light: of high dynamic range that is kept. room: what pictures of another size are fitted into, when they come later.
     """
 
     size: FrameSize
@@ -78,6 +87,7 @@ class Picture:
     colour: Colour
     filters: tuple[tuple[str, str], ...]
     said: tuple[str, ...]
+    room: FrameSize
     tone_mapped: bool = False
     light: Light = NO_LIGHT
 
@@ -101,9 +111,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         sample_aspect_ratio=info.sample_aspect_ratio,
         orientation=turn.orientation,
         rotation_degrees=turn.degrees,
-        tagged=Colour(
-            int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc), int(frame.color_range) == 2
-        ),
+        tagged=_tags_of(frame),
         codec=info.codec,
         light=light,
         said=tuple(said),
@@ -115,7 +123,7 @@ def plan_picture(
 ) -> Picture:
     """The picture that settings make of this source.
 
-    like: what the output already is, when a source changes half way: the same size, fitted with padding, and colours.
+    like: what the output already is, when a source changes half way: the same size and colours.
     Raises PictureError for what cannot be made.
     """
     said: list[str] = []
@@ -123,13 +131,15 @@ def plan_picture(
     colour_out, tone_map = _output_colour(colour_in, settings, said)
     if like is not None:
         colour_out = like.colour
-    shape = _Shape.of(source, settings.scale, like.size if like else None, said)
+    shape = _Shape.of(source, settings.scale, like, said)
 
     filters: list[tuple[str, str]] = []
     if (
         source.tagged.transfer in HDR_TRANSFERS
-    ):  # the tone map believes what a frame says, and so do encoders of ffmpeg's
+    ):  # what a frame says is believed by the tone map, and by ffmpeg's encoders
         filters += _without(source.light)
+    if _is_refused(source.tagged):
+        filters.append(("setparams", _tags_for_scaling(colour_in, is_rgb=source.is_rgb)))
     picture = source.pixel_format
     if source.has_alpha:
         said.append("alpha composited over black")
@@ -180,6 +190,8 @@ def plan_picture(
     if converts:
         filters += [_convert(colour_scaled, colour_out, scaled_format), ("setparams", "range=pc:colorspace=bt470bg")]
         filters.append(("format", scaled_format.replace("yuv", "yuvj")))
+    if len(filters) == 1 and filters[0][0] == "setparams":
+        filters.clear()
     if pixel_format == "gray":  # scaling straight to grey would leave the matrix as it is
         filters.append(("extractplanes", "y"))
     filters += turn
@@ -187,10 +199,10 @@ def plan_picture(
         filters.append(("crop", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}"))
     if shape.pad:
         filters.append(("pad", f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}:black"))
-    light = source.light if colour_out.transfer in HDR_TRANSFERS else NO_LIGHT
     if filters and filters[-1][0] != "format":
         filters.append(("format", pixel_format))
-    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), tone_map, light)
+    light = source.light if colour_out.transfer in HDR_TRANSFERS else NO_LIGHT
+    return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), shape.room, tone_map, light)
 
 
 class Painter:
@@ -203,7 +215,8 @@ class Painter:
         self._info, self._settings, self._pixel_format = info, settings, pixel_format
         self.source = describe(first, info)
         self.picture = plan_picture(self.source, settings, pixel_format)
-        self.num_changes = 0
+        self.changes: list[str] = []
+        self.num_changes = self._num_painted = 0
         self._graph: _Graph | None = None
         self._last: tuple[VideoFrame, VideoFrame] | None = None
         self._key = _key(first)
@@ -218,23 +231,38 @@ class Painter:
             self._graph = _Graph(buffer_arguments(frame), picture.filters)
 
     def paint(self, frame: VideoFrame) -> VideoFrame:
+        self._num_painted += 1
         if self._last is not None and self._last[0] is frame:
             return self._last[1]
         key = _key(frame)
         if key != self._key:
             changed = plan_picture(describe(frame, self._info), self._settings, self._pixel_format, like=self.picture)
-            self.num_changes += 1
+            self._note_change(frame)
             self._key = key
             self._build(frame, changed)
         painted = frame if self._graph is None else self._graph.run(frame)
         self._last = (frame, painted)
         return painted
 
+    def _note_change(self, frame: VideoFrame) -> None:
+        self.num_changes += 1
+        if self.num_changes <= NAMED_CHANGES:
+            size, held = FrameSize(frame.width, frame.height), FrameSize(*self._key[:2])
+            what = (
+                str(size)
+                if size != held
+                else "other colours"
+                if frame.format.name == self._key[2]
+                else frame.format.name
+            )
+            self.changes.append(f"to {what} at output frame {self._num_painted - 1}")
 
-def _key(frame: VideoFrame) -> tuple[object, ...]:
+
+def _key(frame: VideoFrame) -> tuple[int, int, str, int, int, int, bool]:
     """What makes another chain of filters necessary when it changes."""
     return (
-        frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, frame.color_trc,
+        frame.width, frame.height, frame.format.name,
+        int(frame.colorspace), int(frame.color_range), int(frame.color_trc), _is_refused(_tags_of(frame)),
     )  # fmt: skip
 
 
@@ -323,32 +351,64 @@ def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[
     )
 
 
+def _tags_of(frame: VideoFrame) -> Colour:
+    primaries, transfer = int(frame.color_primaries), int(frame.color_trc)
+    return Colour(int(frame.colorspace), primaries, transfer, int(frame.color_range) == 2)
+
+
+def _is_refused(tagged: Colour) -> bool:
+    """Whether libswscale takes no frame that is tagged so."""
+    return (
+        tagged.primaries not in PRIMARIES | {UNSPECIFIED}
+        or tagged.transfer not in TRANSFERS - LOGARITHMIC | {UNSPECIFIED}
+        or tagged.matrix not in MATRICES | {RGB, UNSPECIFIED}
+    )
+
+
+def _tags_for_scaling(colour: Colour, *, is_rgb: bool) -> str:
+    transfer = UNSPECIFIED if colour.transfer in LOGARITHMIC else colour.transfer
+    matrix = RGB if is_rgb else colour.matrix
+    return f"color_primaries={colour.primaries}:color_trc={transfer}:colorspace={matrix}"
+
+
 def _input_colour(source: SourcePicture, said: list[str]) -> Colour:
     """What the source's numbers mean; a guess where it does not say, and then it is said."""
     lines = source.size.height
     guess = BT709 if lines >= HD_LINES else SMPTE170M
     tagged = source.tagged
     matrix, full = tagged.matrix, tagged.full_range
+    is_grey = source.pixel_format.startswith(("gray", "mono", "ya"))
     if source.is_rgb:
         matrix, full = guess, True
     elif matrix not in MATRIX_NAMES:
-        if matrix not in (0, UNSPECIFIED, 3):
+        if matrix in MATRICES and not is_grey:
             raise PictureError(f"its colour matrix (H.273 code {matrix}) is none that can be converted")
-        grey = source.pixel_format.startswith(("gray", "mono", "ya"))
-        if not grey:
-            said.append(
-                f"colour matrix not tagged; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines"
-            )
         matrix = guess
     if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not tagged.full_range):
         full = True
     family = {BT709: BT709, BT2020: BT2020, SMPTE240M: SMPTE240M, BT470BG: BT470BG}.get(matrix, SMPTE170M)
-    known = (0, UNSPECIFIED, 3)
-    primaries = tagged.primaries if tagged.primaries not in known else family
-    transfer = tagged.transfer if tagged.transfer not in known else {BT2020: 14, SMPTE240M: 7, BT709: 1}.get(family, 6)
-    if source.is_rgb:
-        primaries, transfer = family, {BT709: 1}.get(family, 6)
+    primaries, transfer = tagged.primaries, tagged.transfer
+    if source.is_rgb or primaries not in PRIMARIES:
+        primaries = family
+    if source.is_rgb or transfer not in TRANSFERS:
+        transfer = {BT2020: 14, SMPTE240M: 7, BT709: 1}.get(family, 6)
+    if not source.is_rgb:
+        said += _guesses(tagged, guess, lines, is_grey=is_grey)
     return Colour(matrix, primaries, transfer, full)
+
+
+def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[str]:
+    """One line, or none."""
+    codes = {
+        "matrix": (tagged.matrix, MATRICES),
+        "primaries": (tagged.primaries, PRIMARIES),
+        "transfer": (tagged.transfer, TRANSFERS),
+    }
+    reserved = [f"{name} {code}" for name, (code, known) in codes.items() if code not in known | {RGB, UNSPECIFIED}]
+    what = f"colours are tagged with reserved codes ({', '.join(reserved)})" if reserved else "colour matrix not tagged"
+    if not is_grey and tagged.matrix not in MATRICES:
+        return [f"{what}; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines"]
+    return [f"{what}; taken for those of its matrix"] if reserved else []
 
 
 def _output_colour(colour: Colour, settings: RunSettings, said: list[str]) -> tuple[Colour, bool]:
@@ -373,18 +433,19 @@ def _even(value: Fraction | float) -> int:
 class _Shape:
     """trim: even part of an odd picture that is not scaled. scaled: after scaling, before turning. final: what is seen.
 
-    offset: where the crop begins, or where the picture lies in the padding.
+    offset: where the crop begins, or where the picture lies in the padding. room: as of Picture.
     """
 
     trim: FrameSize | None
     scaled: FrameSize
     final: FrameSize
     offset: tuple[int, int]
+    room: FrameSize
     crop: bool = False
     pad: bool = False
 
     @staticmethod
-    def of(source: SourcePicture, scale: Scale, forced: FrameSize | None, said: list[str]) -> _Shape:
+    def of(source: SourcePicture, scale: Scale, like: Picture | None, said: list[str]) -> _Shape:
         stored, turned = source.size, source.orientation.transpose
         ratio = source.sample_aspect_ratio
         if not Fraction(1, 20) <= ratio <= 20:
@@ -394,23 +455,29 @@ class _Shape:
         if turned:
             width, height = height, width
 
-        target = forced or scale.size
+        target = like.size if like else scale.size
         if target is None:
             return _Shape._by_short_side(source, scale, width, height, said)
-        fit = "pad" if forced else scale.fit
+        fit = scale.fit if scale.size else "pad"
         zoom = {"pad": min, "crop": max, "stretch": min}[fit](target.width / width, target.height / height)
         grows = zoom > 1 if fit != "stretch" else target.width > width or target.height > height
-        if grows and not scale.upscale and fit != "pad":
+        stays = like is None and grows and not scale.upscale
+        if stays and fit != "pad":
             raise PictureError(
                 f"shown at {round(width)}x{round(height)} it is smaller than {target}; allow --upscale, or say --fit pad"
             )
-        if grows and not scale.upscale:
+        if stays:
             zoom = Fraction(1)
+        if like is not None and fit == "pad":
+            zoom = min(zoom, max(Fraction(1), min(like.room.width / width, like.room.height / height)))
         inner = target
         if fit == "pad":
             inner = FrameSize(min(target.width, _even(width * zoom)), min(target.height, _even(height * zoom)))
         elif fit == "crop":
             inner = FrameSize(max(target.width, _even(width * zoom)), max(target.height, _even(height * zoom)))
+        room = like.room if like else inner if stays else target
+        if like is not None and max(abs(inner.width - room.width), abs(inner.height - room.height)) <= ROUNDING:
+            inner = room
         left, top = abs(target.width - inner.width) // 4 * 2, abs(target.height - inner.height) // 4 * 2
         scaled = FrameSize(inner.height, inner.width) if turned else inner
         return _Shape(
@@ -418,6 +485,7 @@ class _Shape:
             scaled,
             target,
             (left, top),
+            room,
             crop=fit == "crop" and inner != target,
             pad=fit == "pad" and inner != target,
         )
@@ -444,7 +512,7 @@ class _Shape:
             said.append(f"odd size {stored} cropped to {trim}")
             final = FrameSize(trim.height, trim.width) if turned else trim
         scaled = FrameSize(final.height, final.width) if turned else final
-        return _Shape(trim, scaled, final, (0, 0))
+        return _Shape(trim, scaled, final, (0, 0), final)
 
 
 @lru_cache(maxsize=2)

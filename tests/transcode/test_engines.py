@@ -264,7 +264,7 @@ ODD = {
     "sar_wide.mp4": (128, 64, ""), "sar_tall.mp4": (72, 64, ""), "deep.mp4": (96, 64, ""), "deep_422.mkv": (96, 64, ""), "grey.mp4": (96, 64, ""),
     "grey16.mkv": (96, 64, ""), "rgb.mkv": (96, 64, ""), "alpha.mov": (96, 64, "alpha composited over black"),
     "alpha.webm": (96, 64, "alpha composited over black"), "interlaced_top.mkv": (96, 64, "20 interlaced frames deinterlaced"),
-    "size_changes.ts": (96, 64, "the picture changed 1 times; later sizes fitted into 96x64"),
+    "size_changes.ts": (96, 64, "the picture changed to 120x64 at output frame 12; fitted into 96x64"),
 }  # fmt: skip
 
 

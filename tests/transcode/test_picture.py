@@ -17,7 +17,7 @@ from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.job import run_job
-from vidprep.transcode.settings import RunSettings, Scale
+from vidprep.transcode.settings import FrameOptions, RunSettings, Scale
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.task import Job
 
@@ -211,6 +211,44 @@ def test_a_size_that_changes_half_way_is_fitted_into_the_first(name, media, pipe
     assert psnr(luma[6:58], want[20 - 12]) > 45
 
 
+@pytest.mark.parametrize(
+    ("part", "scale", "box", "witness"),
+    [
+        ("half", {}, (0, 0, 96, 64), "scale=96:64:{}"),
+        ("half", {"short_side": 48}, (0, 0, 72, 48), "scale=72:48:{}"),
+        ("half", {"size": FrameSize(160, 160)}, (32, 48, 96, 64), "scale=96:64:{}"),
+        ("half", {"size": FrameSize(32, 50), "fit": "crop"}, (0, 0, 32, 50), "scale=76:50:{},crop=32:50:22:0"),
+        ("half", {"size": FrameSize(90, 20), "fit": "stretch"}, (0, 0, 90, 20), "scale=90:20:{}"),
+        ("narrow", {}, (8, 0, 80, 64), "scale=80:64:{}"),
+    ],
+    ids=str,
+)
+def test_a_picture_that_becomes_smaller_half_way_fills_what_its_aspect_allows(
+    part, scale, box, witness, media, pipeline, cli
+):
+    """The same place as the first, larger or not; bars only for the aspect. Not one black pixel beyond them."""
+    name = {"half": "size_halves.ts", "narrow": "size_narrows.ts"}[part]
+    ours = pipeline(media[name], RunSettings(scale=Scale(**scale)), keep=True)
+    left, top, width, height = box
+    luma = planes(ours, 20)[0].copy()
+    want = luma_of(cli, media[f"part_{part}.ts"], witness.format("flags=bicubic+accurate_rnd"), width, height)
+    assert psnr(luma[top : top + height, left : left + width], want[20 - 12]) > 45
+    luma[top : top + height, left : left + width] = 16
+    assert (luma == 16).all()
+
+
+def test_a_row_says_at_which_frame_the_size_changed_and_names_the_first_few(media, tmp_path):
+    many = tmp_path / "many.ts"
+    many.write_bytes(b"".join(media[f"part_{which}.ts"].read_bytes() for which in ("small", "wide") * 4))
+    for name, said in {
+        media["size_halves.ts"]: "changed to 48x32 at output frame 12; fitted into 96x64",
+        many: "to 96x64 at output frame 24, to 120x64 at output frame 36, to 96x64 at output frame 48, "
+        "to 120x64 at output frame 60, 2 times more; fitted into 96x64",
+    }.items():
+        row, _ = made(name, RunSettings(), tmp_path)
+        assert any(said in warning for warning in row.warnings), row.warnings
+
+
 # ------------------------------------------------------------------------------------------------ colour
 
 
@@ -271,6 +309,53 @@ def test_f15_tags_are_written_and_true(name, codec, container, engine, media, cl
     told = re.search(r"yuv420p\(([^)]*)\)", said[0])
     assert told, said[0]
     assert told[1].startswith(TAGS[name]), said[0]
+
+
+RESERVED = {  # primaries, transfer, matrix: reserved, log (which libswscale refuses too); and what the output says
+    "reserved": (3, 3, 3, "smpte170m/smpte170m/smpte170m", "BT.601 by its 64 lines"), "beyond": (200, 201, 202, "smpte170m/smpte170m/smpte170m", "BT.601 by its 64 lines"),
+    "primaries": (3, 1, 1, "bt709/bt709/bt709", "those of its matrix"), "log": (1, 9, 1, "bt709/bt709/log100", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RESERVED)
+def test_reserved_colours_are_as_good_as_none_in_every_output_with_one_note(case, media, cli, tmp_path):
+    *codes, tags, note = RESERVED[case]
+    bsf = "mpeg2_metadata=colour_primaries={}:transfer_characteristics={}:matrix_coefficients={}".format(*codes)
+    source = tmp_path / "source.m2v"
+    cli.run("-i", media["cfr.mp4"], "-frames:v", 3, "-c:v", "mpeg2video", "-q:v", 2, "-bsf:v", bsf, source)
+    settings = {
+        "plain": RunSettings(), "444": RunSettings(encoder=EncoderOptions(pixel_format="yuv444p")),
+        "short": RunSettings(scale=Scale(short_side=32)), "burst": RunSettings(frames=FrameOptions("burst", subsampling="444")),
+        "grey": RunSettings(frames=FrameOptions("burst", subsampling="gray")), "tensor": RunSettings(frames=FrameOptions("tensor")),
+        "ffmpeg": RunSettings(engine="ffmpeg", scale=Scale(short_side=32)),
+    }  # fmt: skip
+    for name, each in settings.items():
+        if name == "ffmpeg" and codes[2] > 1:
+            with pytest.raises(
+                AssertionError, match="has a reserved code, and --engine ffmpeg takes none; take --engine av"
+            ):
+                made(source, each, tmp_path)
+            continue
+        row, path = made(source, each, tmp_path)
+        notes = [said for said in row.warnings if "colour" in said]
+        assert len(notes) == bool(note)
+        assert note in "".join(notes)
+        if each.frames is None:
+            assert re.search(rf"\(tv, ({tags}|{tags.split('/')[0]}[,)])", cli.says("-i", path)), cli.says("-i", path)
+        elif name == "tensor":
+            matrix = "bt709" if codes[2] == 1 else "bt601"
+            plain = tmp_path / "plain.m2v"  # the same pictures, and nothing said of their colours
+            cli.run(
+                "-i",
+                source,
+                "-c",
+                "copy",
+                "-bsf:v",
+                "mpeg2_metadata=colour_primaries=2:transfer_characteristics=2:matrix_coefficients=2",
+                plain,
+            )
+            want = cli.raw(plain, TO_RGB.format(matrix, "limited"), 96, 64)
+            assert np.abs(np.fromfile(path, np.uint8).reshape(want.shape).astype(int) - want).max() <= 1
 
 
 def test_opencv_sees_the_colours_of_the_source(media, cli, tmp_path):
