@@ -134,9 +134,7 @@ def plan_picture(
     shape = _Shape.of(source, settings.scale, like, said)
 
     filters: list[tuple[str, str]] = []
-    if (
-        source.tagged.transfer in HDR_TRANSFERS
-    ):  # what a frame says is believed by the tone map, and by ffmpeg's encoders
+    if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says
         filters += _without(source.light)
     if _is_refused(source.tagged):
         filters.append(("setparams", _tags_for_scaling(colour_in, is_rgb=source.is_rgb)))
