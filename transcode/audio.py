@@ -30,12 +30,13 @@ from vidprep.formats.errors import EncodeError, LimitError
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.video_writer import VideoWriter
-from vidprep.transcode.sound import TREMBLE_SECONDS, AudioPacket, Samples, SoundSource
+from vidprep.transcode.sound import AudioPacket, Samples, SoundSource
 
 ENCODERS = {"aac": ("aac", "fltp"), "opus": ("libopus", "flt")}
 USUAL_RATE = 48_000
 BITS_PER_CHANNEL = 64_000
 MAX_SILENT_HOURS = 10
+LATE_SECONDS = Fraction(1, 25)
 LEFT_OUT = "sound that begins long after the pictures have ended is left out"
 
 
@@ -131,7 +132,7 @@ class AudioTrack:
             raise EncodeError(refusal)
         if self._in_mp4:
             late, first.pts = first.pts or 0, 0
-            if late > TREMBLE_SECONDS * self._rate:
+            if late > LATE_SECONDS * self._rate:
                 said = (
                     f"the copied sound begins {late / self._rate:.3f} s late; in mp4 its first packet is heard at once"
                 )

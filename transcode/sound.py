@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -34,8 +35,11 @@ else:
 PREROLL_SECONDS = 1
 # A clock that jumps back by more begins anew where it left off, as that of the pictures does.
 JUMP_SECONDS = 1
-# Timestamps of steady sound tremble by less; more is a hole or an overlap.
-TREMBLE_SECONDS = Fraction(1, 25)
+# What is further from its timestamp is moved there, unless what follows shows that the timestamps jitter.
+MAX_OFFSET_SECONDS = Fraction(1, 1000)
+AHEAD_SECONDS, AHEAD_BLOCKS = Fraction(1, 4), 64
+# Shorter silence is not worth a warning.
+HOLE_SECONDS = Fraction(1, 25)
 
 
 class SoundSource:
@@ -125,19 +129,23 @@ class SoundSource:
     def samples(self, rate: int, layout: str) -> Iterator[tuple[int, Samples]]:
         """Blocks of (C, N) samples in order, each with the sample of the output that it begins at; none overlap.
 
-        What lies before 0 and after the end is cut off, to the sample. A block that begins where the last one ended,
-        but for the trembling of timestamps, is its continuation.
+        What lies before 0 and after the end is cut off, to the sample. A block begins where the last one ended, unless its
+        timestamp and all that follow it for a while are on one side of that.
         """
         due, begun = 0, False
         last = None if self._seconds is None else round_half_away(self._seconds * rate)
-        for stamp, block in self._blocks(rate, layout):
-            at = due if stamp is None or (begun and abs(stamp - due) <= TREMBLE_SECONDS * rate) else stamp
+        ahead: deque[tuple[int | None, Samples]] = deque()
+        blocks = self._blocks(rate, layout)
+        while _read_ahead(blocks, ahead, rate):
+            stamp, block = ahead[0]
+            at = due + _offset(due, ahead, rate) if begun else due if stamp is None else stamp
+            ahead.popleft()
             if last is not None and at >= last:
                 return
             heard = block[:, max(0, due - at) : None if last is None else last - at]
             at = max(at, due)
             if heard.size:
-                self._num_holes += begun and at > due
+                self._num_holes += begun and at - due > HOLE_SECONDS * rate
                 yield at, heard
                 due, begun = at + heard.shape[1], True
 
@@ -177,3 +185,32 @@ class SoundSource:
             if heard and (errors or reason):
                 self._bad.append(errors[0] if errors else reason)
             yield from frames
+
+
+def _read_ahead(
+    blocks: Iterator[tuple[int | None, Samples]], ahead: deque[tuple[int | None, Samples]], rate: int
+) -> bool:
+    """Whether there is a block left, and some that follow it."""
+    held = sum(block.shape[1] for _, block in ahead)
+    while not ahead or (held < AHEAD_SECONDS * rate and len(ahead) < AHEAD_BLOCKS):
+        following = next(blocks, None)
+        if following is None:
+            break
+        ahead.append(following)
+        held += following[1].shape[1]
+    return bool(ahead)
+
+
+def _offset(due: int, ahead: Iterable[tuple[int | None, Samples]], rate: int) -> int:
+    """By how many samples the first block is moved from `due`, so that no block that follows is further from its timestamp than it
+    has to be.
+    """
+    offsets = []
+    for stamp, block in ahead:
+        if stamp is not None:
+            offsets.append(stamp - due)
+        elif not offsets:
+            return 0
+        due += block.shape[1]
+    nearest = max(min(offsets), 0) or min(max(offsets), 0)
+    return nearest if abs(nearest) > MAX_OFFSET_SECONDS * rate else 0

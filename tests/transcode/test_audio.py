@@ -366,6 +366,61 @@ def test_copied_packets_are_those_of_the_source(clips, tmp_path):
             assert [time for time, _ in ours[1:]] == pytest.approx([time for time, _ in due[1:]], abs=0.001)
 
 
+def restamped(source: Path, path: Path, stamp: Any) -> Path:
+    """The same packets, but sound is where `stamp(number, seconds)` says, in seconds; None leaves a packet out."""
+    with av.open(str(source)) as old, av.open(str(path), "w") as new:
+        streams = {s.index: new.add_stream_from_template(s) for s in old.streams}
+        number = 0
+        for packet in old.demux():
+            if packet.dts is None:
+                continue
+            if packet.stream.type == "audio":
+                at = stamp(number, float(packet.pts * packet.time_base))
+                number += 1
+                if at is None:
+                    continue
+                packet.pts = packet.dts = round(at / packet.time_base)
+            packet.stream = streams[packet.stream_index]
+            new.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize(("mode", "container"), [("aac", "mp4"), ("opus", "webm"), ("opus", "mp4")])
+@pytest.mark.parametrize("coder", ["aac", "libopus -frame_duration 20"])
+def test_no_hole_is_too_short_to_be_followed(coder, mode, container, clips, tmp_path):
+    """A packet of 20 or 23 ms is lost before each beep; the samples after it are where their timestamps say."""
+    plain = clips.get("mp4", coder=coder)
+    lost: list[float] = []
+
+    def stamp(_: int, at: float) -> float | None:
+        if len(lost) < 2 and at > (0.4, 1.6)[len(lost)]:
+            lost.append(at)
+            return None
+        return at
+
+    source = restamped(plain, tmp_path / "holes.mkv", stamp)
+    row, path = good(source, settings(mode, container), tmp_path)
+    reference = [b - a for a, b in zip(flashes(source), onsets(source), strict=True)]
+    _, whole = good(plain, settings(mode, container), tmp_path)
+    late = [b - a for a, b in zip(onsets(whole), flashes(whole), strict=True)]
+    apart = [b - a + c for a, b, c in zip(flashes(path), onsets(path), late, strict=True)]
+    assert apart == pytest.approx(reference, abs=0.001)
+    assert not [text for text in row.warnings if "sound" in text]
+
+
+@pytest.mark.parametrize("jitter", [0.003, 0.009])
+def test_timestamps_that_only_jitter_tear_no_hole(jitter, clips, tmp_path):
+    source = restamped(
+        clips.get("mp4"), tmp_path / "jitter.mkv", lambda n, at: at + (jitter if n % 2 else -jitter) if n else at
+    )
+    row, path = good(source, settings("aac", "mp4"), tmp_path)
+    assert not [text for text in row.warnings if "holes" in text]
+    in_sync(path, within=0.002 + 2 * jitter)
+    time, level = heard(path)
+    beep = level[(time > 1.02) & (time < 1.08)]
+    assert np.diff(np.flatnonzero(beep > 0.1)).max() < 20  # of 1 kHz, half a period is 22 samples
+
+
 @pytest.mark.parametrize("container", ["webm", "mkv"])
 def test_the_lead_in_of_opus_is_copied_where_it_can_be_declared(container, clips, tmp_path):
     source = clips.get("webm")
