@@ -48,11 +48,24 @@ class Orientation:
     flip_vertical: bool = False
 
 
+class Cropping(NamedTuple):
+    """Lines and columns of a picture that are not to be shown, as it is stored."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+NO_CROPPING = Cropping(0, 0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
     """What the header of a source claims. Often wrong: counts and durations come from decoding.
 
-    duration_seconds: of the container, None when it says nothing. num_frames: 0 when it says nothing.
+    cropping: of the container; what the stream itself crops, its decoder does. duration_seconds: of the container, None when it
+    says nothing. num_frames: 0 when it says nothing.
     """
 
     format_name: str
@@ -69,6 +82,7 @@ class VideoInfo:
     duration_seconds: float | None
     num_frames: int
     has_alpha_layer: bool
+    cropping: Cropping = NO_CROPPING
 
     @property
     def usual_step(self) -> int:

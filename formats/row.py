@@ -22,7 +22,8 @@ class ManifestRow:
     """One unit: where it came from, what was made of it, and what was measured. None where there is nothing to say.
 
     source_frames: index of the source frame of every output frame, counted from the first frame shown; None means all
-    of them in order. keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
+    of them in order. source_width, source_height: as it is stored and shown, without what is cropped and before it is turned;
+    source_coded_…: with it. keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
     Of a unit inside a shard, offset and stored_bytes say which bytes of `file_name` are its own, padding and headers
     included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each. Of a target for the
     1st percentile of PSNR-Y: what was asked, each CRF or JPEG quality that was tried, and what each reached. Of high dynamic
@@ -46,6 +47,8 @@ class ManifestRow:
     source_codec: str | None = None
     source_width: int | None = None
     source_height: int | None = None
+    source_coded_width: int | None = None
+    source_coded_height: int | None = None
     source_frame_rate: float | None = None
     source_num_frames: int | None = None
     source_duration_seconds: float | None = None
@@ -125,7 +128,8 @@ _INTS = {
     "keyframe_interval_max": "int32", "keyframes": "list<int32>", "source_frames": "list<int32>",
     "duplicated_frames": "int64", "dropped_frames": "int64", "size_bytes": "int64", "worst_frame": "int64",
     "pts": "list<int64>", "time_base_num": "int64", "time_base_den": "int64", "offset": "int64", "stored_bytes": "int64",
-    "frame_sizes": "list<int32>", "frame_crc32": "list<int64>", "jpeg_quality": "int16",
+    "source_coded_width": "int32", "source_coded_height": "int32", "frame_sizes": "list<int32>",
+    "frame_crc32": "list<int64>", "jpeg_quality": "int16",
 }  # fmt: skip
 _STRINGS = (
     "id", "file_name", "source", "status", "stage", "error", "message", "verified_in", "source_codec",

@@ -23,6 +23,7 @@ from typing import Self, cast
 import av
 import av.logging
 from av.codec.codec import Capabilities
+from av.codec.context import Flags
 from av.container import InputContainer
 from av.error import ExternalError, InvalidDataError
 from av.error import FFmpegError as AvError
@@ -32,10 +33,11 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from vidprep.formats.cropping import cropping_of
 from vidprep.formats.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.file_ends import missing_end
-from vidprep.formats.model import VideoInfo
+from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.pyav import fraction, open_input, time_base_of
 from vidprep.formats.shown_frames import shown_counter
 from vidprep.formats.time_line import REORDER_FRAMES
@@ -208,6 +210,7 @@ class Source:
             duration_seconds=duration / av.time_base if duration and duration > 0 else None,
             num_frames=stream.frames,
             has_alpha_layer=alpha,
+            cropping=cropping_of(stream) if name in INDEXED else NO_CROPPING,
         )
 
     def _make_decoder(self, max_pixels: int, threads: int) -> VideoCodecContext:
@@ -217,11 +220,18 @@ class Source:
             context.extradata = self._stream.codec_context.extradata
         context.options = {"max_pixels": str(max_pixels)}
         context.thread_count = threads
+        context.flags |= Flags.unaligned  # or what is cropped on the left is cropped to a multiple of 64
         return context
 
     def _names_of_other_decoders(self) -> frozenset[str]:
         contexts = [stream.codec_context for stream in self._container.streams if stream.type != "video"]
         return frozenset(context.name for context in contexts if context is not None)
+
+    @property
+    def coded_size(self) -> FrameSize | None:
+        """Of the frame that was decoded last, before anything was cropped; None where the decoder does not say."""
+        size = FrameSize(self._decoder.coded_width, self._decoder.coded_height)
+        return size if min(size) else None
 
     @property
     def delays(self) -> bool:

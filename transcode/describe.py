@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.files import sha256_of
 from vidprep.formats.manifest import ManifestRow
-from vidprep.formats.model import OutputFormat, VideoInfo
+from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
 from vidprep.transcode.frames import SourceFacts, is_vfr
 from vidprep.transcode.picture import Painter
 from vidprep.transcode.quality import FileTimes, Measured
@@ -26,8 +26,9 @@ def describe_header(row: ManifestRow, info: VideoInfo) -> None:
         row.warnings.append(f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken")
 
 
-def describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat) -> None:
+def describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat, coded: FrameSize | None) -> None:
     row.source_width, row.source_height = painter.source.size
+    row.source_coded_width, row.source_coded_height = coded or painter.source.stored
     row.source_rotation = painter.source.rotation_degrees
     light = painter.source.light
     row.mastering_display = light.mastering.in_units if light.mastering else None

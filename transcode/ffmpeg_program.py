@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -38,6 +39,12 @@ def ffmpeg_version(binary: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingError(f"{binary} does not run: {error}") from error
     return told.split()[2] if told.startswith("ffmpeg version") else told.partition("\n")[0]
+
+
+def crops_for_containers(binary: str) -> bool:
+    """Whether this ffmpeg crops as containers say, as from 7.1 on; one that was built between releases has no number."""
+    number = re.match(r"n?(\d+)\.(\d+)", ffmpeg_version(binary))
+    return number is None or (int(number[1]), int(number[2])) >= (7, 1)
 
 
 def has_encoder(binary: str, encoder: str) -> bool:

@@ -25,11 +25,12 @@ from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
 from vidprep.formats.files import DISK_FULL
-from vidprep.formats.model import OutputFormat, VideoInfo, rescale
+from vidprep.formats.model import NO_CROPPING, OutputFormat, VideoInfo, rescale
 from vidprep.formats.profiles import CONTAINERS, MUXERS
 from vidprep.formats.pyav import time_base_of
 from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import READ_OPTIONS, file_url, open_video
+from vidprep.transcode.ffmpeg_program import crops_for_containers
 from vidprep.transcode.frames import DEINTERLACER, OutputFrame, SourceFacts
 from vidprep.transcode.picture import Painter, Picture
 from vidprep.transcode.quality import Measured, Verifier
@@ -78,7 +79,7 @@ def build_command(
 
     options = settings.encoder
     box = CONTAINERS[options.container_name]
-    reading = _reading(info, settings)
+    reading = _reading(binary, info, settings)
     writing: dict[str, object] = {
         "map": f"0:{info.stream_index}",
         "vf": filter_chain(picture, info, settings, start, end),
@@ -117,9 +118,12 @@ def build_command(
     return [str(part) for part in command]
 
 
-def _reading(info: VideoInfo, settings: RunSettings) -> dict[str, object]:
+def _reading(binary: str, info: VideoInfo, settings: RunSettings) -> dict[str, object]:
     """The options that the source is opened with."""
     reading: dict[str, object] = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels}
+    reading["flags"] = "+unaligned"
+    if info.cropping != NO_CROPPING and crops_for_containers(binary):
+        reading["apply_cropping"] = "codec"  # the picture's own filters do the rest
     return reading | READ_OPTIONS | ({"c:v": info.decoder} if info.has_alpha_layer else {})
 
 
@@ -243,7 +247,7 @@ def score_with_ffmpeg(
         graph += f"[1:v:0]{counted}[made];[made][due]psnr[scored];[scored][again]"
         graph += f"libvmaf=log_fmt=json:log_path={report}" if vmaf else "ssim"
         command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]
-        for name, value in _reading(info, settings).items():
+        for name, value in _reading(binary, info, settings).items():
             command += [f"-{name}"] if value is None else [f"-{name}", str(value)]
         command += ["-i", file_url(source), "-threads", "1", "-i", file_url(made)]
         command += ["-filter_complex", graph, "-an", "-sn", "-dn", "-f", "null", "-"]

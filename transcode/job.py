@@ -100,7 +100,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
         describe_header(row, info)
         start, end = _cut(unit)
         painter, output, timed = output_frames(source, unit, settings, facts, worked=worked)
-        describe_picture(row, painter, output)
+        describe_picture(row, painter, output, source.coded_size)
         row.warnings.extend(painter.picture.said)
 
         source_indexes: list[int] = [index for made in job.pieces for index in made.source_indexes]

@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.light import light_of
-from vidprep.formats.model import NO_LIGHT, Colour, FrameSize, Light, Orientation, VideoInfo
+from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, Cropping, FrameSize, Light, Orientation, VideoInfo
 from vidprep.formats.orientation import turn_of
 from vidprep.formats.pyav import is_one_of_views
 from vidprep.transcode.frames import buffer_arguments
@@ -50,7 +50,8 @@ class SourcePicture:
     said: for the row.
     """
 
-    size: FrameSize
+    stored: FrameSize
+    cropping: Cropping
     pixel_format: str
     sample_aspect_ratio: Fraction
     orientation: Orientation
@@ -59,6 +60,12 @@ class SourcePicture:
     codec: str
     light: Light = NO_LIGHT
     said: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> FrameSize:
+        """Of what is to be shown of it, before it is turned."""
+        crop = self.cropping
+        return FrameSize(self.stored.width - crop.left - crop.right, self.stored.height - crop.top - crop.bottom)
 
     @property
     def is_rgb(self) -> bool:
@@ -103,10 +110,15 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     said = [turn.said] if turn.said else []
     if is_one_of_views(frame):
         said.append("holds several views of the scene (stereo or spatial video); the base view was taken")
+    stored, crop = FrameSize(frame.width, frame.height), info.cropping
+    if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
+        said.append(f"the container crops all of {stored}; not followed")
+        crop = NO_CROPPING
     light, doubts = light_of(frame) if int(frame.color_trc) in HDR_TRANSFERS else (NO_LIGHT, [])
     said += doubts
     return SourcePicture(
-        size=FrameSize(frame.width, frame.height),
+        stored=stored,
+        cropping=crop,
         pixel_format=frame.format.name,
         sample_aspect_ratio=info.sample_aspect_ratio,
         orientation=turn.orientation,
@@ -139,6 +151,13 @@ def plan_picture(
     if _is_refused(source.tagged):
         filters.append(("setparams", _tags_for_scaling(colour_in, is_rgb=source.is_rgb)))
     picture = source.pixel_format
+    if source.cropping != NO_CROPPING:
+        if (held := _held_as(picture, turned=False)) != picture:
+            picture = held
+            filters += [_scale(source.stored, colour_in, colour_in, settings.scale.scaler), ("format", picture)]
+        filters.append(
+            ("crop", f"{source.size.width}:{source.size.height}:{source.cropping.left}:{source.cropping.top}")
+        )
     if source.has_alpha:
         said.append("alpha composited over black")
         deep = any(mark in picture for mark in ("10", "12", "16", "64"))
@@ -371,7 +390,7 @@ def _tags_for_scaling(colour: Colour, *, is_rgb: bool) -> str:
 
 def _input_colour(source: SourcePicture, said: list[str]) -> Colour:
     """What the source's numbers mean; a guess where it does not say, and then it is said."""
-    lines = source.size.height
+    lines = source.stored.height
     guess = BT709 if lines >= HD_LINES else SMPTE170M
     tagged = source.tagged
     matrix, full = tagged.matrix, tagged.full_range

@@ -16,7 +16,7 @@ import pytest
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
-from vidprep.formats.model import Colour, FrameSize, Orientation, OutputFormat
+from vidprep.formats.model import NO_CROPPING, Colour, FrameSize, Orientation, OutputFormat
 from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, EncoderOptions
 from vidprep.transcode.job import run_job
 from vidprep.transcode.picture import SourcePicture, plan_picture
@@ -140,7 +140,7 @@ def test_no_chain_of_filters_leaves_a_conversion_to_libavfilter(cli):
     wanted = sorted({asked["pixel_format"] for asked in accepted()})
     for pixels, turned in product(formats, (False, True)):
         source = SourcePicture(
-            FrameSize(67, 49), pixels, Fraction(1), Orientation(turned), 0, Colour(1, 1, 1), "rawvideo"
+            FrameSize(67, 49), NO_CROPPING, pixels, Fraction(1), Orientation(turned), 0, Colour(1, 1, 1), "rawvideo"
         )  # fmt: skip
         chains = [plan_picture(source, RunSettings(), output).chain for output in wanted]
         graph = f"[0]split={len(chains) + 1}[shown]" + "".join(f"[s{n}]" for n in range(len(chains)))
