@@ -244,8 +244,9 @@ def open_store(
 
     checksum: check the CRC-32 of every frame that is read, where the store has one. short_side: of JPEGs; they are
     decoded at the smallest eighth of their size whose shorter side is at least this. fast: JPEGs with libjpeg's fast DCT
-    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges. hardware: of encoded videos; what decodes
-    them in the place of the processor, such as "cuda". Raises StoreError, SettingsError for a short_side that is none.
+    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges; encoded videos with libswscale's fast
+    conversion, 0.2 ms a frame of 240 lines less, colours up to four levels dark. hardware: of encoded videos; what decodes them in
+    the place of the processor, such as "cuda". Raises StoreError, SettingsError for a short_side that is none.
     """
     folder = Path(path)
     if short_side is not None:
@@ -272,16 +273,18 @@ def open_store(
         from vidprep.formats.tar_shards import TarStore
 
         return TarStore(folder, short_side=short_side, fast=fast)
-    if short_side is not None or fast:
-        raise StoreError("short_side and fast are for stores of JPEGs", path=folder)
+    if short_side is not None:
+        raise StoreError("short_side is for stores of JPEGs", path=folder)
     if kind == "tensor":
+        if fast:
+            raise StoreError("fast is for stores of JPEGs and encoded videos", path=folder)
         from vidprep.formats.tensor import TensorStore
 
         return TensorStore(folder, checksum=checksum)
     if kind == ENCODED:
         from vidprep.formats.video_store import VideoStore
 
-        return VideoStore(folder, hardware=hardware)
+        return VideoStore(folder, hardware=hardware, fast=fast)
     if (folder / ".vidprep").exists():
         raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
     raise StoreError(

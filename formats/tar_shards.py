@@ -180,7 +180,8 @@ class TarStore(FrameStore):
         sample = self._sample(id_)
         assert sample.video is not None
         path = self.path / sample.tar
-        return VideoReader(io.BufferedReader(_Window(path, *sample.video)), path, id_, self.facts(id_))
+        data = io.BufferedReader(_Window(path, *sample.video))
+        return VideoReader(data, path, id_, self.facts(id_), fast=self._fast)
 
     def coded(self, id_: str) -> list[memoryview] | None:
         sample = self._sample(id_)

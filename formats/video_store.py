@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import label_column, label_fields, read_table
 from vidprep.formats.model import Orientation
 from vidprep.formats.numbered import NumberedFrames
 from vidprep.formats.planes import plane_lines
+from vidprep.formats.rgb import ToRgb
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.untrusted import PICTURE_SIDE_MAX
 
@@ -36,12 +36,12 @@ FRAMES_UNASKED = 1_000_000  # of a video that claims more, its size is looked at
 
 class VideoStore(FrameStore):
     """Reads what `vidprep transcode` made. hardware: what decodes in the place of the processor, as libavutil names it: "cuda"
-    is NVDEC. Raises StoreError, also when that is not there.
+    is NVDEC. fast: coarser colours. Raises StoreError, also when the hardware is not there.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, hardware: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, hardware: str | None = None, fast: bool = False) -> None:
         super().__init__(path)
-        self._hardware = hardware
+        self._hardware, self._fast = hardware, fast
         self._prepare()
         if hardware is not None and self._rows:
             self._open(self.ids[0]).close()
@@ -105,7 +105,7 @@ class VideoStore(FrameStore):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_hardware": self._hardware}
+        return {"path": self.path, "_hardware": self._hardware, "_fast": self._fast}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -150,24 +150,24 @@ class VideoStore(FrameStore):
         return self.path / str(self._value(id_, "file_name"))
 
     def _open(self, id_: str) -> VideoReader:
-        return VideoReader(None, self.file(id_), id_, self.facts(id_), hardware=self._hardware)
+        return VideoReader(None, self.file(id_), id_, self.facts(id_), hardware=self._hardware, fast=self._fast)
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         fill_from(self._readers, id_, numbers, rows)
 
 
 class VideoReader(NumberedFrames):
-    """The frames of one opened video as RGB. orientation: how its pictures are turned before they are given; the rest as of
-    NumberedFrames.
+    """The frames of one opened video as RGB. orientation: how its pictures are turned before they are given. fast: as of
+    `open_store`. The rest as of NumberedFrames.
     """
 
     def __init__(
         self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
         origin_pts: int = 0, stream_index: int | None = None, orientation: Orientation | None = None,
-        hardware: str | None = None,
+        hardware: str | None = None, fast: bool = False,
     ) -> None:  # fmt: skip
         self._orientation = orientation or Orientation()
-        self._reformatter = VideoReformatter()
+        self._to_rgb = ToRgb(fast=fast)
         super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
 
     def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
@@ -182,8 +182,7 @@ class VideoReader(NumberedFrames):
             raise self._undecodable(error) from error
 
     def _write(self, frame: VideoFrame, row: Frames) -> None:
-        plane = self._reformatter.reformat(frame, format="rgb24", threads=1).planes[0]
-        picture = plane_lines(plane)[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
+        picture = plane_lines(self._to_rgb.plane(frame))[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
         turn = self._orientation
         if turn.transpose:
             picture = picture.swapaxes(0, 1)

@@ -20,6 +20,7 @@ from vidprep.formats.light import light_of
 from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, Cropping, FrameSize, Light, Orientation, VideoInfo
 from vidprep.formats.orientation import turn_of
 from vidprep.formats.pyav import is_one_of_views
+from vidprep.formats.rgb import HD_LINES
 from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
@@ -36,7 +37,6 @@ PQ, HLG = 16, 18
 PRIMARIES, TRANSFERS, MATRICES = {BT709, *range(4, 13), 22}, {BT709, *range(4, 19)}, {BT709, *range(4, 18)}
 LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it would leave them as they are
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
-HD_LINES = 720
 ROUNDING = 2  # pixels between even sizes of one aspect
 NAMED_CHANGES = 5
 RANGE_NAMES = {True: "full", False: "limited"}

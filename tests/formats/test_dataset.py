@@ -245,7 +245,8 @@ def test_any_frame_of_a_file_that_nobody_prepared(name, media, cli):
     store = VideoFiles([media[name]])
     stored = store[store.ids[0]]
     video = stored.frames()
-    raw = ("-fps_mode", "passthrough", "-pix_fmt", "rgb24", "-f", "rawvideo", "-")
+    exact = ("-vf", "scale=flags=bilinear+accurate_rnd+full_chroma_int+full_chroma_inp")
+    raw = ("-fps_mode", "passthrough", *exact, "-pix_fmt", "rgb24", "-f", "rawvideo", "-")
     shown = cli.run("-i", media[name], "-map", "0:v:0", *raw)
     assert len(shown) == video.nbytes, f"ffmpeg shows {len(shown) / video[0].nbytes} frames, {len(video)} were read"
     due = np.frombuffer(shown, np.uint8).reshape(video.shape)

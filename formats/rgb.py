@@ -1,0 +1,78 @@
+"""A decoded frame as 8-bit RGB: the nearest levels to what its numbers mean, whatever its depth and subsampling.
+
+libswscale on its own is quick and up to four levels dark, more with ten bits than with eight. Told to round, and to have chroma for
+every pixel (bilinear between samples in the middle of theirs, as in a JPEG), it is within half a level of exact arithmetic,
+and five times as slow. It does so quickest into planes, so those come in between.
+"""
+
+from __future__ import annotations
+
+import av
+from av.video.frame import VideoFrame
+from av.video.plane import VideoPlane
+from av.video.reformatter import VideoReformatter
+
+EXACT = "bilinear+accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
+# ITU-T H.273. A picture of so many lines that does not say is taken for BT.709, of fewer for BT.601.
+HD_LINES = 720
+RGB, BT709, UNSPECIFIED, SMPTE170M, MATRICES = 0, 1, 2, 6, {1, *range(4, 18)}
+
+
+class ToRgb:
+    """Converts frames. fast: as libswscale does it on its own. Raises PyAV's errors. Not thread-safe."""
+
+    def __init__(self, *, fast: bool = False) -> None:
+        self._fast = VideoReformatter() if fast else None
+        self._exact: _Exact | None = None
+
+    def plane(self, frame: VideoFrame) -> VideoPlane:
+        """Of (H, W, 3), its lines padded."""
+        if self._fast is not None:
+            frame.colorspace = matrix_of(frame)
+            return self._fast.reformat(frame, format="rgb24", threads=1).planes[0]
+        if self._exact is None or self._exact.key != _key(frame):
+            self._exact = _Exact(frame)
+        return self._exact.converted(frame).planes[0]
+
+
+def matrix_of(frame: VideoFrame) -> int:
+    """The code of H.273; where the frame does not say, or says what is reserved, what it is taken for."""
+    if frame.format.is_rgb:
+        return RGB
+    matrix = int(frame.colorspace)
+    return matrix if matrix in MATRICES else BT709 if frame.height >= HD_LINES else SMPTE170M
+
+
+def _key(frame: VideoFrame) -> tuple[int, int, str, int, int]:
+    return frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range)
+
+
+class _Exact:
+    """Filters for frames of one kind."""
+
+    def __init__(self, frame: VideoFrame) -> None:
+        width, height, pixel_format, matrix, range_ = self.key = _key(frame)
+        # The graph must outlive its contexts: without this reference the process crashes.
+        self._graph = av.filter.Graph()
+        self._graph.threads = 1
+        said = matrix if matrix in MATRICES | {RGB} else UNSPECIFIED
+        self._source = last = self._graph.add(
+            "buffer",
+            f"video_size={width}x{height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1:colorspace={said}:range={range_}",
+        )
+        for name, args in (
+            ("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown"),
+            ("scale", f"flags={EXACT}"), ("format", "gbrp"), ("scale", f"flags={EXACT}"), ("format", "rgb24"),
+        ):  # fmt: skip
+            added = self._graph.add(name, args)
+            last.link_to(added)
+            last = added
+        self._sink = self._graph.add("buffersink")
+        last.link_to(self._sink)
+        self._graph.configure()
+
+    def converted(self, frame: VideoFrame) -> VideoFrame:
+        self._source.push(frame)
+        made = self._sink.pull()
+        assert isinstance(made, VideoFrame)
+        return made
