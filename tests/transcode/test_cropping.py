@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import imageio_ffmpeg
-import numpy as np
 import pytest
 
 from vidprep.formats.cropping import _cropping_told_in_matroska
