@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from av.codec.context import Flags
 from av.codec.hwaccel import HWAccel
 from av.error import FFmpegError as AvError
 from av.packet import Packet
@@ -58,6 +59,7 @@ class NumberedFrames:
             raise StoreError("has no video that can be decoded; it is damaged, restore it", path=self._path)
         self._stream, self._base = streams[0], base
         self._stream.thread_count = 1
+        streams[0].codec_context.flags |= Flags.unaligned  # as `Source` decodes it
 
     def close(self) -> None:
         container = getattr(self, "_container", None)

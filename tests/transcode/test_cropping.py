@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import imageio_ffmpeg
+import numpy as np
 import pytest
 
 from vidprep.formats.cropping import _cropping_told_in_matroska
+from vidprep.formats.dataset import VideoDataset
 from vidprep.formats.model import Cropping
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video import Source, open_video
@@ -89,6 +91,14 @@ def test_every_encoder_takes_a_picture_that_begins_anywhere_in_memory(codec, med
     told = re.search(r"PSNR y:(\S+)", cli.log("-i", path, "-i", out, "-filter_complex", graph, "-f", "null", "-"))
     assert told is not None
     assert row.psnr_y_db == pytest.approx(float(told[1]), abs=0.01)
+
+
+def test_a_dataset_of_unprepared_files_sees_what_the_stream_crops_on_the_left_cropped(media, cli, tmp_path):
+    path = clip("sps", media, tmp_path, Cropping(top=0, bottom=0, left=6, right=0))
+    shown = cli.raw(path, "null", 90, 64, reading=())
+    ours = VideoDataset([path], sequence_length=1)[0]["frames"][0]
+    assert ours.shape == (64, 90, 3)
+    assert np.abs(ours.astype(int) - shown[0]).mean() < 4
 
 
 def test_an_odd_crop_begins_where_ffmpeg_begins_it_and_ends_even(media, cli, pipeline, tmp_path):
