@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import av
 from av.error import FFmpegError as AvError
+from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
@@ -41,6 +42,10 @@ RANGE_NAMES = {True: "full", False: "limited"}
 STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
 
+def is_rgb(pixel_format: str) -> bool:
+    return pixel_format.startswith(("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer"))
+
+
 @dataclass(frozen=True, slots=True)
 class SourcePicture:
     """What the first frame shows of itself: what every decision about the picture is taken from.
@@ -59,9 +64,7 @@ class SourcePicture:
 
     @property
     def is_rgb(self) -> bool:
-        return self.pixel_format.startswith(
-            ("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer")
-        )
+        return is_rgb(self.pixel_format)
 
     @property
     def has_reserved_matrix(self) -> bool:
@@ -130,6 +133,11 @@ def plan_picture(
     if _is_refused(source.tagged):
         filters.append(("setparams", _tags_for_scaling(colour_in, is_rgb=source.is_rgb)))
     picture = source.pixel_format
+    if source.is_rgb and max(component.bits for component in VideoFormat(picture).components) < 8:
+        # libswscale stretches five bits to eight here, and to YCbCr it only shifts them: up to seven levels dark.
+        same = replace(colour_in, full_range=True)
+        filters += [_scale(source.size, same, same, settings.scale.scaler), ("format", "rgb24")]
+        picture = "rgb24"
     if source.has_alpha:
         said.append("alpha composited over black")
         deep = any(mark in picture for mark in ("10", "12", "16", "64"))
