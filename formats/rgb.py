@@ -60,10 +60,10 @@ class _Exact:
             "buffer",
             f"video_size={width}x{height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1:colorspace={said}:range={range_}",
         )
-        for name, args in (
-            ("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown"),
-            ("scale", f"flags={EXACT}"), ("format", "gbrp"), ("scale", f"flags={EXACT}"), ("format", "rgb24"),
-        ):  # fmt: skip
+        filters = [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
+        for wanted in ("rgb24",) if frame.format.is_rgb else ("gbrp", "rgb24"):
+            filters += [("scale", f"flags={EXACT}"), ("format", wanted)]
+        for name, args in filters:
             added = self._graph.add(name, args)
             last.link_to(added)
             last = added

@@ -41,13 +41,14 @@ class _Scanned:
 
 
 class VideoFiles(FrameStore):
-    """Reads videos that nobody prepared. Raises StoreError where two files would have the same id."""
+    """Reads videos that nobody prepared. fast: as of `open_store`. Raises StoreError where two files would have the same id."""
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], *, fast: bool = False) -> None:
         if not paths:
             raise StoreError("no video files were given")
         files = [Path(path).absolute() for path in paths]
         super().__init__(os.path.commonpath([file.parent for file in files]))
+        self._fast = fast
         self._files = {self._id_of(file): file for file in files}
         if len(self._files) < len(files):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
@@ -93,6 +94,7 @@ class VideoFiles(FrameStore):
         return kind(
             None, self.file(id_), id_, found.facts,
             origin_pts=found.origin_pts or 0, stream_index=found.stream_index, orientation=found.orientation,
+            fast=self._fast,
         )  # fmt: skip
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from vidprep.formats import open_store
+from vidprep.formats.video_files import VideoFiles
+from vidprep.formats.video_store import VideoStore
 from vidprep.transcode.bench_patterns import Access
-from vidprep.transcode.bench_places import ONLY_IN_ORDER, Place, Video
+from vidprep.transcode.bench_places import ONLY_IN_ORDER, OURS, Place, Video
 from vidprep.transcode.bench_process import Ready
 from vidprep.transcode.bench_readers import OwnReader, Reader, reader_of
 from vidprep.transcode.loaders import Picture
@@ -64,9 +66,15 @@ def agrees(question: Question, _ready: Ready) -> Answer:
 
 
 def _reference(question: Question) -> Reader:
-    """GulpIO2 has libjpeg's fast DCT and upsampling, which are far off where colours are loud: it is held against the same."""
-    if question.loader == "GulpIO2":
+    """Others have libjpeg's fast DCT and upsampling (GulpIO2) or libswscale's fast conversion (loaders of videos), which are far
+    off where colours are loud: they are held against the same.
+    """
+    store = question.place.store
+    is_video = question.reference == OURS != question.loader
+    if question.loader == "GulpIO2" or (is_video and isinstance(store, VideoStore)):
         return OwnReader(open_store(question.place.path, fast=True))
+    if is_video and isinstance(store, VideoFiles):
+        return OwnReader(VideoFiles([store.file(id_) for id_ in store.ids], fast=True))
     return reader_of(question.place, question.reference)
 
 

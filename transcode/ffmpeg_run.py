@@ -32,7 +32,7 @@ from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import READ_OPTIONS, file_url, open_video
 from vidprep.transcode.ffmpeg_program import crops_for_containers
 from vidprep.transcode.frames import DEINTERLACER, OutputFrame, SourceFacts
-from vidprep.transcode.picture import Painter, Picture
+from vidprep.transcode.picture import Painter, Picture, is_rgb
 from vidprep.transcode.quality import Measured, Verifier
 from vidprep.transcode.settings import RunSettings
 
@@ -46,11 +46,13 @@ def filter_chain(
 ) -> str:
     """The whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
     name, args = DEINTERLACER
-    chain = ["setpts=PTS-STARTPTS", f"{name}={args}"]
+    # It takes YCbCr in planes: of RGB ffmpeg would make it some other format first, by its own ways.
+    deinterlaces = not is_rgb(info.pixel_format)
+    chain = ["setpts=PTS-STARTPTS", *([f"{name}={args}"] if deinterlaces else [])]
     if start is not None or end is not None:
-        half = info.time_base / 2  # bwdif doubles the clock
-        trim = [f"start_pts={_ceil(start / half)}"] if start is not None else []
-        trim += [f"end_pts={_ceil(end / half)}"] if end is not None else []
+        tick = info.time_base / 2 if deinterlaces else info.time_base  # bwdif doubles the clock
+        trim = [f"start_pts={_ceil(start / tick)}"] if start is not None else []
+        trim += [f"end_pts={_ceil(end / tick)}"] if end is not None else []
         chain += [f"trim={':'.join(trim)}", "setpts=PTS-STARTPTS"]
     rate = settings.retime.frame_rate
     if rate is not None:

@@ -43,6 +43,10 @@ RANGE_NAMES = {True: "full", False: "limited"}
 STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
 
+def is_rgb(pixel_format: str) -> bool:
+    return pixel_format.startswith(("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer"))
+
+
 @dataclass(frozen=True, slots=True)
 class SourcePicture:
     """What the first frame shows of itself: what every decision about the picture is taken from.
@@ -69,9 +73,7 @@ class SourcePicture:
 
     @property
     def is_rgb(self) -> bool:
-        return self.pixel_format.startswith(
-            ("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer")
-        )
+        return is_rgb(self.pixel_format)
 
     @property
     def has_reserved_matrix(self) -> bool:
@@ -158,6 +160,11 @@ def plan_picture(
         filters.append(
             ("crop", f"{source.size.width}:{source.size.height}:{source.cropping.left}:{source.cropping.top}")
         )
+    if source.is_rgb and max(component.bits for component in VideoFormat(picture).components) < 8:
+        # libswscale stretches five bits to eight here, and to YCbCr it only shifts them: up to seven levels dark.
+        same = replace(colour_in, full_range=True)
+        filters += [_scale(source.size, same, same, settings.scale.scaler), ("format", "rgb24")]
+        picture = "rgb24"
     if source.has_alpha:
         said.append("alpha composited over black")
         deep = any(mark in picture for mark in ("10", "12", "16", "64"))

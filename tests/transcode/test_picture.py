@@ -16,6 +16,7 @@ import pytest
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video_files import VideoFiles
 from vidprep.transcode.job import run_job
 from vidprep.transcode.settings import FrameOptions, RunSettings, Scale
 from vidprep.transcode.sources import Unit
@@ -434,3 +435,32 @@ def test_an_absurd_shape_of_pixels_is_not_believed(media, cli, tmp_path, pipelin
     assert ours.info.sample_aspect_ratio > Fraction(20)
     assert tuple(ours.painter.picture.size) == (96, 64)
     assert any("absurd" in said for said in ours.painter.picture.said)
+
+
+@pytest.mark.parametrize("pixel_format", ["rgb565le", "rgb555le"])
+def test_few_bits_of_rgb_are_stretched_to_eight_and_not_shifted(pixel_format, cli, tmp_path):
+    """White, and a red of half the levels: by hand, a level n of b bits is 255 n / (2^b - 1)."""
+    white, red, due = {
+        "rgb565le": (b"\xff\xff", (16 << 11).to_bytes(2, "little"), 255 * 16 / 31),
+        "rgb555le": (b"\xff\x7f", (16 << 10).to_bytes(2, "little"), 255 * 16 / 31),
+    }[pixel_format]  # fmt: skip
+    raw, source = tmp_path / "raw", tmp_path / "source.nut"
+    raw.write_bytes((white * 32 + red * 32) * 64)
+    cli.run("-f", "rawvideo", "-pix_fmt", pixel_format, "-s", "64x64", "-r", 25, "-i", raw, "-c:v", "rawvideo", source)
+    for settings in (
+        RunSettings(frames=FrameOptions("burst", quality=100, subsampling="444")),
+        RunSettings(frames=FrameOptions("tensor")),
+        RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv444p")),
+        RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv444p"), engine="ffmpeg", scale=Scale(short_side=48)),
+    ):
+        _, path = made(source, settings, tmp_path)
+        if settings.frames and not settings.frames.is_coded:
+            ours = np.fromfile(path, np.uint8).reshape(64, 64, 3)
+        else:
+            reading = ("-f", "mjpeg") if settings.frames else ()
+            side = settings.scale.short_side or 64
+            ours = cli.raw(path, TO_RGB.format("auto", "auto"), side, side, reading=reading)[0]
+        half = ours.shape[1] // 2
+        assert np.abs(ours[8:-8, 8 : half - 8].mean((0, 1)) - 255).max() < 1.5
+        assert np.abs(ours[8:-8, half + 8 : -8].mean((0, 1)) - (due, 0, 0)).max() < 2
+    assert np.abs(VideoFiles([source])["source"].frames([0])[0, 8, 8].astype(int) - 255).max() == 0
