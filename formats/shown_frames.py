@@ -25,11 +25,11 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
     record = configuration or b""
     if codec in CONFIGURED and not record.startswith(b"\1"):
         return None
-    make = {"h264": _H264, "hevc": _Hevc, "vp9": _Vp9, "av1": _Av1}.get(codec)
-    if make is None:
+    counters: dict[str, type[_H264 | _Hevc | _Vp9 | _Av1]] = {"h264": _H264, "hevc": _Hevc, "vp9": _Vp9, "av1": _Av1}
+    if codec not in counters:
         return None
     try:
-        counter = make(record)
+        counter = counters[codec](record)
     except (IndexError, KeyError, ValueError):
         return None
 

@@ -312,15 +312,16 @@ class Source:
         packets, origin = self._with_origin()
         if origin is None:
             return None
-        shown, keyframes = array("q"), []
+        shown, keyframes, one_by_one = array("q"), [], True
         for packet in packets:
-            if packet.pts is None or _num_shown(packet) != 1:
+            if packet.pts is None:
                 return None
+            one_by_one &= _num_shown(packet) == 1
             if packet.is_keyframe:
                 keyframes.append(packet.pts - origin)
             if not packet.is_discard and packet.pts >= origin:
                 shown.append(packet.pts - origin)
-        return Survey(origin, array("q", sorted(shown)), sorted(keyframes))
+        return Survey(origin, array("q", sorted(shown)), sorted(keyframes)) if one_by_one else None
 
     def jump_to(self, keyframe: int, origin_pts: int, frames_before: int) -> Entry:
         """Packets from a keyframe that `survey` told. frames_before: shown frames before the one that is wanted.

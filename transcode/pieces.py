@@ -34,10 +34,10 @@ def pieces_of(
     Reads the source to its end and decodes nothing.
     """
     survey = source.survey()
+    if source.damage(read_to_end=survey is not None):
+        return "it is damaged"
     if survey is None:
         return f"where frames begin in {source.info.codec} in {source.info.format_name} shows only when it is decoded"
-    if source.damage(read_to_end=True):
-        return "it is damaged"
     shown = survey.shown
     if len(shown) > settings.limits.max_frames:
         return ()

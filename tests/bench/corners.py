@@ -74,8 +74,9 @@ def clips(named: list[str], folder: Path, cli: Ffmpeg) -> Iterator[Path]:
         yield from (each for each in found if each.is_file() and each.suffix not in (".csv", ".md"))
 
 
-def sound(path: Path, first_frame: Fraction, seconds: float, cli: Ffmpeg) -> Samples:
-    """Mono, from the first frame on."""
+def sound(path: Path, stream: str, seconds: float, cli: Ffmpeg) -> Samples:
+    """Mono, from the first frame of the stream on."""
+    first_frame = cli.frames(path, stream=stream, reading=OWN_CLOCK, writing=("-frames:v", 1))[0].time
     filters = f"asetpts=PTS+({1 - first_frame})/TB,aresample={RATE}:async=1:min_hard_comp=0.001:first_pts=0"
     told = cli.run(
         *OWN_CLOCK, "-i", path, "-map", "0:a:0", "-af", f"{filters},atrim=duration={1 + seconds}", "-ac", 1, "-f", "f32le", "-",
@@ -108,16 +109,14 @@ def compared(clip: Path, asked: RunSettings, seconds: float, folder: Path, cli: 
         return f"failed: {getattr(row, 'message', row)}"
     with Source(clip, max_pixels=1 << 30) as source:
         stream, tick = f"0:{source.info.stream_index}", source.info.time_base
-    due, found = (
-        cli.frames(path, stream=one, reading=OWN_CLOCK, check=False) for path, one in ((clip, stream), (made, "0:v:0"))
-    )
+    due, found = cli.frames(clip, stream=stream, check=False), cli.frames(made)
     due = [frame for frame in due if frame.time - due[0].time < Fraction(str(seconds))]
     off = max((abs(a.time - b.time + due[0].time) for a, b in zip(found, due, strict=False)), default=Fraction(0))
     late = None
     with av.open(str(made)) as opened:
         has_sound = bool(opened.streams.audio)
     if has_sound:
-        late = lag(*(sound(path, first, seconds, cli) for path, first in ((made, found[0].time), (clip, due[0].time))))
+        late = lag(*(sound(path, one, seconds, cli) for path, one in ((made, "0:v:0"), (clip, stream))))
     remarks = "; ".join(text for text in row.warnings if not text.startswith(("larger than", "the cut asks")))
     return Compared(len(found), len(due), float(off), float(MAX_OFF + min(tick, MAX_OFF)), late, remarks)
 

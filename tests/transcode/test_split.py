@@ -13,6 +13,7 @@ import av
 import numpy as np
 import pytest
 
+from tests.conftest import moving
 from tests.helpers import (
     LARGE_MEDIA,
     environment,
@@ -194,9 +195,11 @@ def test_real_clips_in_pieces_are_what_they_are_whole(shared_media, tmp_path):
     assert joined > 10
 
 
-def test_what_cannot_be_split_is_made_in_one_piece_and_it_is_said(media, tmp_path):
-    for name, why in (("mjpeg.avi", "mjpeg in avi shows only when it is decoded"), ("doubled.mkv", "timestamp")):
-        source = media[name]
+def test_what_cannot_be_split_is_made_in_one_piece_and_it_is_said(media, cli, tmp_path):
+    long, doubled = tmp_path / "long.avi", tmp_path / "doubled.mkv"
+    cli.run(*moving(rate="15", frames=20), "-c:v", "mjpeg", long)
+    cli.run("-itsscale", 2, "-i", media["doubled.mkv"], "-c", "copy", doubled)
+    for source, why in ((long, "mjpeg in avi shows only when it is decoded"), (doubled, "timestamp")):
         assert transcode(source, tmp_path / "whole").code == 0
         assert transcode(source, tmp_path / "split", "--split", 1).code == 0
         whole, split = (manifest(tmp_path / folder)[source.stem] for folder in ("whole", "split"))
