@@ -303,7 +303,7 @@ def faults_of_step(command: list[str], folder: Path) -> str | None:
     said = log.read_text(errors="replace")
     if os.WIFSIGNALED(status):
         return f"killed by signal {os.WTERMSIG(status)}: {said[-600:]}"
-    if os.WEXITSTATUS(status) not in (0, 1, 2) or "Traceback" in said:
+    if os.WEXITSTATUS(status) not in (0, 1, 2, 3) or "Traceback" in said:
         return f"exit code {os.WEXITSTATUS(status)}: {said[-1500:]}"
     return None
 
@@ -320,7 +320,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     import vidprep.transcode.cli
     import vidprep.transcode.job  # noqa: F401
+    import vidprep.transcode.ledgers as ledgers
 
+    ledgers.FOLDER_GONE_SECONDS = 2.0  # for so long a broken lease is watched
     rng = random.Random(seed)
     found = list(states_of(kind, folder))
     chosen = rng.sample(found, min(count, len(found)))
