@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, StoreError, VidprepError
-from vidprep.formats.manifest import read_table
+from vidprep.formats.manifest import read_table, with_columns
 from vidprep.formats.store import FrameStore
 from vidprep.formats.tar_shards import TarStore
 from vidprep.formats.video_files import VideoFiles
@@ -111,8 +111,9 @@ def _kind_of(store: FrameStore) -> str:
 
 def _encoded_as(path: Path) -> str:
     """`h264 GOP 5`, from the manifest; each once where they differ."""
-    table = read_table(path, ["status", "codec", "keyframe_interval_max"])
-    rows = [row for row in table.to_pylist() if row["status"] == "ok"] if table is not None else []
+    columns = ["status", "codec", "keyframe_interval_max"]
+    table = read_table(path, columns)
+    rows = [row for row in with_columns(table, columns).to_pylist() if row["status"] == "ok"] if table else []
     longest = {
         codec: max(row["keyframe_interval_max"] or 0 for row in rows if row["codec"] == codec)
         for codec in sorted({row["codec"] for row in rows if row["codec"] is not None})

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vidprep.formats.layouts import LAYOUTS
-from vidprep.formats.manifest import Journal, manifest_paths, read_table, write_rows
+from vidprep.formats.manifest import Journal, manifest_paths, read_table, with_columns, write_rows
 from vidprep.formats.no_links import is_regular, remove_file
 from vidprep.formats.store_kind import ENCODED, kind_made_by_run
 
@@ -35,8 +35,11 @@ def left_by_others(root: Path, journal: Journal, names: Iterable[str], kept: str
     state and its manifests are.
     """
     there = set(names)
-    table = read_table(root, ["file_name", "status", "container"])
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True)) if table is not None else []
+    columns = ["file_name", "status", "container"]
+    rows = []
+    if (table := read_table(root, columns)) is not None:
+        table = with_columns(table, columns)
+        rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
     rows += [(row.file_name, row.status, row.container) for row in journal.rows()]
     kinds = {_kind(container) for _, _, container in rows} | {kind_made_by_run(root)}
     kinds |= {_indexed_as(root, kind) for kind in ("burst", "tensor")}
@@ -52,7 +55,8 @@ def forget_rows_of_others(root: Path, journal: Journal, kept: str) -> list[str]:
     for path in manifest_paths(root):
         table = read_table(root, only=path)
         assert table is not None
-        is_kept = [_kind(container) == kept for container in table["container"].to_pylist()]
+        containers = with_columns(table, ["container"])["container"].to_pylist()
+        is_kept = [_kind(container) == kept for container in containers]
         if not any(is_kept):
             remove_file(path)
             gone.append(path.name)

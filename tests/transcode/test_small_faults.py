@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import command, environment, make_clip, manifest, table, transcode
@@ -135,3 +136,15 @@ def test_bench_that_cannot_write_says_so(clip: Path, how: tuple[str, ...]) -> No
     assert "No space left on device" in done.stderr
     assert "Exception ignored" not in done.stderr
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("missing", ["codec", "keyframe_interval_max"])
+def test_a_manifest_without_a_column_is_one_of_an_older_version(clip: Path, tmp_path: Path, missing: str) -> None:
+    made = tmp_path / "made"
+    assert transcode(clip.parent, made, *QUICK).code == 0
+    older = pq.read_table(made / "manifest.parquet").drop_columns(missing).replace_schema_metadata(None)
+    pq.write_table(older, made / "manifest.parquet")
+    benched = transcode(made, "--seconds", 0.01, "--loader", "vidprep", verb="bench")
+    again = transcode(clip.parent, made, *QUICK)
+    assert again.code == 0, again.err
+    assert benched.code == 0 or (benched.code == 2 and f"has no {missing}" in benched.err)
