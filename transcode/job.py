@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.burst import StoredFrames
 
 MAX_NOMINAL_RATE = Fraction(240)
+HALF = Fraction(1, 2)
 LOOKED_AT = 300
 
 
@@ -126,6 +127,10 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             except (FfmpegError, VerifyError) as error:
                 looked = chain([None], islice(timed, LOOKED_AT))  # an ffmpeg that failed at once left the source unread
                 reason = next(filter(None, (beyond_ffmpeg(facts, painter) for _ in looked)), None)
+                if reason is None and output.frame_rate and facts.duration * info.time_base * output.frame_rate < HALF:
+                    reason = (
+                        f"it is shown for less than half a frame at {output.frame_rate}/s, of which ffmpeg makes none"
+                    )
                 if reason is None:
                     raise
                 raise VerifyError(f"{reason}; take --engine av ({error.message})") from error

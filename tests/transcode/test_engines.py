@@ -316,3 +316,11 @@ def test_f12_a_varying_rate_keeps_its_frames_and_times_and_a_constant_one_only_c
     assert row["source_frames"] == picked and row["pts"] is None
     assert row["duplicated_frames"] == len(picked) - len(set(picked)) > 0
     assert row["dropped_frames"] == len(whole) - len(set(picked)) > 0
+
+
+def test_a_frame_that_ffmpeg_shows_for_no_time_is_said(tmp_path):
+    make_clip(tmp_path / "src" / "one.mp4", 1)
+    options = ("--fps", 12, "--preset", "ultrafast")
+    ran = transcode(tmp_path / "src", tmp_path / "made", *options, "--engine", "ffmpeg", "--json")
+    assert "shown for less than half a frame at 12/s" in ran.rows["one"]["message"]
+    assert transcode(tmp_path / "src", tmp_path / "other", *options).code == 0
