@@ -7,12 +7,11 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-import av
 import av.logging
 from av.video.stream import VideoStream
 
 from vidprep.formats.model import NO_CROPPING, Cropping
-from vidprep.formats.pyav import IS_18
+from vidprep.formats.pyav import IS_18, open_output
 
 MASTERS = (0x18538067, 0x1654AE6B, 0xAE, 0xE0)  # Segment, Tracks, TrackEntry, Video
 PIXEL_CROP = {0x54BB: "top", 0x54AA: "bottom", 0x54CC: "left", 0x54DD: "right"}
@@ -30,7 +29,7 @@ def _cropping_told_in_matroska(stream: VideoStream) -> Cropping:
     """PyAV 18 does not give side data of a stream; libavformat writes it where it can be read."""
     header = io.BytesIO()
     try:
-        with av.logging.Capture(), av.open(header, "w", format="matroska") as container:
+        with av.logging.Capture(), open_output(header, format="matroska", options={}) as container:
             container.add_stream_from_template(stream, opaque=True)
             container.start_encoding()
     except (OSError, ValueError):  # a stream that Matroska does not hold

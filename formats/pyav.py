@@ -60,7 +60,7 @@ def open_input(
     return cast(InputContainer, av.open(file, "r", options=options, hwaccel=hwaccel, **_METADATA))
 
 
-def open_output(file: str, *, format: str, options: dict[str, str]) -> OutputContainer:
+def open_output(file: str | BinaryIO, *, format: str, options: dict[str, str]) -> OutputContainer:
     """A container to write. Raises PyAV's errors and OSError."""
     return av.open(file, "w", format=format, container_options=options)
 

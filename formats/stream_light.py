@@ -9,19 +9,19 @@ from __future__ import annotations
 import io
 import struct
 
-import av
 import av.logging
 from av.bitstream import BitStreamFilterContext
 from av.video.stream import VideoStream
 
 from vidprep.formats.model import Light
+from vidprep.formats.pyav import open_input
 
 CODEC_IDS = {"h264": "V_MPEG4/ISO/AVC", "hevc": "V_MPEGH/ISO/HEVC", "vp9": "V_VP9", "av1": "V_AV1"}
 
 
 def give_light(stream: VideoStream, codec: str, light: Light) -> None:
     """To a stream that is to be written, before anything else of it is set, as the rest is overwritten."""
-    with av.logging.Capture(), av.open(io.BytesIO(_header(codec, light)), format="matroska") as file:
+    with av.logging.Capture(), open_input(io.BytesIO(_header(codec, light)), {}) as file:
         BitStreamFilterContext("null", file.streams.video[0], stream)
 
 

@@ -25,6 +25,8 @@ from vidprep.formats.stream_light import give_light
 from vidprep.formats.ticks import MAX_OFFSET_TICKS, MAX_SECONDS, MAX_STEP_TICKS, REORDERED_FRAMES, file_time_base
 from vidprep.formats.video import file_url
 
+# libx265 takes DTS from the frame so many later, and where there is none from memory that nobody has set.
+DELAYED_BY_X265 = 2
 FINEST_TICKS_PER_SECOND = 10**9  # that libvpx starts with
 
 
@@ -162,7 +164,7 @@ class VideoWriter:
             frame.pts = pts
             if self._by_number is not None:
                 frame.pts, self._by_number[self._num_encoded] = self._num_encoded, pts
-                self._num_encoded += 1
+            self._num_encoded += 1
             frame.time_base = self._encoder_base
             frame.pict_type = 0
             self._in_order.append(pts)
@@ -170,6 +172,9 @@ class VideoWriter:
             packets = cast("list[Packet[VideoStream]]", self.context.encode(frame))
         except (AvError, ValueError) as error:
             raise EncodeError(f"{self.context.name} failed: {error}") from error
+        if frame is None and self.context.name == "libx265" and self._num_encoded <= DELAYED_BY_X265:
+            for packet in packets:
+                packet.dts = packet.pts
         if self._by_number is not None:
             for packet in packets:
                 assert packet.pts is not None

@@ -51,6 +51,7 @@ TIMES = re.compile(r"out of order|[Ii]nvalid timestamps")
 OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.VidprepError)}
 # From where numbers are read: a store is asked for the first, the last, some between, and neighbours.
 READ_NUMBERS = (0, 1, -1, 0.5, 0.7)
+EXACT = "bilinear+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
 NEIGHBOURS = 16
 
 
@@ -188,7 +189,7 @@ class Batch:
         path = self.destination / row["file_name"]
         done = subprocess.run(
             [self.ffmpeg.exe, "-hide_banner", "-nostdin", "-threads", "1", "-i", str(path), "-map", "0:v", "-vf",
-             "showinfo=checksum=0", "-fps_mode", "passthrough", "-pix_fmt", "rgb24", "-f", "rawvideo", "-"],
+             f"showinfo=checksum=0,scale=flags={EXACT}", "-fps_mode", "passthrough", "-pix_fmt", "rgb24", "-f", "rawvideo", "-"],
             capture_output=True, check=False, timeout=120,
         )  # fmt: skip
         told = done.stderr.decode(errors="replace")

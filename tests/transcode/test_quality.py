@@ -161,7 +161,9 @@ def test_f31_frames_of_another_size_are_not_scored(h264):
         check_decoder("h264", h264.extradata), gop=5, every=1,
     )  # fmt: skip
     for n in range(COUNT):
-        verifier.expect(picture(n), n)
+        verifier.expect(picture(n).reformat(width=48, height=32), n)
+    with pytest.raises(VerifyError, match="was made for 48x32 yuv420p"):
+        verifier.expect(picture(0), COUNT)
     with pytest.raises(VerifyError, match="went in as 48x32 yuv420p and came out as 96x64"):
         for packet in h264.again():
             verifier.check(packet)
