@@ -273,7 +273,7 @@ class Source:
             self._packets_seen += 1
             self._witnesses.see_packet(packet, self.info.codec)
             if self._count is not None:
-                packet.opaque = self._count(bytes(packet))
+                packet.opaque = [self._count(bytes(packet))]  # an object of its own, by which PyAV 18 finds it
             yield cast("Packet[VideoStream]", packet)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
@@ -446,7 +446,8 @@ class Source:
 
 def _num_shown(packet: Packet[VideoStream]) -> int:
     """Of a packet of `Source.packets`. One where its codec is not known to do otherwise."""
-    return 1 if packet.opaque is None else cast(int, packet.opaque)
+    told = cast("list[int] | None", packet.opaque)
+    return 1 if told is None else told[0]
 
 
 def video_decoder(name: str) -> VideoCodecContext:
