@@ -32,7 +32,7 @@ class DaskWorkers(ClusterWorkers):
         super().__init__(f"the dask scheduler at {address}", remedy, say, expected)
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._prefix = f"vidprep-{uuid.uuid4().hex}"
-        for name in ("distributed", "distributed.client"):
+        for name in ("distributed", "distributed.client", "asyncio"):  # asyncio: for the client's own loop
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what is lost is said here, once
         place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
         try:

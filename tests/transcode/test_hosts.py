@@ -4,11 +4,14 @@ destination that refuses. Each ends as one machine would have ended, after one r
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +32,10 @@ from tests.helpers import (
 )
 from vidprep.formats import open_store
 from vidprep.formats.manifest import read_rows
+from vidprep.transcode import dask_workers
+from vidprep.transcode.dask_workers import DaskWorkers
+from vidprep.transcode.host import Expected
+from vidprep.transcode.settings import RunSettings
 
 pytestmark = pytest.mark.xdist_group("cluster")
 STOPPED = 3
@@ -303,3 +310,23 @@ def test_a_mixed_manifest_has_rows_for_sources_alone(tmp_path):
     (source / "torn.mp4").write_bytes(b"no video")
     assert transcode(source, tmp_path / "made").code == 1
     assert set(failed(tmp_path / "made")) == {"torn"} and len(manifest(tmp_path / "made")) == 4
+
+
+def test_a_result_that_is_lost_while_it_is_fetched_is_no_traceback(tmp_path, monkeypatch, caplog):
+    """Its only copy goes with its worker, and nobody is there to make it again."""
+    monkeypatch.setattr(dask_workers, "RESULT_SECONDS", 3.0)
+    expected = Expected(RunSettings(), "ffmpeg", {}, (), str(tmp_path), "token", 0)
+    with dask(tmp_path, workers=1) as (address, (pid,)), DaskWorkers(address, print, expected) as workers:
+        (host,) = workers.hosts()
+        future = workers.check(host, expected)
+        wait_until(lambda: workers.ended() == [future], "the first look")
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
+        with pytest.raises(TimeoutError) as lost:
+            workers.result(future)
+        assert workers.was_lost(lost.value)
+        workers.cancel(future)
+        del lost  # its traceback holds what waited for the result
+        wait_until(future.cancelled, "its end")
+        gc.collect()
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
