@@ -113,10 +113,10 @@ class Witnesses:
             self._passed_over += packet.pos - self.end_byte
         self.end_byte = max(self.end_byte, packet.pos + packet.size)
 
-    def see_packet(self, packet: Packet, codec: str) -> None:  # type: ignore[type-arg]
+    def see_packet(self, packet: Packet, data: bytes, codec: str) -> None:  # type: ignore[type-arg]
         self._corrupt_packets += packet.is_corrupt
         if codec in WITHOUT_ZEROS:
-            self._zeroed_packets += _has_zeros(bytes(packet), codec)
+            self._zeroed_packets += _has_zeros(data, codec)
 
     def see_fed(self, packet: Packet, num_shown: int) -> None:  # type: ignore[type-arg]
         """Of every packet that the decoder is given; those on the way to a cut are not. num_shown: frames that it shows."""

@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import av
 import av.logging
@@ -111,6 +111,7 @@ class Source:
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
         self._packets_seen = 0
+        self._tick_seconds: dict[int, float] = {}
         self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
         self._clock_restarted = False
@@ -244,6 +245,7 @@ class Source:
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
         demuxed = self._container.demux()
+        is_contiguous = self.info.format_name in CONTIGUOUS
         while True:
             self._log.clear()  # what encoders and filters said since
             try:
@@ -257,24 +259,31 @@ class Source:
                 return
             if self._log:
                 self._harvest()
-            if self.info.format_name in CONTIGUOUS and packet.size:
+            if is_contiguous and packet.size:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
-                base = time_base_of(packet)
-                begin, end = float(packet.pts * base), float((packet.pts + (packet.duration or 0)) * base)
-                self._starts[packet.stream_index] = min(begin, self._starts.get(packet.stream_index, begin))
-                latest = max(end, self._ends.get(packet.stream_index, end))
-                self._clock_restarted |= latest - end > RESTART_SECONDS
-                self._ends[packet.stream_index] = latest
+                self._see_times(packet, packet.pts)
             if packet.stream_index != self._stream.index or not packet.size:
                 continue
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
-            self._witnesses.see_packet(packet, self.info.codec)
+            data = bytes(packet)
+            self._witnesses.see_packet(packet, data, self.info.codec)
             if self._count is not None:
-                packet.opaque = [self._count(bytes(packet))]  # an object of its own, by which PyAV 18 finds it
+                packet.opaque = [self._count(data)]  # an object of its own, by which PyAV 18 finds it
             yield cast("Packet[VideoStream]", packet)
+
+    def _see_times(self, packet: Packet[Any], pts: int) -> None:
+        stream = packet.stream_index
+        tick = self._tick_seconds.get(stream)
+        if tick is None:
+            tick = self._tick_seconds[stream] = float(time_base_of(packet))
+        begin, end = pts * tick, (pts + (packet.duration or 0)) * tick
+        self._starts[stream] = min(begin, self._starts.get(stream, begin))
+        latest = max(end, self._ends.get(stream, end))
+        self._clock_restarted |= latest - end > RESTART_SECONDS
+        self._ends[stream] = latest
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS, EncoderOptions
 from vidprep.transcode.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
+from vidprep.transcode.finding import Finding
 from vidprep.transcode.settings import FrameOptions, RunSettings
 
 if TYPE_CHECKING:
@@ -50,17 +51,6 @@ GOP = 5
 WIDTH, HEIGHT, NUM_FRAMES = 128, 96, 12
 # Lossy codecs keep these apart: the corner that is bright, and the other three.
 BRIGHT, DARK = 160, 90
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """needed: a default of vidprep does not work without it. advice: what to do when it is not ok."""
-
-    what: str
-    ok: bool
-    detail: str
-    advice: str = ""
-    needed: bool = True
 
 
 def examine(asked_ffmpeg: str | None) -> Iterator[Finding]:
@@ -112,7 +102,7 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
             found, shown = try_store(destination), destination
         try:
             for each in found:
-                yield Finding(f"{shown}: {each.what}", each.ok, each.detail, each.advice, needed=each.needed)
+                yield replace(each, what=f"{shown}: {each.what}")
         except OSError as error:
             yield Finding(shown, False, f"cannot be written: {error}", "give another destination, or make it writable")
 

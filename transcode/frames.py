@@ -94,17 +94,18 @@ def source_frames(
     frames = _with_ends(_deinterlaced(placed, facts), step, facts)
 
     origin = entry.origin_pts
+    first_tick = -sys.maxsize if start is None else math.ceil(start / time_base)
+    end_tick = sys.maxsize if end is None else math.ceil(end / time_base)
     index = -1
     found = False
     for frame, pts, end_pts in frames:
         if origin is None:
             origin = pts
-        time = (pts - origin) * time_base
         if entry.frames_before is None:
             index += 1
-        if start is not None and time < start:
+        if pts - origin < first_tick:
             continue
-        if end is not None and time >= end:
+        if pts - origin >= end_tick:
             break
         if entry.frames_before is not None:
             index = index + 1 if found else entry.frames_before

@@ -12,26 +12,15 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from vidprep.formats.remote import NONE, RemoteFolder
+from vidprep.transcode.finding import Finding
 from vidprep.transcode.ledgers import NO_FLOCK, NO_LINKS, NO_SUCH_TAG
 
 ROUNDS = 20
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Ability:
-    """needed: a run cannot keep its promises without it."""
-
-    what: str
-    ok: bool
-    detail: str
-    advice: str = ""
-    needed: bool = True
 
 
 class Answer(Protocol):
@@ -42,7 +31,7 @@ class Answer(Protocol):
 Submit = Callable[..., Answer]
 
 
-def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Ability]:
+def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Finding]:
     """folder: one that both workers see; a folder is made in it, and removed again. Raises OSError."""
     place = folder / f".vidprep-trial-{secrets.token_hex(4)}"
     place.mkdir()
@@ -50,7 +39,7 @@ def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Ability]
     try:
         first(leave, path, "mark").result()
         seconds = second(seen_after, path, "mark").result()
-        yield Ability(
+        yield Finding(
             "seen by both", seconds is not None,
             "what one writes the other sees" + (f" after {seconds:.1f} s" if seconds else ""),
             "give a folder that all machines mount",
@@ -63,7 +52,7 @@ def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Ability]
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _exclusive(path: str, first: Submit, second: Submit) -> Ability:
+def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
     answers = [submit(take_all, path) for submit in (first, second)]
     taken = [answer.result() for answer in answers]
     twice = set(taken[0][1]) & set(taken[1][1])
@@ -71,10 +60,10 @@ def _exclusive(path: str, first: Submit, second: Submit) -> Ability:
     detail = f"of two that make one name at once one does, by {how}"
     if twice:
         detail = f"{len(twice)} of {ROUNDS} names were made by both at once"
-    return Ability("exclusive names", not twice, detail, "never start two runs in one destination here")
+    return Finding("exclusive names", not twice, detail, "never start two runs in one destination here")
 
 
-def _flock(path: str, first: Submit, second: Submit) -> Ability:
+def _flock(path: str, first: Submit, second: Submit) -> Finding:
     holder = first(hold_flock, path)
     answer = second(try_flock, path).result()
     holder.result()
@@ -83,15 +72,15 @@ def _flock(path: str, first: Submit, second: Submit) -> Ability:
         "taken": "is local to each machine; the lease that runs keep stands in for it",
         "none": "is not there; the lease that runs keep stands in for it",
     }
-    return Ability("flock", answer == "refused", details[answer], "nothing needs to be done", needed=False)
+    return Finding("flock", answer == "refused", details[answer], "nothing needs to be done", needed=False)
 
 
-def try_store(url: str) -> Iterator[Ability]:
+def try_store(url: str) -> Iterator[Finding]:
     """Whether what lies behind a URL can be written, and on a condition. Raises MissingError, SettingsError, StorageError."""
     folder, name = RemoteFolder(url), f".vidprep/trial-{secrets.token_hex(4)}"
     folder.write(name, b"1")
     try:
-        yield Ability(
+        yield Finding(
             "written and read", folder.read(name) == b"1", "what is written is read back", "give another place"
         )
         try:
@@ -102,7 +91,7 @@ def try_store(url: str) -> Iterator[Ability]:
             has_conditions = False
         detail = "are kept" if has_conditions else "are not kept; a run waits and looks again before it begins"
         advice = "start runs in one destination some seconds apart"
-        yield Ability("conditional writes", has_conditions, detail, advice, needed=False)
+        yield Finding("conditional writes", has_conditions, detail, advice, needed=False)
     finally:
         folder.remove([name])
 
