@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+# Thousands of processes start in a run of the tests; without compiled modules each compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 DEMO_OUT ?= demo-out
 
 .PHONY: help demo test check types compat canary bench soak clean
