@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
+from tests.children import KeptChildren
 from tests.chromium import Browser, chromium
 from vidprep.formats.model import VideoInfo
 from vidprep.formats.video import Source
@@ -49,6 +50,15 @@ def no_error_is_logged_unasked(request: pytest.FixtureRequest, caplog: pytest.Lo
         r.getMessage() for r in records if r.name.split(".")[0] in ("libav", "vidprep") and r.levelno >= logging.ERROR
     ]
     assert not said, f"logged as errors: {said}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_children() -> Iterator[None]:
+    kept = KeptChildren()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vidprep.transcode.workers.Child", kept)
+        yield
+    kept.close()
 
 
 # ---------------------------------------------------------------------------------------------------- the witness
