@@ -99,6 +99,8 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
         said.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
     if facts.stamps_spaced:
         said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
+    if painter.shows_through:
+        said.append("alpha composited over black")
     if painter.num_changes:
         more = painter.num_changes - len(painter.changes)
         changes = [*painter.changes, *([f"{more} times more"] if more else [])]

@@ -142,6 +142,7 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
             with closing(AudioTrack(unit.path, settings.audio, box, origin=opening, seconds=seconds)) as sound:
                 if job.pieces:
                     facts = facts_of(job.pieces, info.time_base)
+                    painter.shows_through = any(made.shows_through for made in job.pieces)
                     last = 0 if output.frame_rate else facts.duration
                     measured = join(settings, partial, output, job.pieces, last, sound)
                 else:
@@ -205,8 +206,8 @@ def _make_piece(job: Job, piece: Piece, worked: Callable[[], None]) -> MadePiece
         damage = source.damage(read_to_end=False)
     return MadePiece(
         piece=piece, path=job.partial, measured=measured, source_indexes=indexes, source_state=before, facts=facts,
-        output=output, picture=painter.picture, num_changes=painter.num_changes, damage=damage,
-        seconds=time.perf_counter() - started, cpu_seconds=cpu_seconds() - cpu_started,
+        output=output, picture=painter.picture, num_changes=painter.num_changes, shows_through=painter.shows_through,
+        damage=damage, seconds=time.perf_counter() - started, cpu_seconds=cpu_seconds() - cpu_started,
     )  # fmt: skip
 
 

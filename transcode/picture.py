@@ -19,6 +19,7 @@ from vidprep.formats.errors import PictureError
 from vidprep.formats.light import light_of
 from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, Cropping, FrameSize, Light, Orientation, VideoInfo
 from vidprep.formats.orientation import turn_of
+from vidprep.formats.planes import plane_lines
 from vidprep.formats.pyav import is_one_of_views
 from vidprep.formats.rgb import HD_LINES
 from vidprep.transcode.frames import buffer_arguments
@@ -81,7 +82,8 @@ class SourcePicture:
 
     @property
     def has_alpha(self) -> bool:
-        return self.pixel_format.startswith(("yuva", "rgba", "bgra", "argb", "abgr", "gbra", "ya8", "ya16", "pal8"))
+        layout = VideoFormat(self.pixel_format)
+        return layout.has_palette or any(component.is_alpha for component in layout.components)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,8 @@ def plan_picture(
         filters += [_scale(source.size, same, same, settings.scale.scaler), ("format", "rgb24")]
         picture = "rgb24"
     if source.has_alpha:
-        said.append("alpha composited over black")
-        deep = any(mark in picture for mark in ("10", "12", "16", "64"))
-        picture = "gbrap16le" if deep else "gbrap"
+        is_deep = max(component.bits for component in VideoFormat(picture).components) > 8
+        picture = "gbrap16le" if is_deep else "gbrap"
         rgb = replace(colour_in, full_range=True)
         filters += [
             _scale(source.size, colour_in, rgb, settings.scale.scaler),
@@ -233,6 +234,7 @@ class Painter:
     """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
 
     A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
+    shows_through: whether a pixel of any of them was not opaque.
     """
 
     def __init__(self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str) -> None:
@@ -241,6 +243,8 @@ class Painter:
         self.picture = plan_picture(self.source, settings, pixel_format)
         self.changes: list[str] = []
         self.num_changes = self._num_painted = 0
+        self.shows_through = False
+        self._has_alpha = self.source.has_alpha
         self._graph: _Graph | None = None
         self._last: tuple[VideoFrame, VideoFrame] | None = None
         self._key = _key(first)
@@ -260,10 +264,13 @@ class Painter:
             return self._last[1]
         key = _key(frame)
         if key != self._key:
-            changed = plan_picture(describe(frame, self._info), self._settings, self._pixel_format, like=self.picture)
+            source = describe(frame, self._info)
+            changed = plan_picture(source, self._settings, self._pixel_format, like=self.picture)
             self._note_change(frame)
-            self._key = key
+            self._key, self._has_alpha = key, source.has_alpha
             self._build(frame, changed)
+        if self._has_alpha and not self.shows_through:
+            self.shows_through = _shows_through(frame)
         painted = frame if self._graph is None else self._graph.run(frame)
         self._last = (frame, painted)
         return painted
@@ -320,6 +327,11 @@ class _Graph:
             raise PictureError(f"filtering a frame failed: {error}") from error
         assert isinstance(painted, VideoFrame)
         return painted
+
+
+def _shows_through(frame: VideoFrame) -> bool:
+    alpha = plane_lines(frame.reformat(format="ya8").planes[0])[:, 1 : 2 * frame.width : 2]
+    return bool(alpha.min() < 255)
 
 
 def _without(light: Light) -> list[tuple[str, str]]:

@@ -74,6 +74,7 @@ class MadePiece:
     output: OutputFormat
     picture: Picture
     num_changes: int
+    shows_through: bool
     damage: list[str]
     seconds: float
     cpu_seconds: float

@@ -392,6 +392,30 @@ def test_what_is_transparent_is_black_and_what_is_not_keeps_its_colour(name, med
     assert ours[clear].mean() < 4
 
 
+@pytest.mark.parametrize("name", ["palette.gif", "argb.mov"])
+def test_what_could_be_transparent_and_is_not_gets_no_warning(name, media, cli, tmp_path):
+    path = media["palette.gif"]
+    if name == "argb.mov":
+        path = tmp_path / name
+        cli.run("-i", media["raw.y4m"], "-pix_fmt", "argb", "-c:v", "qtrle", path)
+    assert cli.raw(path, "format=rgba", 96, 64, "rgba")[3::4].min() == 255
+    row, _ = made(path, RunSettings(), tmp_path)
+    assert not any("alpha" in said for said in row.warnings), row.warnings
+
+
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+@pytest.mark.parametrize("pixel_format", ["ayuv", "uyva", "vuya", "ya8", "yuva444p10le", "rgba64le"])
+def test_every_format_with_alpha_goes_over_black(pixel_format, engine, cli, tmp_path):
+    """Half of a grey of 200 is 100, whatever holds it."""
+    path = tmp_path / "alpha.nut"
+    grey = b"\xc8\xc8\xc8\x80" * 96 * 64 * 2
+    raw = ("-f", "rawvideo", "-s", "96x64", "-r", 25)
+    cli.run(*raw, "-pix_fmt", "rgba", "-i", "-", "-c:v", "rawvideo", "-pix_fmt", pixel_format, path, stdin=grey)
+    row, out = made(path, RunSettings(encoder=FINE, engine=engine), tmp_path)
+    assert any("alpha composited over black" in said for said in row.warnings)
+    assert np.abs(cli.raw(out, TO_RGB.format("auto", "auto"), 96, 64).mean() - 200 * 128 / 255) < 1.5
+
+
 # ------------------------------------------------------------------------------------------------ high dynamic range
 
 

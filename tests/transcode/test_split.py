@@ -113,6 +113,15 @@ def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp
     assert replace(joined, **measured) == replace(row, **measured)
 
 
+def test_a_piece_in_which_alpha_begins_has_it_said(cli, tmp_path):
+    frames = b"".join(b"\xc8\xc8\xc8" + alpha for alpha in (b"\xff", b"\x80") for _ in range(64 * 64 * 25))
+    raw = ("-f", "rawvideo", "-pix_fmt", "rgba", "-s", "64x64", "-r", 25, "-i", "-")
+    vp9 = ("-c:v", "libvpx-vp9", "-pix_fmt", "yuva420p", "-deadline", "realtime", "-cpu-used", 8, "-auto-alt-ref", 0)
+    cli.run(*raw, *vp9, tmp_path / "late.webm", stdin=frames)
+    assert transcode(tmp_path / "late.webm", tmp_path / "made", "--split", 1).code == 0
+    assert "alpha composited over black" in manifest(tmp_path / "made")["late"]["warnings"]
+
+
 def test_as_many_workers_as_there_are_make_the_same_bytes(long, tmp_path):
     for jobs in (1, 4):
         assert transcode(long, tmp_path / str(jobs), "--split", 1, "--jobs", jobs).code == 0
