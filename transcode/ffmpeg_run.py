@@ -38,6 +38,7 @@ from vidprep.transcode.settings import RunSettings
 
 STDERR_TAIL_BYTES = 4096
 NO_ROOM = tuple(f": {os.strerror(number)}" for number in DISK_FULL)
+GREY_NOT_DEINTERLACED = ("gray9", "gray10", "gray12", "gray14", "ya")
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, CAP_SYS_NICE = 1, 24, 23
 
 
@@ -46,8 +47,8 @@ def filter_chain(
 ) -> str:
     """The whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
     name, args = DEINTERLACER
-    # It takes YCbCr in planes: of RGB ffmpeg would make it some other format first, by its own ways.
-    deinterlaces = not is_rgb(info.pixel_format)
+    # It takes YCbCr in planes, and grey of 8 and 16 bits: of other formats ffmpeg would make RGB first, by its own ways.
+    deinterlaces = not is_rgb(info.pixel_format) and not info.pixel_format.startswith(GREY_NOT_DEINTERLACED)
     chain = ["setpts=PTS-STARTPTS", *([f"{name}={args}"] if deinterlaces else [])]
     if start is not None or end is not None:
         tick = info.time_base / 2 if deinterlaces else info.time_base  # bwdif doubles the clock

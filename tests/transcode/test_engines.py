@@ -12,6 +12,7 @@ import av
 import numpy as np
 import pytest
 
+from tests.conftest import moving
 from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
@@ -80,6 +81,15 @@ def test_both_engines_give_the_encoder_the_same_frames(plain_clip, kind, pipelin
     if len(mine) == 1 and not theirs:
         pytest.skip("one frame shorter than half a period: ffmpeg gives none, we give one")
     assert [pts for _, pts in mine] == [pts for _, pts in theirs]
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("pixel_format", ["gray9le", "gray10le", "gray12le", "gray14le", "ya8"])
+def test_grey_that_bwdif_does_not_take_is_the_same_in_both_engines(pixel_format, pipeline, cli, tmp_path):
+    """ffmpeg made RGB of it, and took its range for another."""
+    path = tmp_path / "grey.nut"
+    cli.run(*moving(frames=3), "-c:v", "rawvideo", "-pix_fmt", pixel_format, path)
+    mine, theirs = both(pipeline, cli, path, RunSettings(), tmp_path)
     assert mine == theirs
 
 
