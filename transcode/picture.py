@@ -331,7 +331,7 @@ class _Graph:
 
 def _shows_through(frame: VideoFrame) -> bool:
     alpha = plane_lines(frame.reformat(format="ya8").planes[0])[:, 1 : 2 * frame.width : 2]
-    return bool(alpha.min() < 255)
+    return bool((alpha < 255).any())
 
 
 def _without(light: Light) -> list[tuple[str, str]]:
