@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,12 +132,20 @@ def test_their_row_says_that_they_were_sorted_and_of_no_jump(name, counted, tmp_
 
 
 @pytest.mark.parametrize("b_frames", [3, 16])
-def test_the_ffmpeg_engine_says_that_the_source_is_why_it_cannot(b_frames, counted, tmp_path):
-    for rate in (None, Fraction(15)):
-        row, _ = row_of(counted[b_frames, "avi"][0], tmp_path, RunSettings(engine="ffmpeg", retime=Retime(rate)))
-        assert row.status == "failed"
-        assert row.message.startswith("the timestamps of the source are out of order")
-        assert "take --engine av" in row.message
+def test_the_ffmpeg_engine_says_that_the_source_is_why_it_cannot_change_the_rate(b_frames, counted, tmp_path):
+    row, _ = row_of(counted[b_frames, "avi"][0], tmp_path, RunSettings(engine="ffmpeg", retime=Retime(Fraction(15))))
+    assert row.status == "failed"
+    assert row.message.startswith("the timestamps of the source are out of order")
+    assert "take --engine av" in row.message
+
+
+@pytest.mark.parametrize("b_frames", [3, 16])
+def test_the_ffmpeg_engine_keeps_their_order_where_each_frame_is_kept(b_frames, counted, cli, tmp_path):
+    path, due = counted[b_frames, "avi"]
+    row, made = row_of(path, tmp_path, RunSettings(engine="ffmpeg"))
+    assert row.ok, row.message
+    told = cli.log("-i", due, "-i", made, "-filter_complex", "[0][1]psnr=shortest=1", "-f", "null", "-")
+    assert row.psnr_y_db == pytest.approx(float(re.search(r"PSNR y:(\S+)", told)[1]), abs=0.01)
 
 
 def test_sound_ends_where_the_pictures_do(cli, tmp_path):
