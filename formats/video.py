@@ -38,6 +38,7 @@ from vidprep.formats.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.file_ends import missing_end
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
+from vidprep.formats.pixel_shape import PixelShapes
 from vidprep.formats.pyav import fraction, open_input, time_base_of
 from vidprep.formats.shown_frames import shown_counter
 from vidprep.formats.time_line import REORDER_FRAMES
@@ -126,6 +127,7 @@ class Source:
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
+            self._shapes = PixelShapes(self.info.sample_aspect_ratio)
             is_indexed = self.info.format_name in INDEXED
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata) if is_indexed else None
             self._other_decoders = self._names_of_other_decoders()
@@ -307,6 +309,9 @@ class Source:
         if self._log:
             self._raise_if_too_large()
             self._harvest()
+        if packet is not None and packet.is_keyframe:
+            self._shapes.see(packet, self._decoder)
+        self._shapes.mark(frames)
         self._witnesses.see_frames(frames)
         return frames
 

@@ -372,6 +372,9 @@ recipe("part_small.ts", *moving(rate="25", frames=12), *H264)
 recipe("part_wide.ts", *moving("120x64", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
 recipe("part_half.ts", *moving("48x32", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
 recipe("part_narrow.ts", *moving("40x32", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
+for shape in ("1/1", "4/3"):
+    recipe(f"part_pixels_{shape[0]}.ts", *moving(rate="25", frames=12), "-vf", f"setsar={shape}", *H264, "-bf", 0,
+           "-output_ts_offset", 0 if shape == "1/1" else 0.48)  # fmt: skip
 
 
 def joined(name: str, *parts: str) -> None:
@@ -384,6 +387,7 @@ joined("mixed_interlaced_first.ts", "part_interlaced.ts", "part_progressive_late
 joined("size_changes.ts", "part_small.ts", "part_wide.ts")
 joined("size_halves.ts", "part_small.ts", "part_half.ts")
 joined("size_narrows.ts", "part_small.ts", "part_narrow.ts")
+joined("pixels_change.ts", "part_pixels_1.ts", "part_pixels_4.ts")
 joined("jumps_back.ts", "part_small.ts", "part_small.ts", "part_small.ts")
 
 

@@ -174,6 +174,8 @@ def beyond_ffmpeg(facts: SourceFacts, painter: Painter) -> str | None:
     """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
     if painter.source.has_reserved_matrix:
         return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
+    if painter.is_reshaped:
+        return "the shape of its pixels changes, and --engine ffmpeg keeps the first"
     if painter.num_changes:
         return "--engine ffmpeg does not keep the clock when the size changes"
     if facts.stamps_sorted:

@@ -122,10 +122,9 @@ def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
                 run_ffmpeg(command, unit.path)
                 measured = measure_file(settings, partial, output, painter, timed, source_indexes)
                 times = check_file(partial, measured, settings.encoder.codec, output.time_base)
-                if (
-                    facts.stamps_sorted and output.frame_rate
-                ):  # its fps filter may have picked other frames, at the right times
-                    raise VerifyError("the frames may be others than those that were asked")
+                # Its fps filter may have picked other frames, at the right times.
+                if painter.is_reshaped or (facts.stamps_sorted and output.frame_rate):
+                    raise VerifyError("the pictures may be others than those that were asked")
             except (FfmpegError, VerifyError) as error:
                 looked = chain([None], islice(timed, LOOKED_AT))  # an ffmpeg that failed at once left the source unread
                 reason = next(filter(None, (beyond_ffmpeg(facts, painter) for _ in looked)), None)

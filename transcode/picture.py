@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import av
 from av.error import FFmpegError as AvError
@@ -19,8 +20,9 @@ from vidprep.formats.errors import PictureError
 from vidprep.formats.light import light_of
 from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, Cropping, FrameSize, Light, Orientation, VideoInfo
 from vidprep.formats.orientation import turn_of
+from vidprep.formats.pixel_shape import new_shape_of
 from vidprep.formats.planes import plane_lines
-from vidprep.formats.pyav import is_one_of_views
+from vidprep.formats.pyav import is_one_of_views, light_side_data
 from vidprep.formats.rgb import HD_LINES
 from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
@@ -37,6 +39,8 @@ PQ, HLG = 16, 18
 # All that H.273 gives a meaning; what is reserved says as little as what is not tagged. RGB, 0, is no matrix of YCbCr.
 PRIMARIES, TRANSFERS, MATRICES = {BT709, *range(4, 13), 22}, {BT709, *range(4, 19)}, {BT709, *range(4, 18)}
 LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it would leave them as they are
+# Their decoders give mastering display and light level with keyframes alone: a tone map that heeds them changes with each.
+TOLD_AT_KEYFRAMES = {"h264"}
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
 ROUNDING = 2  # pixels between even sizes of one aspect
 NAMED_CHANGES = 5
@@ -109,7 +113,7 @@ class Picture:
 
 
 def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
-    """The facts of a decoded frame; of its container only the shape of a pixel, which has the last word there."""
+    """The facts of a decoded frame; of its container only what it crops, and the shape of a pixel as long as no frame says another."""
     turn = turn_of(frame)
     said = [turn.said] if turn.said else []
     if is_one_of_views(frame):
@@ -118,13 +122,13 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
         said.append(f"the container crops all of {stored}; not followed")
         crop = NO_CROPPING
-    light, doubts = light_of(frame) if int(frame.color_trc) in HDR_TRANSFERS else (NO_LIGHT, [])
+    light, doubts = light_of(frame) if _is_hdr(frame) else (NO_LIGHT, [])
     said += doubts
     return SourcePicture(
         stored=stored,
         cropping=crop,
         pixel_format=frame.format.name,
-        sample_aspect_ratio=info.sample_aspect_ratio,
+        sample_aspect_ratio=new_shape_of(frame) or info.sample_aspect_ratio,
         orientation=turn.orientation,
         rotation_degrees=turn.degrees,
         tagged=_tags_of(frame),
@@ -151,7 +155,8 @@ def plan_picture(
 
     filters: list[tuple[str, str]] = []
     if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says
-        filters += _without(source.light)
+        is_steady = not (tone_map and source.codec in TOLD_AT_KEYFRAMES)
+        filters += _without(source.light if is_steady else NO_LIGHT)
     if _is_refused(source.tagged):
         filters.append(("setparams", _tags_for_scaling(colour_in, is_rgb=source.is_rgb)))
     picture = source.pixel_format
@@ -234,7 +239,7 @@ class Painter:
     """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
 
     A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
-    shows_through: whether a pixel of any of them was not opaque.
+    shows_through: whether a pixel of any of them was not opaque. is_reshaped: whether the shape of pixels changed.
     """
 
     def __init__(self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str) -> None:
@@ -243,11 +248,12 @@ class Painter:
         self.picture = plan_picture(self.source, settings, pixel_format)
         self.changes: list[str] = []
         self.num_changes = self._num_painted = 0
-        self.shows_through = False
+        self.shows_through = self.is_reshaped = False
         self._has_alpha = self.source.has_alpha
         self._graph: _Graph | None = None
         self._last: tuple[VideoFrame, VideoFrame] | None = None
-        self._key = _key(first)
+        self._key: _Key | None = None
+        self._key = self._key_of(first)
         self._build(first, self.picture)
 
     def _build(self, frame: VideoFrame, picture: Picture) -> None:
@@ -262,11 +268,11 @@ class Painter:
         self._num_painted += 1
         if self._last is not None and self._last[0] is frame:
             return self._last[1]
-        key = _key(frame)
+        key = self._key_of(frame)
         if key != self._key:
             source = describe(frame, self._info)
             changed = plan_picture(source, self._settings, self._pixel_format, like=self.picture)
-            self._note_change(frame)
+            self._note_change(key)
             self._key, self._has_alpha = key, source.has_alpha
             self._build(frame, changed)
         if self._has_alpha and not self.shows_through:
@@ -275,26 +281,43 @@ class Painter:
         self._last = (frame, painted)
         return painted
 
-    def _note_change(self, frame: VideoFrame) -> None:
+    def _key_of(self, frame: VideoFrame) -> _Key:
+        light = light_side_data(frame) if _is_hdr(frame) else None
+        if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
+            light = self._key.light
+        return _Key(
+            FrameSize(frame.width, frame.height), new_shape_of(frame), frame.format.name, light,
+            int(frame.colorspace), int(frame.color_range), int(frame.color_trc), _is_refused(_tags_of(frame)),
+        )  # fmt: skip
+
+    def _note_change(self, key: _Key) -> None:
         self.num_changes += 1
+        held = self._key
+        assert held is not None
+        self.is_reshaped |= key.shape != held.shape
         if self.num_changes <= NAMED_CHANGES:
-            size, held = FrameSize(frame.width, frame.height), FrameSize(*self._key[:2])
-            what = (
-                str(size)
-                if size != held
-                else "other colours"
-                if frame.format.name == self._key[2]
-                else frame.format.name
-            )
+            if key.size != held.size:
+                what = str(key.size)
+            elif key.shape != held.shape:
+                what = f"pixels of {key.shape or self._info.sample_aspect_ratio}"
+            elif key.pixel_format != held.pixel_format:
+                what = key.pixel_format
+            else:
+                what = "other HDR metadata" if key.light != held.light else "other colours"
             self.changes.append(f"to {what} at output frame {self._num_painted - 1}")
 
 
-def _key(frame: VideoFrame) -> tuple[int, int, str, int, int, int, bool]:
+class _Key(NamedTuple):
     """What makes another chain of filters necessary when it changes."""
-    return (
-        frame.width, frame.height, frame.format.name,
-        int(frame.colorspace), int(frame.color_range), int(frame.color_trc), _is_refused(_tags_of(frame)),
-    )  # fmt: skip
+
+    size: FrameSize
+    shape: Fraction | None
+    pixel_format: str
+    light: tuple[bytes | None, bytes | None] | None
+    matrix: int
+    range: int
+    transfer: int
+    is_refused: bool
 
 
 class _Graph:
@@ -385,6 +408,10 @@ def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[
         f"ispace={spaces[0]}:irange={ranges[0]}:space={spaces[1]}:range={ranges[1]}:format={pixel_format}:fast=1"
         ":iprimaries=bt709:primaries=bt709:itrc=bt709:trc=bt709"
     )
+
+
+def _is_hdr(frame: VideoFrame) -> bool:
+    return int(frame.color_trc) in HDR_TRANSFERS
 
 
 def _tags_of(frame: VideoFrame) -> Colour:

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video import Source
+from vidprep.transcode.frames import SourceFacts, source_frames
 from vidprep.transcode.job import run_job
+from vidprep.transcode.picture import Painter, describe, plan_picture
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.task import Job
@@ -125,3 +128,41 @@ def test_what_is_not_believed_or_was_tone_mapped_is_not_carried(source, pixels, 
     _, out = made(path, RunSettings(encoder=options, engine=engine), tmp_path)
     told = cli.log("-i", out, "-vf", "showinfo", "-f", "null", "-")
     assert not re.search("(?i)mastering display|light level", told), told
+
+
+def test_a_tone_map_heeds_no_metadata_that_comes_with_keyframes_alone(cli, tmp_path):
+    """As in H.264: each keyframe was eight levels darker than the frames after it, and the tone map was set up anew before and
+    after it, which takes seconds.
+    """
+    path = tmp_path / "h264.mp4"
+    grey = np.full(64 * 64 * 3 // 2, 512, "<u2")
+    grey[: 64 * 64] = 500
+    params = f"mastering-display={P3}L(10000000,1):cll=800,300:keyint=4"
+    cli.run("-f", "rawvideo", "-pix_fmt", "yuv420p10le", "-s", "64x64", "-r", 25, *TAGS, "-i", "-", "-c:v", "libx264", "-qp", 1,
+            "-x264-params", params, *TAGS, path, stdin=grey.tobytes() * 9)  # fmt: skip
+    told = cli.log("-i", path, "-vf", "showinfo", "-f", "null", "-")
+    assert len(re.findall("side data - Mastering display", told)) == 3
+    with Source(path, max_pixels=10_000) as source:
+        frames = [each.frame for each in source_frames(source, SourceFacts(), start=None, end=None, max_frames=9)]
+        picture = plan_picture(describe(frames[0], source.info), RunSettings(), "yuv420p")
+        kept = Painter(frames[0], source.info, RunSettings(encoder=KEPT), "yuv420p10le")
+    first = ",".join(part for part in picture.chain.partition(",scale")[0].split(",") if part.startswith("sidedata"))
+    assert "Mastering display" not in cli.log("-i", path, "-vf", f"{first},showinfo", "-f", "null", "-")
+    for frame in frames:
+        kept.paint(frame)
+    assert kept.changes == []
+
+
+@pytest.mark.parametrize("displays", [(None, P3), (P3, BT2020), (P3, PERMUTED)], ids=["later", "other", "impossible"])
+def test_metadata_that_changes_half_way_is_judged_again_and_the_row_says_where(displays, cli, tmp_path):
+    """What is kept says what its first frame said."""
+    joined = tmp_path / "joined.ts"
+    parts = [
+        graded(cli, tmp_path / f"{n}.ts", display and f"{display}L(10000000,1)") for n, display in enumerate(displays)
+    ]
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    row, out = made(joined, RunSettings(encoder=KEPT), tmp_path)
+    assert "the picture changed to other HDR metadata at output frame 2; fitted into 64x64" in row.warnings
+    assert row.mastering_display == (displays[0] and f"{displays[0]}L(10000000,1)")
+    told = cli.log("-i", out, "-vf", "showinfo", "-f", "null", "-")
+    assert ("max_luminance=1000.00" in told) == (displays[0] is not None)

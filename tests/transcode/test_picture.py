@@ -238,6 +238,31 @@ def test_a_picture_that_becomes_smaller_half_way_fills_what_its_aspect_allows(
     assert (luma == 16).all()
 
 
+def test_pixels_that_change_their_shape_half_way_are_square_before_and_after(media, pipeline, cli, tmp_path):
+    """As where a broadcast goes from 4:3 to 16:9: the size stays, and the picture is wider."""
+    ours = pipeline(media["pixels_change.ts"], keep=True)
+    assert ours.painter.changes == ["to pixels of 4/3 at output frame 12"]
+    first = luma_of(cli, media["part_pixels_1.ts"], "null", 96, 64)
+    assert np.array_equal(planes(ours, 11)[0], first[11])
+    luma = planes(ours, 12)[0]
+    want = luma_of(cli, media["part_pixels_4.ts"], "scale=96:48:flags=bicubic+accurate_rnd", 96, 48)
+    assert psnr(luma[8:56], want[0]) > 45
+    assert (luma[:8] == 16).all() and (luma[56:] == 16).all()
+    row, _ = made(media["pixels_change.ts"], RunSettings(), tmp_path)
+    assert "the picture changed to pixels of 4/3 at output frame 12; fitted into 96x64" in row.warnings
+    with pytest.raises(AssertionError, match="the shape of its pixels changes, and --engine ffmpeg keeps the first"):
+        made(media["pixels_change.ts"], RunSettings(engine="ffmpeg"), tmp_path)
+
+
+def test_a_container_that_says_another_shape_of_pixels_than_its_stream_is_believed_to_the_end(
+    media, cli, pipeline, tmp_path
+):
+    cli.run("-i", media["pixels_change.ts"], "-c", "copy", "-aspect", "3:1", tmp_path / "aspect.mkv")
+    ours = pipeline(tmp_path / "aspect.mkv")
+    assert tuple(ours.painter.picture.size) == (192, 64)
+    assert ours.painter.changes == []
+
+
 def test_a_row_says_at_which_frame_the_size_changed_and_names_the_first_few(media, tmp_path):
     many = tmp_path / "many.ts"
     many.write_bytes(b"".join(media[f"part_{which}.ts"].read_bytes() for which in ("small", "wide") * 4))
