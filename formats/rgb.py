@@ -15,6 +15,8 @@ from av.video.reformatter import VideoReformatter
 EXACT = "bilinear+accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
 # ITU-T H.273. A picture of so many lines that does not say is taken for BT.709, of fewer for BT.601.
 HD_LINES = 720
+# Of three bits libswscale makes no more than 252.
+SHORT_OF_WHITE, STRETCH = ("rgb8", "bgr8"), ("lutrgb", "r=val*255/252:g=val*255/252")
 RGB, BT709, UNSPECIFIED, SMPTE170M, MATRICES = 0, 1, 2, 6, {1, *range(4, 18)}
 
 
@@ -63,6 +65,7 @@ class _Exact:
         filters = [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
         for wanted in ("rgb24",) if frame.format.is_rgb else ("gbrp", "rgb24"):
             filters += [("scale", f"flags={EXACT}"), ("format", wanted)]
+        filters += [STRETCH] if pixel_format in SHORT_OF_WHITE else []
         for name, args in filters:
             added = self._graph.add(name, args)
             last.link_to(added)

@@ -23,7 +23,7 @@ from vidprep.formats.orientation import turn_of
 from vidprep.formats.pixel_shape import new_shape_of
 from vidprep.formats.planes import plane_lines
 from vidprep.formats.pyav import is_one_of_views, light_side_data
-from vidprep.formats.rgb import HD_LINES
+from vidprep.formats.rgb import HD_LINES, SHORT_OF_WHITE, STRETCH
 from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
@@ -167,11 +167,12 @@ def plan_picture(
         filters.append(
             ("crop", f"{source.size.width}:{source.size.height}:{source.cropping.left}:{source.cropping.top}")
         )
-    if source.is_rgb and max(component.bits for component in VideoFormat(picture).components) < 8:
-        # libswscale stretches five bits to eight here, and to YCbCr it only shifts them: up to seven levels dark.
-        same = replace(colour_in, full_range=True)
-        filters += [_scale(source.size, same, same, settings.scale.scaler), ("format", "rgb24")]
-        picture = "rgb24"
+    if max(component.bits for component in VideoFormat(picture).components) < 8:
+        # libswscale stretches few bits to eight here; to YCbCr it only shifts those of RGB, and takes black and white for its range.
+        held, same = "rgb24" if source.is_rgb else "gray", replace(colour_in, full_range=True)
+        filters += [_scale(source.size, same, same, settings.scale.scaler), ("format", held)]
+        filters += [STRETCH] if picture in SHORT_OF_WHITE else []
+        picture = held
     if source.has_alpha:
         is_deep = max(component.bits for component in VideoFormat(picture).components) > 8
         picture = "gbrap16le" if is_deep else "gbrap"

@@ -403,6 +403,15 @@ def test_grey_and_rgb_sources_keep_their_colours(name, media, cli, tmp_path):
     assert psnr(source, ours) > 35
 
 
+@pytest.mark.parametrize(("pixel_format", "white"), [("monob", b"\xff"), ("monow", b"\0")])
+def test_black_and_white_without_grey_keep_within_limited_range(pixel_format, white, cli, pipeline, tmp_path):
+    path = tmp_path / "mono.nut"
+    raw = ("-f", "rawvideo", "-pix_fmt", pixel_format, "-s", "64x64", "-r", 25, "-i", "-")
+    cli.run(*raw, "-c:v", "rawvideo", path, stdin=white * 8 * 32 + bytes([255 - white[0]]) * 8 * 32)
+    luma = planes(pipeline(path, keep=True))[0]
+    assert (luma[:32] == 235).all() and (luma[32:] == 16).all()
+
+
 @pytest.mark.parametrize("name", ["alpha.webm", "alpha.mov", "alpha.gif"])
 def test_what_is_transparent_is_black_and_what_is_not_keeps_its_colour(name, media, cli, tmp_path):
     row, path = made(media[name], RunSettings(encoder=EncoderOptions(crf=4, pixel_format="yuv444p")), tmp_path)
@@ -486,12 +495,13 @@ def test_an_absurd_shape_of_pixels_is_not_believed(media, cli, tmp_path, pipelin
     assert any("absurd" in said for said in ours.painter.picture.said)
 
 
-@pytest.mark.parametrize("pixel_format", ["rgb565le", "rgb555le"])
+@pytest.mark.parametrize("pixel_format", ["rgb565le", "rgb555le", "rgb8", "bgr8"])
 def test_few_bits_of_rgb_are_stretched_to_eight_and_not_shifted(pixel_format, cli, tmp_path):
     """White, and a red of half the levels: by hand, a level n of b bits is 255 n / (2^b - 1)."""
     white, red, due = {
         "rgb565le": (b"\xff\xff", (16 << 11).to_bytes(2, "little"), 255 * 16 / 31),
         "rgb555le": (b"\xff\x7f", (16 << 10).to_bytes(2, "little"), 255 * 16 / 31),
+        "rgb8": (b"\xff", b"\x80", 255 * 4 / 7), "bgr8": (b"\xff", b"\x04", 255 * 4 / 7),
     }[pixel_format]  # fmt: skip
     raw, source = tmp_path / "raw", tmp_path / "source.nut"
     raw.write_bytes((white * 32 + red * 32) * 64)
