@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import av.logging
+from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.model import NO_CROPPING, Cropping
@@ -23,6 +24,17 @@ def cropping_of(stream: VideoStream) -> Cropping:
     context: Any = stream.codec_context
     told = context.coded_side_data.get("frame_cropping")
     return NO_CROPPING if told is None else Cropping(*struct.unpack("=4I", told[:16]))
+
+
+def followed(crop: Cropping, frame: VideoFrame) -> Cropping:
+    """As ffmpeg's crop filter follows it: it begins with a sample of chroma, and ends with a whole one. None where it leaves nothing."""
+    across, down = 64 // frame.format.chroma_width(64), 64 // frame.format.chroma_height(64)
+    width, height = frame.width - crop.left - crop.right, frame.height - crop.top - crop.bottom
+    width, height = width - width % across, height - height % down
+    if min(width, height) <= 0:
+        return NO_CROPPING
+    left, top = crop.left - crop.left % across, crop.top - crop.top % down
+    return Cropping(top, frame.height - height - top, left, frame.width - width - left)
 
 
 def _cropping_told_in_matroska(stream: VideoStream) -> Cropping:

@@ -3,7 +3,7 @@
 Nothing was promised of them, so each is scanned when it is first needed. Where one packet is one frame (H.264, HEVC, AV1, VP9
 in MP4, MOV, MKV or WebM) the packets tell when every frame is shown, and a frame is decoded from the keyframe before it.
 Anything else is decoded from its first frame each time, which is slow; `vidprep transcode` makes what is read fast.
-Display matrices are applied; pixels keep their shape, interlaced frames stay so, high dynamic range is not mapped.
+Crops and display matrices are applied; pixels keep their shape, interlaced frames stay so, high dynamic range is not mapped.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy as np
 from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
+from vidprep.formats.cropping import followed
 from vidprep.formats.errors import ReadError, StoreError
-from vidprep.formats.model import Orientation
+from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.orientation import turn_of
 from vidprep.formats.store import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.time_line import PacketsAhead, StampCounts, on_time_line
@@ -36,6 +37,7 @@ class _Scanned:
 
     facts: VideoFacts
     stream_index: int
+    cropping: Cropping
     orientation: Orientation
     origin_pts: int | None
 
@@ -93,8 +95,8 @@ class VideoFiles(FrameStore):
         kind = _CountingReader if found.origin_pts is None else VideoReader
         return kind(
             None, self.file(id_), id_, found.facts,
-            origin_pts=found.origin_pts or 0, stream_index=found.stream_index, orientation=found.orientation,
-            fast=self._fast,
+            origin_pts=found.origin_pts or 0, stream_index=found.stream_index, cropping=found.cropping,
+            orientation=found.orientation, fast=self._fast,
         )  # fmt: skip
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
@@ -136,16 +138,15 @@ def _scan(path: Path) -> _Scanned:
         frame = next(source.decode(source.packets()), None)
         if frame is None or not survey.shown:
             raise ReadError("holds no picture that can be decoded", path=path)
-        orientation = turn_of(frame).orientation
+        cropping, orientation = followed(info.cropping, frame), turn_of(frame).orientation
     pts = np.asarray(survey.shown, np.int64)
     known = set(survey.keyframes)
     keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
     if not keyframes or keyframes[0] != 0 or len(set(survey.shown)) < len(pts):
         return _counted(path)
-    facts = VideoFacts(
-        len(pts), *_upright(frame.height, frame.width, orientation), None, pts, info.time_base, keyframes
-    )
-    return _Scanned(facts, info.stream_index, orientation, survey.origin_pts)
+    size = _shown(frame, cropping, orientation)
+    facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes)
+    return _Scanned(facts, info.stream_index, cropping, orientation, survey.origin_pts)
 
 
 def _counted(path: Path) -> _Scanned:
@@ -153,12 +154,12 @@ def _counted(path: Path) -> _Scanned:
     counts, pts = StampCounts(), array("q")
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info = source.info
-        size, orientation = (0, 0), Orientation()
+        size, cropping, orientation = (0, 0), NO_CROPPING, Orientation()
         ahead = PacketsAhead(source.packets(), delays=source.delays)
         for frame, stamp, _ in on_time_line(source.decode(iter(ahead)), info.usual_step, counts, ahead):
             if not pts:
-                orientation = turn_of(frame).orientation
-                size = _upright(frame.height, frame.width, orientation)
+                cropping, orientation = followed(info.cropping, frame), turn_of(frame).orientation
+                size = _shown(frame, cropping, orientation)
             pts.append(stamp)
     if not pts:
         raise ReadError("holds no picture that can be decoded", path=path)
@@ -166,7 +167,7 @@ def _counted(path: Path) -> _Scanned:
     if counts.stamps_guessed < len(pts) or info.frame_rate is None:
         rising = [stamp + later for stamp, later in zip(pts, _nudges(pts), strict=True)]
         facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - pts[0], time_base=info.time_base)
-    return _Scanned(facts, info.stream_index, orientation, None)
+    return _Scanned(facts, info.stream_index, cropping, orientation, None)
 
 
 def _nudges(ascending: Sequence[int]) -> Iterator[int]:
@@ -178,5 +179,7 @@ def _nudges(ascending: Sequence[int]) -> Iterator[int]:
         yield nudge
 
 
-def _upright(height: int, width: int, orientation: Orientation) -> tuple[int, int]:
+def _shown(frame: VideoFrame, crop: Cropping, orientation: Orientation) -> tuple[int, int]:
+    """Height and width."""
+    height, width = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
     return (width, height) if orientation.transpose else (height, width)

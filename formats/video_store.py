@@ -20,7 +20,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import label_column, label_fields, read_table
-from vidprep.formats.model import Orientation
+from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.numbered import NumberedFrames
 from vidprep.formats.planes import plane_lines
 from vidprep.formats.rgb import ToRgb
@@ -157,15 +157,16 @@ class VideoStore(FrameStore):
 
 
 class VideoReader(NumberedFrames):
-    """The frames of one opened video as RGB. orientation: how its pictures are turned before they are given. fast: as of
-    `open_store`. The rest as of NumberedFrames.
+    """The frames of one opened video as RGB. cropping, orientation: what is cut off its pictures, and how they are turned then.
+    fast: as of `open_store`. The rest as of NumberedFrames.
     """
 
     def __init__(
         self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
         origin_pts: int = 0, stream_index: int | None = None, orientation: Orientation | None = None,
-        hardware: str | None = None, fast: bool = False,
+        cropping: Cropping = NO_CROPPING, hardware: str | None = None, fast: bool = False,
     ) -> None:  # fmt: skip
+        self._cropping = cropping
         self._orientation = orientation or Orientation()
         self._to_rgb = ToRgb(fast=fast)
         super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
@@ -183,7 +184,8 @@ class VideoReader(NumberedFrames):
 
     def _write(self, frame: VideoFrame, row: Frames) -> None:
         picture = plane_lines(self._to_rgb.plane(frame))[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
-        turn = self._orientation
+        crop, turn = self._cropping, self._orientation
+        picture = picture[crop.top : frame.height - crop.bottom, crop.left : frame.width - crop.right]
         if turn.transpose:
             picture = picture.swapaxes(0, 1)
         picture = picture[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]

@@ -93,13 +93,16 @@ def test_every_encoder_takes_a_picture_that_begins_anywhere_in_memory(codec, med
     assert row.psnr_y_db == pytest.approx(float(told[1]), abs=0.01)
 
 
-def test_a_dataset_of_unprepared_files_sees_what_the_stream_crops_on_the_left_cropped(media, cli, tmp_path):
-    path = clip("sps", media, tmp_path, Cropping(top=0, bottom=0, left=6, right=0))
-    exact = "scale=90:64:flags=bilinear+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
-    shown = cli.raw(path, exact, 90, 64, reading=())
+@pytest.mark.parametrize("crop", [Cropping(8, 4, 20, 6), Cropping(3, 4, 21, 6)], ids=["even", "odd"])
+@pytest.mark.parametrize("kind", ["clap", "turned", "matroska", "sps"])
+def test_a_dataset_of_unprepared_files_sees_what_ffmpeg_shows(kind, crop, media, cli, tmp_path):
+    path = clip(kind, media, tmp_path, crop if kind != "sps" else Cropping(8, 4, 20, 6))
     ours = VideoDataset([path], sequence_length=1)[0]["frames"][0]
-    assert ours.shape == (64, 90, 3)
-    assert np.array_equal(ours, shown[0])
+    height, width = ours.shape[:2]
+    exact = f"scale={width}:{height}:flags=bilinear+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
+    shown = cli.raw(path, exact, width, height, reading=())[0]
+    assert f"{width}x{height}" in cli.log("-i", path, "-f", "null", "-").partition("Output #0")[2]
+    assert np.array_equal(ours[1:-1, 1:-1], shown[1:-1, 1:-1])  # chroma is interpolated with what is cropped
 
 
 def test_an_odd_crop_begins_where_ffmpeg_begins_it_and_ends_even(media, cli, pipeline, tmp_path):
