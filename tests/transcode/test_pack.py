@@ -255,3 +255,18 @@ def test_labels_on_frames_and_seconds_follow_a_change_of_rate_and_cuts(tmp_path)
         assert bad.code == 2
         assert said in bad.err
     assert src.exists()
+
+
+def test_labels_in_seconds_find_their_frames_in_files_whose_times_are_whole_milliseconds(cli, tmp_path):
+    """30 frames a second: frame 10 is shown at 1/3 s, which Matroska rounds to 0.333, before the 0.333333 of a table."""
+    make_clips(tmp_path / "src", 1, 30, rate=30)
+    times = [float(frame.time) for frame in cli.frames(tmp_path / "src" / "c00.mp4")]
+    assert transcode(tmp_path / "src", tmp_path / "dst", "--container", "mkv").code == 0
+    ends = [*times[1:], times[-1] + 1 / 30]
+    lines = [f"c00,{start:.6f},{end:.6f},{n}\n" for n, (start, end) in enumerate(zip(times, ends, strict=True))]
+    (tmp_path / "labels.csv").write_text("id,start,end,frame\n" + "".join(lines))
+    ran = pack(tmp_path / "dst", tmp_path / "out", "--to", "webdataset", "--labels", tmp_path / "labels.csv")
+    assert ran.code == 0, ran.err
+    with (tmp_path / "out" / "labels.csv").open() as file:
+        found = [(int(row["frame"]), int(row["first_frame"]), int(row["end_frame"])) for row in csv.DictReader(file)]
+    assert found == [(n, n, n + 1) for n in range(len(times))]

@@ -384,6 +384,27 @@ def test_reserved_colours_are_as_good_as_none_in_every_output_with_one_note(case
             assert np.abs(np.fromfile(path, np.uint8).reshape(want.shape).astype(int) - want).max() <= 1
 
 
+def test_what_is_brighter_than_white_ends_there_in_a_jpeg_and_stays_in_a_video(cli, tmp_path):
+    """By hand: of Y 250, Cb 100, Cr 150 in limited range a JPEG has 255 for 272, and the chroma times 255/224."""
+    source = tmp_path / "source.mkv"
+    levels = b"".join(bytes([level]) * 64 * 64 for level in (250, 100, 150))
+    tags = "setparams=range=tv:colorspace=smpte170m:color_primaries=smpte170m:color_trc=smpte170m"
+    raw = ("-f", "rawvideo", "-pix_fmt", "yuv444p", "-s", "64x64", "-r", 25, "-i", "-")
+    cli.run(*raw, "-vf", tags, "-c:v", "ffv1", source, stdin=levels * 2)
+    for settings, due in (
+        (
+            RunSettings(frames=FrameOptions("burst", quality=100, subsampling="444")),
+            (255, 128 - 28 * 255 / 224, 128 + 22 * 255 / 224),
+        ),
+        (RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv444p")), (250, 100, 150)),
+    ):
+        _, path = made(source, settings, tmp_path)
+        reading = ("-f", "mjpeg") if settings.frames else ()
+        pixel_format = "yuvj444p" if settings.frames else "yuv444p"
+        found = cli.raw(path, "null", 64, 64, pixel_format, reading=reading)[: 3 * 64 * 64].reshape(3, -1)
+        assert np.abs(found.mean(1) - due).max() < 0.6
+
+
 def test_opencv_sees_the_colours_of_the_source(media, cli, tmp_path):
     """OpenCV knows BT.601 alone, so that is what it can witness."""
     _, path = made(media["colour_601.mp4"], RunSettings(encoder=FINE), tmp_path)
