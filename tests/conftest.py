@@ -24,7 +24,7 @@ from tests.chromium import Browser, chromium
 from vidprep.formats.model import VideoInfo
 from vidprep.formats.video import Source
 from vidprep.transcode.frames import SourceFacts, retimed, source_frames
-from vidprep.transcode.picture import Painter
+from vidprep.transcode.painter import Painter
 from vidprep.transcode.settings import RunSettings
 
 SHARED_MEDIA = Path(__file__).parent.parent.parent / "shared" / "media"

@@ -16,7 +16,7 @@ from vidprep.formats.model import OutputFormat
 from vidprep.formats.planes import visible_bytes
 from vidprep.transcode.frames import OutputFrame
 from vidprep.transcode.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.picture import Painter
+from vidprep.transcode.painter import Painter
 from vidprep.transcode.settings import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)

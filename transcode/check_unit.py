@@ -40,7 +40,8 @@ from vidprep.transcode.frames import OutputFrame, SourceFacts
 from vidprep.transcode.job import exact_seconds, output_frames
 from vidprep.transcode.loaders import LOADERS
 from vidprep.transcode.metrics import FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.picture import Painter, Picture
+from vidprep.transcode.painter import Painter
+from vidprep.transcode.picture import Picture
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.versions import is_of_this_pyav

@@ -10,7 +10,7 @@ from vidprep.formats.files import sha256_of
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
 from vidprep.transcode.frames import SourceFacts, is_vfr
-from vidprep.transcode.picture import Painter
+from vidprep.transcode.painter import Painter
 from vidprep.transcode.quality import FileTimes, Measured
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from vidprep.formats.model import OutputFormat
 from vidprep.formats.video_writer import VideoWriter
 from vidprep.transcode.audio import AudioTrack
 from vidprep.transcode.frames import OutputFrame
-from vidprep.transcode.picture import Painter
+from vidprep.transcode.painter import Painter
 from vidprep.transcode.quality import Measured, Verifier, check_decoder
 from vidprep.transcode.settings import RunSettings
 

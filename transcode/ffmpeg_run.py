@@ -32,7 +32,8 @@ from vidprep.formats.ticks import file_time_base
 from vidprep.formats.video import READ_OPTIONS, file_url, open_video
 from vidprep.transcode.ffmpeg_program import crops_for_containers
 from vidprep.transcode.frames import DEINTERLACER, OutputFrame, SourceFacts
-from vidprep.transcode.picture import Painter, Picture, is_rgb
+from vidprep.transcode.painter import Painter
+from vidprep.transcode.picture import Picture, is_rgb
 from vidprep.transcode.quality import Measured, Verifier
 from vidprep.transcode.settings import RunSettings
 

@@ -39,7 +39,7 @@ from vidprep.transcode.encode import encode_and_measure
 from vidprep.transcode.ffmpeg_run import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
 from vidprep.transcode.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.join import join
-from vidprep.transcode.picture import Painter
+from vidprep.transcode.painter import Painter
 from vidprep.transcode.pieces import facts_of, pieces_of
 from vidprep.transcode.quality import FileTimes, Measured, check_file
 from vidprep.transcode.search import Search

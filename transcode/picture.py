@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import NamedTuple
 
-import av
-from av.error import FFmpegError as AvError
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
@@ -21,10 +17,8 @@ from vidprep.formats.light import light_of
 from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, Cropping, FrameSize, Light, Orientation, VideoInfo
 from vidprep.formats.orientation import turn_of
 from vidprep.formats.pixel_shape import new_shape_of
-from vidprep.formats.planes import plane_lines
-from vidprep.formats.pyav import is_one_of_views, light_side_data
+from vidprep.formats.pyav import is_one_of_views
 from vidprep.formats.rgb import HD_LINES, SHORT_OF_WHITE, STRETCH
-from vidprep.transcode.frames import buffer_arguments
 from vidprep.transcode.settings import RunSettings, Scale
 
 # Code points of ITU-T H.273 and the names that the scale filter has for them.
@@ -43,7 +37,6 @@ LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it wou
 TOLD_AT_KEYFRAMES = {"h264"}
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
 ROUNDING = 2  # pixels between even sizes of one aspect
-NAMED_CHANGES = 5
 RANGE_NAMES = {True: "full", False: "limited"}
 STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
@@ -122,7 +115,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
         said.append(f"the container crops all of {stored}; not followed")
         crop = NO_CROPPING
-    light, doubts = light_of(frame) if _is_hdr(frame) else (NO_LIGHT, [])
+    light, doubts = light_of(frame) if is_hdr(frame) else (NO_LIGHT, [])
     said += doubts
     return SourcePicture(
         stored=stored,
@@ -131,7 +124,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         sample_aspect_ratio=new_shape_of(frame) or info.sample_aspect_ratio,
         orientation=turn.orientation,
         rotation_degrees=turn.degrees,
-        tagged=_tags_of(frame),
+        tagged=tags_of(frame),
         codec=info.codec,
         light=light,
         said=tuple(said),
@@ -157,7 +150,7 @@ def plan_picture(
     if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says
         is_steady = not (tone_map and source.codec in TOLD_AT_KEYFRAMES)
         filters += _without(source.light if is_steady else NO_LIGHT)
-    if _is_refused(source.tagged):
+    if is_refused(source.tagged):
         filters.append(("setparams", _tags_for_scaling(colour_in, is_rgb=source.is_rgb)))
     picture = source.pixel_format
     if source.cropping != NO_CROPPING:
@@ -236,128 +229,6 @@ def plan_picture(
     return Picture(shape.final, pixel_format, colour_out, tuple(filters), tuple(said), shape.room, tone_map, light)
 
 
-class Painter:
-    """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
-
-    A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
-    shows_through: whether a pixel of any of them was not opaque. is_reshaped: whether the shape of pixels changed.
-    """
-
-    def __init__(self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str) -> None:
-        self._info, self._settings, self._pixel_format = info, settings, pixel_format
-        self.source = describe(first, info)
-        self.picture = plan_picture(self.source, settings, pixel_format)
-        self.changes: list[str] = []
-        self.num_changes = self._num_painted = 0
-        self.shows_through = self.is_reshaped = False
-        self._has_alpha = self.source.has_alpha
-        self._graph: _Graph | None = None
-        self._last: tuple[VideoFrame, VideoFrame] | None = None
-        self._key: _Key | None = None
-        self._key = self._key_of(first)
-        self._build(first, self.picture)
-
-    def _build(self, frame: VideoFrame, picture: Picture) -> None:
-        if not picture.filters:
-            self._graph = None
-        elif picture.tone_mapped:
-            self._graph = _kept_graph(buffer_arguments(frame), picture.filters)
-        else:
-            self._graph = _Graph(buffer_arguments(frame), picture.filters)
-
-    def paint(self, frame: VideoFrame) -> VideoFrame:
-        self._num_painted += 1
-        if self._last is not None and self._last[0] is frame:
-            return self._last[1]
-        key = self._key_of(frame)
-        if key != self._key:
-            source = describe(frame, self._info)
-            changed = plan_picture(source, self._settings, self._pixel_format, like=self.picture)
-            self._note_change(key)
-            self._key, self._has_alpha = key, source.has_alpha
-            self._build(frame, changed)
-        if self._has_alpha and not self.shows_through:
-            self.shows_through = _shows_through(frame)
-        painted = frame if self._graph is None else self._graph.run(frame)
-        self._last = (frame, painted)
-        return painted
-
-    def _key_of(self, frame: VideoFrame) -> _Key:
-        light = light_side_data(frame) if _is_hdr(frame) else None
-        if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
-            light = self._key.light
-        return _Key(
-            FrameSize(frame.width, frame.height), new_shape_of(frame), frame.format.name, light,
-            int(frame.colorspace), int(frame.color_range), int(frame.color_trc), _is_refused(_tags_of(frame)),
-        )  # fmt: skip
-
-    def _note_change(self, key: _Key) -> None:
-        self.num_changes += 1
-        held = self._key
-        assert held is not None
-        self.is_reshaped |= key.shape != held.shape
-        if self.num_changes <= NAMED_CHANGES:
-            if key.size != held.size:
-                what = str(key.size)
-            elif key.shape != held.shape:
-                what = f"pixels of {key.shape or self._info.sample_aspect_ratio}"
-            elif key.pixel_format != held.pixel_format:
-                what = key.pixel_format
-            else:
-                what = "other HDR metadata" if key.light != held.light else "other colours"
-            self.changes.append(f"to {what} at output frame {self._num_painted - 1}")
-
-
-class _Key(NamedTuple):
-    """What makes another chain of filters necessary when it changes."""
-
-    size: FrameSize
-    shape: Fraction | None
-    pixel_format: str
-    light: tuple[bytes | None, bytes | None] | None
-    matrix: int
-    range: int
-    transfer: int
-    is_refused: bool
-
-
-class _Graph:
-    """A chain of filters that gives one frame for one frame, in the pixel format that its last filter pins."""
-
-    def __init__(self, arguments: str, filters: tuple[tuple[str, str], ...]) -> None:
-        assert filters[-1][0] == "format"
-        # The graph must outlive its contexts: without this reference the process crashes.
-        self._graph = av.filter.Graph()
-        self._graph.threads = 1
-        self._source = last = self._graph.add("buffer", arguments)
-        for name, args in filters:
-            added = self._graph.add(name, args or None)
-            last.link_to(added)
-            last = added
-        self._sink = self._graph.add("buffersink")
-        last.link_to(self._sink)
-        try:
-            self._graph.configure()
-        except (AvError, ValueError) as error:
-            chain = ",".join(f"{name}={args}" for name, args in filters)
-            raise PictureError(f"libavfilter does not take {chain}: {error}") from error
-
-    def run(self, frame: VideoFrame) -> VideoFrame:
-        try:
-            self._source.push(frame)
-            painted = self._sink.pull()
-        except (AvError, OSError, ValueError) as error:
-            _kept_graph.cache_clear()
-            raise PictureError(f"filtering a frame failed: {error}") from error
-        assert isinstance(painted, VideoFrame)
-        return painted
-
-
-def _shows_through(frame: VideoFrame) -> bool:
-    alpha = plane_lines(frame.reformat(format="ya8").planes[0])[:, 1 : 2 * frame.width : 2]
-    return bool((alpha < 255).any())
-
-
 def _without(light: Light) -> list[tuple[str, str]]:
     """Frees frames of the side data that is None."""
     told = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
@@ -411,16 +282,16 @@ def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[
     )
 
 
-def _is_hdr(frame: VideoFrame) -> bool:
+def is_hdr(frame: VideoFrame) -> bool:
     return int(frame.color_trc) in HDR_TRANSFERS
 
 
-def _tags_of(frame: VideoFrame) -> Colour:
+def tags_of(frame: VideoFrame) -> Colour:
     primaries, transfer = int(frame.color_primaries), int(frame.color_trc)
     return Colour(int(frame.colorspace), primaries, transfer, int(frame.color_range) == 2)
 
 
-def _is_refused(tagged: Colour) -> bool:
+def is_refused(tagged: Colour) -> bool:
     """Whether libswscale takes no frame that is tagged so."""
     return (
         tagged.primaries not in PRIMARIES | {UNSPECIFIED}
@@ -577,9 +448,3 @@ class _Shape:
             final = FrameSize(trim.height, trim.width) if turned else trim
         scaled = FrameSize(final.height, final.width) if turned else final
         return _Shape(trim, scaled, final, (0, 0), final)
-
-
-@lru_cache(maxsize=2)
-def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
-    """A tone map costs three seconds to set up, so it outlives its video; frames leave no trace in it."""
-    return _Graph(arguments, filters)

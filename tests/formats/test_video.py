@@ -26,7 +26,7 @@ from vidprep.formats.model import OutputFormat
 from vidprep.formats.video import DEMUXERS, READ_OPTIONS, Source, file_url
 from vidprep.transcode.ffmpeg_run import build_command
 from vidprep.transcode.frames import SourceFacts, source_frames
-from vidprep.transcode.picture import Painter
+from vidprep.transcode.painter import Painter
 from vidprep.transcode.settings import RunSettings
 
 CANARY = "canary-4711-do-not-tell"

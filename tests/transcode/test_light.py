@@ -14,7 +14,8 @@ from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video import Source
 from vidprep.transcode.frames import SourceFacts, source_frames
 from vidprep.transcode.job import run_job
-from vidprep.transcode.picture import Painter, describe, plan_picture
+from vidprep.transcode.painter import Painter
+from vidprep.transcode.picture import describe, plan_picture
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
 from vidprep.transcode.task import Job
