@@ -25,8 +25,8 @@ import av.logging
 from av.codec.codec import Capabilities
 from av.codec.context import Flags
 from av.container import InputContainer
-from av.error import ExternalError, InvalidDataError
 from av.error import FFmpegError as AvError
+from av.error import InvalidDataError
 from av.packet import Packet
 from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
@@ -298,14 +298,14 @@ class Source:
             self._witnesses.see_fed(packet, _num_shown(packet))
         try:
             frames = self._decoder.decode(packet)
-        except (InvalidDataError, ExternalError):
-            self._witnesses.refused()
-            frames = []
-        except (MemoryError, OSError, ValueError) as error:
+        except (AvError, OSError, ValueError) as error:
             if isinstance(error, MemoryError):
                 raise
-            self._raise_if_too_large()
-            raise ReadError(f"decode failed: {error}", path=self.path) from error
+            if isinstance(error, OSError | ValueError) and not isinstance(error, InvalidDataError):
+                self._raise_if_too_large()
+                raise ReadError(f"decode failed: {error}", path=self.path) from error
+            self._witnesses.refused()
+            frames = []
         if self._log:
             self._raise_if_too_large()
             self._harvest()

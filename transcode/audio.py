@@ -24,7 +24,6 @@ import av
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
-from av.error import InvalidDataError
 
 from vidprep.formats.errors import EncodeError, LimitError
 from vidprep.formats.model import round_half_away
@@ -114,7 +113,9 @@ class AudioTrack:
         packet.pts = packet.dts = at - self._lead
         try:
             self._writer.container.mux_one(packet)
-        except InvalidDataError:
+        except AvError as error:
+            if isinstance(error, OSError):
+                raise
             self._num_refused += 1
         self._next = next(self._packets, None)
 

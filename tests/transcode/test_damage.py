@@ -232,6 +232,12 @@ def one_block_later(data: bytes, ticks: int) -> bytes:
     return data[: at + 4] + time.to_bytes(2, "big") + data[at + 6 :]
 
 
+def odd_sampling(data: bytes) -> bytes:
+    """A frame in the middle whose header asks for 3:3 of luma, which no decoder of libavcodec takes."""
+    at = data.index(b"\xff\xc0", len(data) // 2) + 11
+    return data[:at] + b"\x33" + data[at + 1 :]
+
+
 REPRODUCTIONS = {
     "a cut Matroska file": ("h264.mkv", lambda data: data[: len(data) * 9 // 10]),
     "a Matroska file with one timestamp far ahead": ("vp9.mkv", lambda data: one_block_later(data, 8192)),
@@ -252,6 +258,7 @@ REPRODUCTIONS = {
         "mpeg2.mxf",
         lambda data: hole(data, data.index(bytes.fromhex("060e2b34010201010d010301"), len(data) // 2) / len(data), 512),
     ),
+    "a JPEG that libavcodec does not implement": ("mjpeg.avi", odd_sampling),
     "an APNG that does not inflate": ("moving.apng", lambda data: hole(data, 0.5, 600)),
 }
 
