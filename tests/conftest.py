@@ -27,6 +27,10 @@ from vidprep.transcode.frames import SourceFacts, retimed, source_frames
 from vidprep.transcode.painter import Painter
 from vidprep.transcode.settings import RunSettings
 
+# Whoever runs the tests may have these set, and users have not.
+for _name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+    os.environ.pop(_name, None)
+
 SHARED_MEDIA = Path(__file__).parent.parent.parent / "shared" / "media"
 # They say nothing that smaller ones do not, but for longer: `make soak` reads them too.
 SLOW_MEDIA = {

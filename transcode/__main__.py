@@ -3,9 +3,12 @@ is imported late.
 """
 
 import atexit
+import errno
 import gc
 import os
 import sys
+
+CANNOT_WRITE = 2
 
 
 def main() -> None:
@@ -13,7 +16,29 @@ def main() -> None:
     from vidprep.transcode.cli import main as command_line
 
     atexit.register(gc.freeze)  # or Python would look for garbage in all that was imported, for 50 ms
-    command_line()
+    code: str | int | None = 0
+    try:
+        command_line()
+    except SystemExit as end:
+        code = end.code
+    except OSError as error:  # of --help and --version, which are no commands of ours
+        sys.stderr.write(f"vidprep: stdout: {error.strerror}\n")
+        code = CANNOT_WRITE
+    sys.exit(_written(code))
+
+
+def _written(code: str | int | None) -> str | int | None:
+    """Exit code when all that was printed has gone out. Of what cannot, Python would say once more that it cannot, and end with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # what the buffer still holds goes there
+        os.close(null)
+        if not code and error.errno != errno.EPIPE:
+            sys.stderr.write(f"vidprep: stdout: {error.strerror}\n")
+            return CANNOT_WRITE
+    return code
 
 
 def _open_standard_streams() -> None:

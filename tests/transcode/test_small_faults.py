@@ -124,18 +124,35 @@ def test_bench_follows_links_but_not_in_circles(clip: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("how", [(), ("--json",)])
-def test_bench_that_cannot_write_says_so(clip: Path, how: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [
+        ("bench", ("--seconds", 0.01, "--loader", "vidprep", "--pattern", "single")),
+        ("bench", ("--seconds", 0.01, "--loader", "vidprep", "--pattern", "single", "--json")),
+        ("transcode", ("OUT", "--json", *QUICK)),
+        ("transcode", ("OUT", "--dry-run")),
+        ("transcode", ("--help",)),
+    ],
+)
+def test_a_command_that_cannot_print_says_so_once(
+    clip: Path, tmp_path: Path, verb: str, how: tuple[object, ...], unbuffered: bool
+) -> None:
+    env = environment() | dict(os.environ) | ({"PYTHONUNBUFFERED": "1"} if unbuffered else {})
     with Path("/dev/full").open("w") as full:
-        asked = command(
-            clip.parent, "--seconds", 0.01, "--loader", "vidprep", "--pattern", "single", *how, verb="bench"
-        )
-        done = subprocess.run(
-            asked, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=environment() | dict(os.environ)
-        )  # fmt: skip
-    assert "No space left on device" in done.stderr
-    assert "Exception ignored" not in done.stderr
+        asked = command(clip.parent, *(tmp_path / "out" if word == "OUT" else word for word in how), verb=verb)
+        done = subprocess.run(asked, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=env)
+    assert done.stderr.count("No space left on device") == 1
+    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
     assert done.returncode == 2
+
+
+def test_who_stops_listening_ends_nothing(clip: Path, tmp_path: Path) -> None:
+    asked = " ".join(map(str, command(clip.parent, tmp_path / "out", "--json", *QUICK)))
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{asked} | true"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["codec", "keyframe_interval_max"])
