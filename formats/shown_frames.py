@@ -55,10 +55,12 @@ class _Bits:
         return self._value >> self._left & ((1 << bits) - 1)
 
     def ue(self) -> int:
-        zeros = 0
-        while not self.u(1):
-            zeros += 1
-        return (1 << zeros) - 1 + self.u(zeros)
+        ahead = self._value & ((1 << self._left) - 1)
+        if not ahead:
+            raise IndexError("no bits left")
+        zeros = self._left - ahead.bit_length()
+        self._left -= zeros
+        return self.u(zeros + 1) - 1
 
 
 def _without_emulation(unit: bytes, most: int) -> bytes:
@@ -131,12 +133,11 @@ class _H264:
 
     def _opens_frame(self, unit: bytes) -> bool:
         """Whether a slice is the first of a frame."""
-        bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
-        first_macroblock = bits.ue()
-        bits.ue()
-        sequence = self._sequences[self._sequence_of[bits.ue()]]
-        if first_macroblock:
+        if not unit[1] & 0x80:  # it begins at another macroblock than the first
             return False
+        bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
+        bits.ue(), bits.ue()
+        sequence = self._sequences[self._sequence_of[bits.ue()]]
         if sequence.separate_planes and bits.u(2):
             return False
         frame_num = bits.u(sequence.frame_num_bits)

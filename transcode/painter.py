@@ -20,6 +20,7 @@ from vidprep.transcode.picture import TOLD_AT_KEYFRAMES, Picture, describe, is_h
 from vidprep.transcode.settings import RunSettings
 
 NAMED_CHANGES = 5
+PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes
 
 
 class Painter:
@@ -146,5 +147,6 @@ def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
 
 
 def _shows_through(frame: VideoFrame) -> bool:
-    alpha = plane_lines(frame.reformat(format="ya8").planes[0])[:, 1 : 2 * frame.width : 2]
-    return bool((alpha < 255).any())
+    step, at = (4, PACKED_ALPHA[frame.format.name]) if frame.format.name in PACKED_ALPHA else (2, 1)
+    plane = (frame if step == 4 else frame.reformat(format="ya8")).planes[0]
+    return bool((plane_lines(plane)[:, at : step * frame.width : step] < 255).any())
