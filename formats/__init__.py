@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vidprep.formats.dataset import VideoDataset
-    from vidprep.formats.loader import PrefetchLoader
-    from vidprep.formats.store import FrameStore, StoredVideo, open_store
+    from vidprep.formats.stores.base import FrameStore, StoredVideo, open_store
+    from vidprep.formats.training.dataset import VideoDataset
+    from vidprep.formats.training.loader import PrefetchLoader
 
 __all__ = ["FrameStore", "PrefetchLoader", "StoredVideo", "VideoDataset", "open_store"]
 
@@ -15,7 +15,8 @@ __all__ = ["FrameStore", "PrefetchLoader", "StoredVideo", "VideoDataset", "open_
 def __getattr__(name: str) -> Any:
     """Late, since most processes of a run read nothing back."""
     if name in __all__:
-        from vidprep.formats import dataset, loader, store
+        from vidprep.formats.stores import base as store
+        from vidprep.formats.training import dataset, loader
 
         return getattr({"VideoDataset": dataset, "PrefetchLoader": loader}.get(name, store), name)
     raise AttributeError(name)

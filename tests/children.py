@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from vidprep.transcode.isolate import Child
+from vidprep.transcode.workers.child import Child
 
 
 class KeptChildren:

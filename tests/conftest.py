@@ -22,9 +22,9 @@ from av.video.frame import VideoFrame
 from tests.children import KeptChildren
 from tests.chromium import Browser, chromium
 from vidprep.formats.model import VideoInfo
-from vidprep.formats.video import Source
-from vidprep.transcode.frames import SourceFacts, retimed, source_frames
-from vidprep.transcode.painter import Painter
+from vidprep.formats.video.source import Source
+from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.timeline import SourceFacts, retimed, source_frames
 from vidprep.transcode.settings import RunSettings
 
 # Whoever runs the tests may have these set, and users have not.
@@ -60,7 +60,7 @@ def no_error_is_logged_unasked(request: pytest.FixtureRequest, caplog: pytest.Lo
 def kept_children() -> Iterator[None]:
     kept = KeptChildren()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vidprep.transcode.workers.Child", kept)
+        patch.setattr("vidprep.transcode.workers.local.Child", kept)
         yield
     kept.close()
 

@@ -226,7 +226,7 @@ def _journals(folder: Path) -> Iterator[State]:
 def read_all(folder: Path) -> None:
     """As a training run reads: every id, its labels and facts, its first and its last frame."""
     from vidprep.formats.errors import VidprepError
-    from vidprep.formats.store import open_store
+    from vidprep.formats.stores.base import open_store
 
     try:
         store = open_store(folder)
@@ -263,7 +263,7 @@ def run_step(command: list[str], folder: Path) -> int:
     if command == ["read"]:
         read_all(folder)
         return 0
-    from vidprep.transcode.cli import main
+    from vidprep.transcode.cli.main import main
 
     try:
         main(command, standalone_mode=True)
@@ -318,9 +318,9 @@ def main() -> None:
         int(sys.argv[5]),
     )
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    import vidprep.transcode.cli
-    import vidprep.transcode.job  # noqa: F401
-    import vidprep.transcode.ledgers as ledgers
+    import vidprep.transcode.cli.main
+    import vidprep.transcode.destination.ledgers as ledgers
+    import vidprep.transcode.unit.run_job  # noqa: F401
 
     ledgers.FOLDER_GONE_SECONDS = 2.0  # for so long a broken lease is watched
     rng = random.Random(seed)

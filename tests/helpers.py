@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from vidprep.transcode.cli import main
+from vidprep.transcode.cli.main import main
 
 TIME_LIMIT = 60
 MANIFEST_NAMES = ("manifest.parquet", ".manifest.parquet.partial")

@@ -13,7 +13,7 @@ CANNOT_WRITE = 2
 
 def main() -> None:
     _open_standard_streams()
-    from vidprep.transcode.cli import main as command_line
+    from vidprep.transcode.cli.main import main as command_line
 
     atexit.register(gc.freeze)  # or Python would look for garbage in all that was imported, for 50 ms
     code: str | int | None = 0

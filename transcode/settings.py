@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from vidprep.formats.columns import shown
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
+from vidprep.formats.manifest.columns import shown
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CONTAINERS, JPEG_SUBSAMPLINGS, EncoderOptions
-from vidprep.formats.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
-from vidprep.transcode.search import Knob
+from vidprep.transcode.unit.target_search import Knob
 
 FITS = ("pad", "crop", "stretch")
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")

@@ -36,13 +36,13 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import CODECS, ENCODERS, EncoderOptions
-from vidprep.formats.video import open_video
-from vidprep.formats.video_writer import VideoWriter
-from vidprep.transcode.ffmpeg_program import find_ffmpeg
-from vidprep.transcode.metrics import FrameScorer, psnr_db
-from vidprep.transcode.quality import check_decoder
-from vidprep.transcode.rates import bd_rate
-from vidprep.transcode.workers import default_jobs
+from vidprep.formats.video.source import open_video
+from vidprep.formats.video.writer import VideoWriter
+from vidprep.transcode.choose.rates import bd_rate
+from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
+from vidprep.transcode.media.metrics import FrameScorer, psnr_db
+from vidprep.transcode.media.verify import check_decoder
+from vidprep.transcode.workers.local import default_jobs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
@@ -51,11 +51,11 @@ QUIET = ["-v", "error", "-nostdin"]
 ENVIRONMENT = os.environ | {"SVT_LOG": "1"}
 PEAK_PROGRAM = """
 import os, sys
-from vidprep.transcode.job import run_job
-from vidprep.transcode.task import Job
+from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.job import Job
 from vidprep.transcode.settings import RunSettings, Scale
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.sources import Unit
+from vidprep.transcode.sources.listing import Unit
 source, codec, lines, partial, gop = sys.argv[1:6]
 facts = os.stat(source)
 scale = Scale(short_side=int(lines)) if int(lines) else Scale()

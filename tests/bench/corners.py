@@ -34,15 +34,15 @@ import numpy.typing as npt
 
 from tests.bench.shown import colours, shown
 from tests.conftest import CHART_IN, INTERLACED_CLIPS, PLAIN, SHARED_MEDIA, Ffmpeg, Media, chart
-from tests.transcode.test_cropping import clip as cropped
-from vidprep.formats.manifest import ManifestRow
+from tests.transcode.media.test_cropping import clip as cropped
+from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import Cropping
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.formats.video import Source
-from vidprep.transcode.job import run_job
+from vidprep.formats.video.source import Source
 from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources import Unit
-from vidprep.transcode.task import Job
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.run_job import run_job
 
 RATE = 48_000
 WINDOW, REACH = RATE // 2, RATE // 20

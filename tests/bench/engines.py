@@ -19,14 +19,14 @@ import numpy as np
 
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.planes import plane_lines
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.formats.video import Source, file_url
-from vidprep.transcode.ffmpeg_run import _reading, beyond_ffmpeg, filter_chain
-from vidprep.transcode.frames import SourceFacts
-from vidprep.transcode.job import exact_seconds, output_frames
+from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.source import Source, file_url
+from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
+from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings import Retime, RunSettings, Scale
-from vidprep.transcode.sources import Unit
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.unit.run_job import exact_seconds, output_frames
 
 SECONDS, LEAST_DB = 0.35, 60.0
 WAYS = {

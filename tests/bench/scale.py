@@ -32,8 +32,8 @@ import psutil
 import pyarrow.parquet as pq
 from bench import ENVIRONMENT, ROUNDS, by_size, clips, timed
 
-from vidprep.formats.manifest import read_rows, write_rows
-from vidprep.transcode.ffmpeg_program import find_ffmpeg
+from vidprep.formats.manifest.table import read_rows, write_rows
+from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.cluster import dask, ray_head  # after the path is known
@@ -253,7 +253,7 @@ def _scheduler_seconds(address: str) -> float:
 
 def _parent_seconds(src: Path, dst: Path) -> float:
     """CPU time of the process that plans, hands out, journals and names, its children left out."""
-    program = "import atexit, os, sys; from vidprep.transcode.cli import main; atexit.register(lambda: print(sum(os.times()[:2]), file=sys.stderr)); main()"
+    program = "import atexit, os, sys; from vidprep.transcode.cli.main import main; atexit.register(lambda: print(sum(os.times()[:2]), file=sys.stderr)); main()"
     command = [sys.executable, "-c", program, "transcode", str(src), str(dst), *OPTIONS, "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     return float(done.stderr.split()[-1])

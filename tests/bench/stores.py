@@ -27,8 +27,8 @@ import simplejpeg
 from bench import CORES, ENVIRONMENT, QUIET, Cost, by_size, clips, put, timed
 
 from vidprep.formats import open_store
-from vidprep.formats.frame_index import FrameIndex
-from vidprep.transcode.ffmpeg_program import find_ffmpeg
+from vidprep.formats.stores.index import FrameIndex
+from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 
 SEQUENCE = 8
 SEQUENCES = 150

@@ -1,0 +1,179 @@
+"""Reading what others may have written: regular files only, JSON that fails in one way, numbers of a bounded length.
+
+A named pipe in place of a file would be waited for, a device never ends, a few digits of exponent take minutes to expand,
+and a few kilobytes of Parquet can claim more values than memory holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from fractions import Fraction
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from vidprep.formats.files.arrow import import_pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+MAX_JSON_BYTES = 256 << 20
+MAX_NUMBER_LENGTH = 64
+INT64_MAX = 2**63 - 1
+PICTURE_SIDE_MAX = 1 << 16
+# What real manifests and indexes stay far below. Above it, the files that the values speak of are measured.
+VALUES_PER_BYTE, VALUES_ALLOWED = 64, 1_000_000
+ROWS_ALLOWED = 1000
+
+
+def check_regular(path: str | Path) -> None:
+    """Raises OSError for what is there and is no regular file. Nothing there is fine."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+    return kinds.get(stat.S_IFMT(mode), "device")
+
+
+def open_descriptor(path: str | Path) -> int:
+    """A descriptor of a regular file, to read. Raises OSError, also for what is no regular file; never waits."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
+    return number
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """A regular file, to read. Raises OSError as `open_descriptor`."""
+    return os.fdopen(open_descriptor(path), "rb")
+
+
+def read_regular(path: str | Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """All of a regular file. Raises OSError, and ValueError for more than `limit` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise ValueError(f"{size} bytes long, more than {limit}")
+        return file.read(size)
+
+
+def parse_json(data: bytes | str) -> Any:
+    """What JSON says. Raises ValueError, whatever is wrong with it."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("brackets nested too deep") from error
+
+
+def read_json(path: str | Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """The JSON object in a regular file. Raises OSError, ValueError."""
+    found = parse_json(read_regular(path, limit))
+    if not isinstance(found, dict):
+        raise ValueError(f"a JSON object was expected, not {type(found).__name__}")
+    return found
+
+
+def bounded_fraction(text: str) -> Fraction:
+    """A decimal number or a fraction, exactly. Raises ValueError, also for what would take long to expand."""
+    plain = text.replace("_", "")
+    if len(text) > MAX_NUMBER_LENGTH or re.search(r"[eE][+-]?0*\d{3}", plain):
+        raise ValueError(f"{text[:MAX_NUMBER_LENGTH]!r} is no number of a usual length")
+    try:
+        return Fraction(text)
+    except ZeroDivisionError as error:
+        raise ValueError(f"{text} divides by zero") from error
+
+
+def exact_ratio(name: str, value: object) -> Fraction:
+    """[numerator, denominator], both above 0 and of 64 bits. Raises ValueError."""
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(type(part) is int and 0 < part <= INT64_MAX for part in value)
+    ):
+        return Fraction(*value)
+    raise ValueError(f"{name} is {_shown(value)}, two whole numbers above 0 were expected")
+
+
+def whole_between(name: str, value: object, low: int, high: int) -> int:
+    """The value, when it is a whole number in [low, high]. Raises ValueError."""
+    if type(value) is int and low <= value <= high:
+        return value
+    raise ValueError(f"{name} is {_shown(value)}, a whole number from {low} to {high} was expected")
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a deep list
+        return f"a {type(value).__name__} too long to show"
+
+
+def arrow_file(path: Path) -> pa.NativeFile:
+    """A regular file as pyarrow reads it, whatever bytes its name has. Raises OSError."""
+    import_pyarrow()
+    import pyarrow as pa
+
+    check_regular(path)
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        return pa.PythonFile(open_regular(path), mode="r")
+    return pa.OSFile(os.fspath(path))
+
+
+def check_counts(metadata: pq.FileMetaData, path: Path) -> None:
+    """Raises ValueError when a Parquet file claims more rows, or longer lists, than there can be anything of.
+
+    A row takes at least a byte of the file. A value of a list speaks of a frame, which takes at least a byte beside it.
+    """
+    size = path.stat().st_size
+    if metadata.num_rows > ROWS_ALLOWED + size:
+        raise ValueError(f"{metadata.num_rows} rows are claimed in {size} bytes")
+    counts: dict[str, int] = {}
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            counts[column.path_in_schema] = counts.get(column.path_in_schema, 0) + column.num_values
+    most = max(counts.values(), default=0)
+    if most > VALUES_ALLOWED + VALUES_PER_BYTE * size and most > (held := _bytes_below(path.parent, most)):
+        raise ValueError(f"{most} values are claimed of frames, and the files beside it have {held} bytes")
+
+
+def _bytes_below(folder: Path, enough: int) -> int:
+    """Bytes of the regular files in a folder and below, links not followed; counted until there are enough."""
+    total, waiting = 0, [os.fspath(folder)]
+    while waiting and total < enough:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total
+
+
+def as_parquet(file: pa.NativeFile, path: Path) -> pq.ParquetFile:
+    """Page checksums are checked. Raises ValueError for what claims more than it can hold; pyarrow's errors."""
+    import pyarrow.parquet as pq
+
+    opened = pq.ParquetFile(file, page_checksum_verification=True)
+    check_counts(opened.metadata, path)
+    return cast("pq.ParquetFile", opened)

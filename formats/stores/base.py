@@ -1,0 +1,294 @@
+"""One way to read frames back, whatever they are stored in.
+
+    store = open_store("frames/")
+    store.ids, len(store), store.labels("a/b")
+    store["a/b"].frames([3, 7, -1])        (T, H, W, 3) uint8 RGB
+    store["a/b"].frames(range(40, 48), out=array)
+    store.read([("a/b", [0, 1]), ("c", slice(0, 8))])
+
+A store is its path and its options: it can be pickled, and used after fork and spawn. Files are opened when they are
+first needed, by each thread of each process for itself, and at most 16 stay open.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, SupportsIndex, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.untrusted import open_descriptor
+from vidprep.formats.files.weak_cache import weak
+from vidprep.formats.model import VideoFacts as VideoFacts
+from vidprep.formats.stores.kind import ENCODED, kind_of_folder
+from vidprep.formats.validation import whole
+
+KEPT_HANDLES = 16
+Frames = npt.NDArray[np.uint8]
+Indexes = Sequence[SupportsIndex] | slice | range | npt.NDArray[Any]
+Handle = TypeVar("Handle")
+
+
+class FrameStore(ABC):
+    """Videos by id, in the order of their ids."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """Names of the outputs without extension, or the ids of the source table; ascending."""
+        return self._ids()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, id_: object) -> bool:
+        try:
+            return isinstance(id_, str) and bool(self.facts(id_))
+        except KeyError:
+            return False
+
+    def __getitem__(self, id_: str) -> StoredVideo:
+        """Raises KeyError."""
+        return StoredVideo(self, id_, self.facts(id_))
+
+    def read(self, wanted: Iterable[tuple[str, Indexes]]) -> list[Frames]:
+        """Frames of several videos, an array each."""
+        return [self[id_].frames(indexes) for id_, indexes in wanted]
+
+    @abstractmethod
+    def labels(self, id_: str) -> dict[str, Any]:
+        """The label columns of a video. Raises KeyError."""
+
+    @abstractmethod
+    def facts(self, id_: str) -> VideoFacts:
+        """Raises KeyError."""
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """(V, 3): number of frames, height and width of every video, in the order of `ids`."""
+        facts = map(self.facts, self.ids)
+        found = [(each.num_frames, each.height, each.width) for each in facts]
+        return np.asarray(found, np.int64).reshape(-1, 3)
+
+    @abstractmethod
+    def _ids(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        """Write frames into arrays of (H, W, 3). numbers: ascending, none twice. Raises StoreError."""
+
+    def coded(self, id_: str) -> list[memoryview] | None:
+        """The JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError, StoreError."""
+        self.facts(id_)
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if not isinstance(value, Handles) and name != "ids"
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVideo:
+    """One video of a store."""
+
+    store: FrameStore
+    id: str
+    facts: VideoFacts
+
+    def __len__(self) -> int:
+        return self.facts.num_frames
+
+    @property
+    def height(self) -> int:
+        return self.facts.height
+
+    @property
+    def width(self) -> int:
+        return self.facts.width
+
+    @property
+    def frame_rate(self) -> Fraction | None:
+        """None where frames have times of their own."""
+        return self.facts.frame_rate
+
+    @property
+    def keyframes(self) -> Sequence[int] | None:
+        """Frames that are decoded alone; None means all of them."""
+        return self.facts.keyframes
+
+    @property
+    def timestamps(self) -> npt.NDArray[np.float64]:
+        """(N,) seconds from the first frame. Raises StoreError where the store does not say."""
+        facts = self.facts
+        if facts.pts is not None and facts.time_base is not None:
+            return np.asarray(facts.pts, np.float64) * np.float64(facts.time_base)
+        if facts.frame_rate is None:
+            raise StoreError(f"says nothing of the times of {self.id}", path=self.store.path)
+        return np.arange(len(self), dtype=np.float64) * np.float64(1 / facts.frame_rate)
+
+    def frames(self, indexes: Indexes = slice(None), out: Frames | None = None) -> Frames:
+        """(T, H, W, 3) uint8 RGB, in the order asked; indexes may be negative and may repeat.
+
+        out: a C-contiguous array of that shape to decode into. Raises IndexError, ValueError for `out`, StoreError.
+        """
+        numbers = self._numbers(indexes)
+        shape = (len(numbers), self.facts.height, self.facts.width, 3)
+        if out is None:
+            out = self._room_for(shape)
+        elif out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
+            kind = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
+            kind += "" if out.flags.writeable else ", read-only"
+            raise ValueError(f"out is {out.shape} {out.dtype}, {kind}; {shape} uint8, C-contiguous was expected")
+        first: dict[int, int] = {}
+        for row, number in enumerate(numbers):
+            first.setdefault(number, row)
+        ordered = sorted(first)
+        if ordered:
+            self.store.fill(self.id, ordered, [out[first[number]] for number in ordered])
+        for row, number in enumerate(numbers):
+            if first[number] != row:
+                out[row] = out[first[number]]
+        return out
+
+    def _room_for(self, shape: tuple[int, int, int, int]) -> Frames:
+        try:
+            return np.empty(shape, np.uint8)
+        except (MemoryError, ValueError) as error:
+            count, height, width, _ = shape
+            raise StoreError(
+                f"{self.id}: {count} frames of {width}x{height} do not fit into memory; ask for fewer at a time",
+                path=self.store.path,
+            ) from error
+
+    def _numbers(self, indexes: Indexes) -> list[int]:
+        count = len(self)
+        if isinstance(indexes, slice):
+            return list(range(*indexes.indices(count)))
+        numbers = [operator.index(index) for index in indexes]
+        for number in numbers:
+            if not -count <= number < count:
+                raise IndexError(f"frame {number} of {self.id}, which has {count}")
+        return [number % count for number in numbers]
+
+
+class ShardFile:
+    """A file opened for reading. Closed when nothing refers to it any more: with its thread, or with its store."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self.number = -1
+        try:
+            self.number = open_descriptor(self._path)
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", path=self._path) from error
+
+    def size(self) -> int:
+        return os.fstat(self.number).st_size
+
+    def close(self) -> None:
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    __del__ = close
+
+
+class Handles(Generic[Handle]):
+    """Opened things by name, for each thread of each process; the ones used last stay open.
+
+    open_one: a method of what owns them, which they do not keep alive.
+    """
+
+    def __init__(self, open_one: Callable[[str], Handle], close_one: Callable[[Handle], None]) -> None:
+        self._open, self._close = weak(open_one), close_one
+        self._mine = threading.local()
+
+    def __getitem__(self, name: str) -> Handle:
+        mine = self._mine
+        if getattr(mine, "process", None) != os.getpid():
+            # What a parent opened is not ours to use, and not ours to free: its threads are not here to end.
+            mine.of_parents = [*getattr(mine, "of_parents", ()), getattr(mine, "opened", None)]
+            mine.process, mine.opened = os.getpid(), OrderedDict()
+        opened: OrderedDict[str, Handle] = mine.opened
+        if name not in opened:
+            opened[name] = self._open(name)
+            if len(opened) > KEPT_HANDLES:
+                self._close(opened.popitem(last=False)[1])
+        opened.move_to_end(name)
+        return opened[name]
+
+    def drop(self, name: str) -> None:
+        opened = getattr(self._mine, "opened", {})
+        if name in opened:
+            self._close(opened.pop(name))
+
+
+def open_store(
+    path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False,
+    hardware: str | None = None,
+) -> FrameStore:  # fmt: skip
+    """The store in a folder: burst, tensor, gulp, webdataset, or a folder of encoded videos with its manifest.
+
+    checksum: check the CRC-32 of every frame that is read, where the store has one. short_side: of JPEGs; they are
+    decoded at the smallest eighth of their size whose shorter side is at least this. fast: JPEGs with libjpeg's fast DCT
+    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges; encoded videos with libswscale's fast
+    conversion, 0.2 ms a frame of 240 lines less, colours up to four levels dark. hardware: of encoded videos; what decodes them in
+    the place of the processor, such as "cuda". Raises StoreError, SettingsError for a short_side that is none.
+    """
+    folder = Path(path)
+    if short_side is not None:
+        short_side = whole("short_side", short_side, 1)
+    if not folder.is_dir():
+        what = (
+            "is a URL; fetch the store first"
+            if "://" in os.fspath(path)
+            else "is no folder; give the destination of a run"
+        )
+        raise StoreError(what, path=os.fspath(path))
+    kind = kind_of_folder(folder)
+    if hardware is not None and kind not in (None, ENCODED):
+        raise StoreError("hardware is for encoded videos", path=folder)
+    if kind == "burst":
+        from vidprep.formats.stores.burst import BurstStore
+
+        return BurstStore(folder, checksum=checksum, short_side=short_side, fast=fast)
+    if kind == "gulp":
+        from vidprep.formats.stores.gulp import GulpStore
+
+        return GulpStore(folder, short_side=short_side, fast=fast)
+    if kind == "webdataset":
+        from vidprep.formats.stores.webdataset import TarStore
+
+        return TarStore(folder, short_side=short_side, fast=fast)
+    if short_side is not None:
+        raise StoreError("short_side is for stores of JPEGs", path=folder)
+    if kind == "tensor":
+        if fast:
+            raise StoreError("fast is for stores of JPEGs and encoded videos", path=folder)
+        from vidprep.formats.stores.tensor import TensorStore
+
+        return TensorStore(folder, checksum=checksum)
+    if kind == ENCODED:
+        from vidprep.formats.stores.encoded import VideoStore
+
+        return VideoStore(folder, hardware=hardware, fast=fast)
+    if (folder / ".vidprep").exists():
+        raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
+    raise StoreError(
+        "is no store: no burst.json, tensor.json, *.gmeta, *.tar or manifest.parquet in it; make one with `vidprep transcode` or "
+        "`burst`, or give VideoDataset a list of video files",
+        path=folder,
+    )

@@ -1,0 +1,206 @@
+"""A folder of encoded videos and its manifest: any frame by decoding from the keyframe before it.
+
+The manifest knows where keyframes are and when each frame is shown, so opening scans nothing, and a frame is known by its
+PTS. Only packets up to the last wanted frame are decoded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX
+from vidprep.formats.manifest.table import label_column, label_fields, read_table
+from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.video.numbered import NumberedFrames
+from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.rgb import ToRgb
+
+NEEDED = [
+    "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
+    "time_base_num", "time_base_den", "container",
+]  # fmt: skip
+FRAMES_UNASKED = 1_000_000  # of a video that claims more, its size is looked at: a frame takes a byte or more
+
+
+class VideoStore(FrameStore):
+    """Reads what `vidprep transcode` made. hardware: what decodes in the place of the processor, as libavutil names it: "cuda"
+    is NVDEC. fast: coarser colours. Raises StoreError, also when the hardware is not there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, hardware: str | None = None, fast: bool = False) -> None:
+        super().__init__(path)
+        self._hardware, self._fast = hardware, fast
+        self._prepare()
+        if hardware is not None and self._rows:
+            self._open(self.ids[0]).close()
+
+    def _prepare(self) -> None:
+        labels = label_fields(self.path).names
+        table = read_table(self.path, [*NEEDED, *map(label_column, labels)])
+        if table is None:
+            raise StoreError("has no manifest.parquet", path=self.path)
+        if missing := [name for name in NEEDED if name not in table.column_names]:
+            raise StoreError(f"its manifest has no {', '.join(missing)}; make it again", path=self.path)
+        if in_shards := {*pc.unique(table["container"]).to_pylist()}.intersection(
+            ("burst", "tensor", "gulp", "webdataset")
+        ):
+            raise StoreError(
+                f"the index of its {' and '.join(in_shards)} store is not there; restore it, or run the same command again",
+                path=self.path,
+            )
+        good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
+        self._table = table.filter(good).combine_chunks()
+        self._label_names = labels
+        self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
+        self._check_values()
+        self._readers = Handles(self._open, VideoReader.close)
+
+    def _check_values(self) -> None:
+        """Raises StoreError for rows that no run has written."""
+        if not len(self._table):
+            return
+        for name in ("id", "file_name", "width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den"):
+            if self._table[name].null_count:
+                raise StoreError(f"its manifest has a video without {name}; make it again", path=self.path)
+        for name in ("width", "height", "num_frames", "time_base_num", "time_base_den"):
+            if (least := pc.min(self._table[name]).as_py()) < 1:
+                raise StoreError(f"its manifest has a video whose {name} is {least}; make it again", path=self.path)
+        for name in ("width", "height"):
+            if (most := pc.max(self._table[name]).as_py()) > PICTURE_SIDE_MAX:
+                raise StoreError(f"its manifest has a video whose {name} is {most}; make it again", path=self.path)
+        self._check_lists()
+        rates = (pc.fill_null(self._table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
+        has_rate = pc.and_(*(pc.greater(part, 0) for part in rates))
+        if pc.any(pc.and_not(pc.is_null(self._table["pts"]), has_rate)).as_py():
+            raise StoreError(
+                "its manifest has a video with neither a frame rate nor times; make it again", path=self.path
+            )
+        if len(self._rows) < len(self._table):
+            raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
+
+    def _check_lists(self) -> None:
+        """Raises StoreError for times of other frames than there are, and for keyframes that are none."""
+        counts = self._table["num_frames"]
+        times = pc.coalesce(pc.cast(pc.list_value_length(self._table["pts"]), counts.type), counts)
+        first = pc.list_element(
+            self._table.filter(pc.greater(pc.list_value_length(self._table["keyframes"]), 0))["keyframes"], 0
+        )
+        if not pc.all(pc.equal(times, counts)).as_py():
+            raise StoreError("its manifest has a video with times for other frames; make it again", path=self.path)
+        if len(first) < len(self._table) or not pc.all(pc.equal(first, 0)).as_py():
+            raise StoreError(
+                "its manifest has a video that does not begin with a keyframe; make it again", path=self.path
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_hardware": self._hardware, "_fast": self._fast}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._rows)
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        columns = [self._table[name].to_numpy() for name in ("num_frames", "height", "width")]
+        return np.stack(columns, 1).astype(np.int64)[[self._rows[id_] for id_ in self.ids]]
+
+    def _value(self, id_: str, column: str) -> Any:
+        if id_ not in self._rows:
+            raise KeyError(f"{id_!r} is not in {self.path}")
+        return self._table[column][self._rows[id_]].as_py()
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        return {name: self._value(id_, label_column(name)) for name in self._label_names}
+
+    def facts(self, id_: str) -> VideoFacts:
+        count, height, width, rate_num, rate_den, pts, base_num, base_den, keyframes = (
+            self._value(id_, name)
+            for name in (
+                "num_frames", "height", "width", "frame_rate_num", "frame_rate_den", "pts", "time_base_num",
+                "time_base_den", "keyframes",
+            )
+        )  # fmt: skip
+        rate = Fraction(rate_num, rate_den) if rate_num and rate_den else None
+        if count > FRAMES_UNASKED and count > (size := self._size_of(id_)):
+            raise StoreError(f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=self.file(id_))
+        return VideoFacts(count, height, width, rate, pts, Fraction(base_num, base_den), keyframes)
+
+    def _size_of(self, id_: str) -> int:
+        try:
+            return self.file(id_).stat().st_size
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", path=self.file(id_)) from error
+
+    def file(self, id_: str) -> Path:
+        """The video itself. Raises KeyError."""
+        return self.path / str(self._value(id_, "file_name"))
+
+    def _open(self, id_: str) -> VideoReader:
+        return VideoReader(None, self.file(id_), id_, self.facts(id_), hardware=self._hardware, fast=self._fast)
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        fill_from(self._readers, id_, numbers, rows)
+
+
+class VideoReader(NumberedFrames):
+    """The frames of one opened video as RGB. cropping, orientation: what is cut off its pictures, and how they are turned then.
+    fast: as of `open_store`. The rest as of NumberedFrames.
+    """
+
+    def __init__(
+        self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
+        origin_pts: int = 0, stream_index: int | None = None, orientation: Orientation | None = None,
+        cropping: Cropping = NO_CROPPING, hardware: str | None = None, fast: bool = False,
+    ) -> None:  # fmt: skip
+        self._cropping = cropping
+        self._orientation = orientation or Orientation()
+        self._to_rgb = ToRgb(fast=fast)
+        super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
+
+    def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        """Frames into arrays; numbers ascend."""
+        wanted = dict(zip(numbers, rows, strict=True))
+        try:
+            for number, frame in self.read(numbers):
+                self._write(frame, wanted[number])
+        except StoreError:
+            raise
+        except (AvError, ValueError) as error:
+            raise self._undecodable(error) from error
+
+    def _write(self, frame: VideoFrame, row: Frames) -> None:
+        picture = plane_lines(self._to_rgb.plane(frame))[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
+        crop, turn = self._cropping, self._orientation
+        picture = picture[crop.top : frame.height - crop.bottom, crop.left : frame.width - crop.right]
+        if turn.transpose:
+            picture = picture.swapaxes(0, 1)
+        picture = picture[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]
+        if row.shape != picture.shape:
+            raise StoreError(
+                f"{self._id}: a frame is {picture.shape[1]}x{picture.shape[0]}, {row.shape[1]}x{row.shape[0]} was expected",
+                path=self._path,
+            )
+        row[:] = picture
+
+
+def fill_from(readers: Handles[VideoReader], id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+    """By the reader of a video, which is not used again when it failed. Raises StoreError."""
+    try:
+        readers[id_].fill(numbers, rows)
+    except StoreError:
+        readers.drop(id_)
+        raise

@@ -1,0 +1,147 @@
+"""GulpIO's format, as GulpIO2 writes and reads it: JPEGs in data files, JSON beside them.
+
+DST/data_0.gulp …    JPEG files, each followed by zero bytes up to a multiple of 4
+DST/meta_0.gmeta …   JSON {id: {"frame_info": [[offset, pad, length with pad], …], "meta_data": [{…}]}} of the same number
+DST/label2idx.json   labels, numbered
+
+It has no checksums and does not say how large frames are: the first one of a video does.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import simplejpeg
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.untrusted import exact_ratio, read_json
+from vidprep.formats.files.weak_cache import kept
+from vidprep.formats.manifest.columns import is_text, shown
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
+from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.layouts import labels_in
+
+OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
+SIZE_MAX = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    data: str
+    frame_info: list[list[int]]
+    meta_data: dict[str, Any]
+
+
+class GulpStore(FrameStore):
+    """Reads what GulpIO2's ingestor or `vidprep burst --format gulp` wrote."""
+
+    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
+        super().__init__(path)
+        self._short_side, self._fast = short_side, fast
+        self._entries = self._read_meta()
+        self._open_handles()
+
+    def _open_handles(self) -> None:
+        self._files = Handles(self._open_shard, ShardFile.close)
+        self._first_size = kept(self._size_of_first, 100_000)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in super().__getstate__().items() if name not in ("_entries", "_first_size")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._entries = self._read_meta()
+        self._open_handles()
+
+    def _read_meta(self) -> dict[str, _Entry]:
+        entries: dict[str, _Entry] = {}
+        for path in sorted(path for path in self.path.glob("*.gmeta") if path.is_file()):
+            data = path.name.replace("meta", "data", 1).removesuffix(".gmeta") + ".gulp"
+            try:
+                for id_, entry in read_json(path, SIZE_MAX).items():
+                    if id_ in entries:
+                        raise ValueError(f"{id_} stands in two files")
+                    meta = entry["meta_data"][0] if entry["meta_data"] else {}
+                    if not is_text(id_):
+                        raise ValueError(f"{id_!r} is no valid Unicode")
+                    entries[id_] = _Entry(data, _list_of(entry["frame_info"]), dict(meta))
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+                raise StoreError(f"is damaged: {error}", path=path) from error
+        return entries
+
+    def _open_shard(self, name: str) -> ShardFile:
+        return ShardFile(self.path / name)
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._entries)
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        return labels_in(self._entry(id_).meta_data, OWN_FACTS)
+
+    def facts(self, id_: str) -> VideoFacts:
+        entry = self._entry(id_)
+        height, width = scaled_size(*self._first_size(id_), self._short_side)
+        rate = entry.meta_data.get("frame_rate")
+        try:
+            exact = exact_ratio("frame_rate", rate) if isinstance(rate, list) else None
+        except ValueError as error:
+            raise StoreError(f"{id_}: {shown(rate)} is no frame rate", path=self.path / entry.data) from error
+        return VideoFacts(len(entry.frame_info), height, width, exact)
+
+    def _entry(self, id_: str) -> _Entry:
+        if id_ not in self._entries:
+            raise KeyError(f"{id_!r} is not in {self.path}")
+        return self._entries[id_]
+
+    def _size_of_first(self, id_: str) -> tuple[int, int]:
+        if not self._entry(id_).frame_info:
+            raise StoreError(f"{id_} has no frames", path=self.path / self._entry(id_).data)
+        (data,) = self._bytes(id_, [0])
+        try:
+            height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        except ValueError as error:
+            raise StoreError(f"frame 0 of {id_}: {error}", path=self.path / self._entry(id_).data) from error
+        return height, width
+
+    def _bytes(self, id_: str, numbers: Sequence[int]) -> list[memoryview]:
+        entry = self._entry(id_)
+        path, file = self.path / entry.data, self._files[entry.data]
+        end, offsets, sizes, pads = file.size(), [], [], []
+        try:
+            for number in numbers:
+                offset, pad, size = map(operator.index, _list_of(entry.frame_info[number]))
+                if not (0 <= pad < size and 0 <= offset <= end - size):
+                    raise ValueError(
+                        f"{size} bytes at offset {offset}, {pad} of them padding, are not in the {end} there"
+                    )
+                offsets.append(offset)
+                sizes.append(size)
+                pads.append(pad)
+        except (IndexError, TypeError, ValueError) as error:
+            raise StoreError(f"frame {number} of {id_}: {error}", path=path) from error
+        runs = read_runs(file.number, path, offsets, sizes)
+        return [data[: len(data) - pad] for data, pad in zip(runs, pads, strict=True)]
+
+    def coded(self, id_: str) -> list[memoryview]:
+        return self._bytes(id_, range(len(self._entry(id_).frame_info)))
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        entry, full = self._entry(id_), self._first_size(id_)
+        decode_rows(
+            self._bytes(id_, numbers), rows,
+            is_scaled=scaled_size(*full, self._short_side) != full, fast=self._fast,
+            place=lambda n: f"frame {numbers[n]} of {id_} at offset {entry.frame_info[numbers[n]][0]}",
+            path=self.path / entry.data,
+        )  # fmt: skip
+
+
+def _list_of(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"a list was expected, not {type(value).__name__}")
+    return value

@@ -1,0 +1,361 @@
+"""The index of a store of frames: which bytes of which shard are which frame, and that they are still the same bytes.
+
+index.parquet   one row per video in the order of the ids, in groups of 128 rows: a video is found by the ids that each
+                group begins with, and read with its group. Page checksums are on.
+burst.json      (tensor.json) format name and version, settings, versions, totals, the size of each shard; the size of the
+                index, and CRC-32 of its footer and of its row groups (eight hexadecimal digits each), since page checksums
+                cover neither the footer nor the headers of pages; and a checksum of all that.
+
+The index is written first, the json last: between the two the footer's checksum fails, and nothing is read wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice, pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.local import replacing
+from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, read_json
+from vidprep.formats.files.weak_cache import kept
+from vidprep.formats.manifest.row import escaped_label, unescaped_label
+from vidprep.formats.manifest.table import COLUMN_NAMES
+
+INDEX_NAME = "index.parquet"
+VERSION = 1
+GROUP_ROWS = 128
+KEPT_GROUPS = 64
+KEPT_VIDEOS = 128
+FOOTER_END = 8  # its length in four bytes, then PAR1
+COLUMNS = pa.schema(
+    [
+        ("id", pa.string()), ("shard", pa.string()), ("width", pa.int32()), ("height", pa.int32()), ("num_frames", pa.int64()),
+        ("frame_rate_num", pa.int64()), ("frame_rate_den", pa.int64()), ("pts", pa.list_(pa.int64())),
+        ("time_base_num", pa.int64()), ("time_base_den", pa.int64()), ("offsets", pa.list_(pa.int64())),
+        ("sizes", pa.list_(pa.int32())), ("crc32", pa.list_(pa.uint32())), ("source_frames", pa.list_(pa.int32())),
+    ]
+)  # fmt: skip
+TAKEN = frozenset([*COLUMNS.names, *COLUMN_NAMES])  # as a manifest has them, and these here besides
+FrameTimes = tuple[npt.NDArray[np.int64], Fraction, Fraction | None]
+PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedVideo:
+    """One row. pts: (N,) int64 ticks of time_base; offsets: (N,) int64 bytes; sizes: (N,) int32; crc32: (N,) uint32.
+
+    frame_rate: None where frames have times of their own. source_frames: None means all, in order.
+    """
+
+    id: str
+    shard: str
+    width: int
+    height: int
+    frame_rate: Fraction | None
+    pts: npt.NDArray[np.int64]
+    time_base: Fraction
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    crc32: npt.NDArray[np.uint32]
+    source_frames: list[int] | None
+    labels: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlaces:
+    """What reading the frames of a video needs."""
+
+    shard: str
+    width: int
+    height: int
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    crc32: npt.NDArray[np.uint32]
+
+
+def write_index(
+    folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any],
+    far_shards: Mapping[str, int] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their types, by their names.
+
+    about: goes into the json as it is. far_shards: bytes of those that are not in the folder. Raises StoreError when the
+    ids are out of order, OSError.
+    """
+    schema = pa.schema([*COLUMNS, *(field.with_name(_label_column(field.name)) for field in labels)])
+    totals = {"num_videos": 0, "num_frames": 0}
+    shards: set[str] = set()
+    last = ""
+    path = folder / INDEX_NAME
+    with replacing(path, unless_same=True) as file, pq.ParquetWriter(
+        file, schema, compression="zstd", use_dictionary=["shard"], write_page_checksum=True, write_statistics=["id"],
+        column_encoding=_DELTA, store_schema=False,
+    ) as writer:  # fmt: skip
+        source = iter(videos)
+        while group := list(islice(source, GROUP_ROWS)):
+            for before, after in pairwise([last, *(video.id for video in group)]):
+                if after <= before:
+                    raise StoreError(f"{after!r} comes after {before!r}; ids must ascend", path=path)
+            last = group[-1].id
+            totals["num_videos"] += len(group)
+            totals["num_frames"] += sum(len(video.sizes) for video in group)
+            shards.update(video.shard for video in group)
+            writer.write_table(_table(group, schema, labels))
+    with arrow_file(path) as written:
+        begin, footer_crc32 = _footer(written, path)
+        starts = [*_group_starts(pq.read_metadata(written)), begin]
+        groups_crc32 = [zlib.crc32(written.read_at(after - at, at)) for at, after in pairwise(starts)]
+        content = {
+            "format": kind, "version": VERSION, **about, **totals,
+            "shards": {name: far_shards.get(name) or (folder / name).stat().st_size for name in sorted(shards)},
+            "index_size_bytes": written.size(), "index_footer_crc32": footer_crc32,
+            "index_groups_crc32": "".join(f"{crc32:08x}" for crc32 in groups_crc32),
+        }  # fmt: skip
+    content["crc32"] = _content_crc32(content)
+    with replacing(folder / f"{kind}.json", unless_same=True) as file:
+        file.write(json.dumps(content, indent=1).encode())
+
+
+_DELTA = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("pts", "offsets", "sizes", "source_frames")}
+
+
+def _table(group: list[IndexedVideo], schema: pa.Schema, labels: pa.Schema) -> pa.Table:
+    def flat(arrays: list[Any], column: str) -> pa.Array:
+        ends = np.cumsum([0, *map(len, arrays)]).astype(np.int32)
+        return pa.ListArray.from_arrays(ends, pa.array(np.concatenate(arrays)), type=schema.field(column).type)
+
+    rates = [video.frame_rate for video in group]
+    values: dict[str, Any] = {
+        "id": [v.id for v in group], "shard": [v.shard for v in group], "width": [v.width for v in group],
+        "height": [v.height for v in group], "num_frames": [len(v.sizes) for v in group],
+        "frame_rate_num": [r and r.numerator for r in rates], "frame_rate_den": [r and r.denominator for r in rates],
+        "time_base_num": [v.time_base.numerator for v in group], "time_base_den": [v.time_base.denominator for v in group],
+        "source_frames": [v.source_frames for v in group],
+    }  # fmt: skip
+    arrays = {name: pa.array(found, schema.field(name).type) for name, found in values.items()}
+    for name in ("pts", "offsets", "sizes", "crc32"):
+        arrays[name] = flat([getattr(video, name) for video in group], name)
+    for field in labels:
+        arrays[_label_column(field.name)] = pa.array([video.labels.get(field.name) for video in group], field.type)
+    return pa.table([arrays[name] for name in schema.names], schema=schema)
+
+
+def _label_column(name: str) -> str:
+    return escaped_label(name, TAKEN)
+
+
+def _footer(file: pa.NativeFile, path: Path) -> tuple[int, int]:
+    """Where the footer of a Parquet file begins, and its CRC-32."""
+    size = file.size()
+    length = int.from_bytes(file.read_at(4, size - FOOTER_END), "little") if size >= FOOTER_END else size
+    begin = size - FOOTER_END - length
+    if begin < 0:
+        raise StoreError(f"is damaged: {size} bytes do not hold its footer", path=path)
+    return begin, zlib.crc32(file.read_at(size - begin, begin))
+
+
+def _group_starts(metadata: pq.FileMetaData) -> list[int]:
+    """The offset of each row group; they lie back to back."""
+    first_columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
+    return [column.dictionary_page_offset or column.data_page_offset for column in first_columns]
+
+
+def _content_crc32(content: Mapping[str, Any]) -> int:
+    plain = {name: value for name, value in content.items() if name != "crc32"}
+    return zlib.crc32(json.dumps(plain, sort_keys=True).encode())
+
+
+def read_about(folder: Path, kind: str) -> dict[str, Any]:
+    """The json of a store, its checksum and version checked. Raises StoreError."""
+    path = folder / f"{kind}.json"
+    try:
+        content = read_json(path)
+        sound = content["crc32"] == _content_crc32(content)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(f"cannot be read ({error}); make the store again, or restore the file", path=path) from error
+    if not sound:
+        raise StoreError("is damaged: its checksum does not hold; restore the file", path=path)
+    format_, version, shards = (content.get(name) for name in ("format", "version", "shards"))
+    if version != VERSION or format_ != kind:
+        raise StoreError(f"is {format_} version {version}; this vidprep reads {kind} {VERSION}", path=path)
+    if not isinstance(shards, dict) or not all(type(size) is int for size in shards.values()):
+        raise StoreError("says nothing of its shards and how long they are; make the store again", path=path)
+    if outside := [name for name in shards if Path(name).name != name]:
+        raise StoreError(f"{outside[0]!r} is a shard outside of the folder, which is not read", path=path)
+    return content
+
+
+class FrameIndex:
+    """An opened index. Reads a group of rows at a time and keeps the last 64. Raises StoreError. Not thread-safe."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.path = folder / INDEX_NAME
+        self.about = read_about(folder, kind)
+        try:
+            self._source = arrow_file(self.path)
+            begin, footer_crc32 = _footer(self._source, self.path)
+            found = self._source.size(), footer_crc32
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error}", path=self.path) from error
+        if found != (self.about.get("index_size_bytes"), self.about.get("index_footer_crc32")):
+            raise StoreError(
+                f"is damaged, or not of the same run as {kind}.json; run the same command again, or restore both",
+                path=self.path,
+            )
+        try:
+            self._file = as_parquet(self._source, self.path)
+            metadata = self._file.metadata
+            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+            self._first_ids = [group.column(0).statistics.min for group in groups]
+            self._starts = [*_group_starts(metadata), begin]
+            self._groups_crc32 = memoryview(bytes.fromhex(self.about["index_groups_crc32"]))
+        except KeyError as error:
+            raise StoreError(
+                f"{kind}.json has no {error}: an older vidprep made it; run the same command again", path=self.path
+            ) from error
+        except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            raise StoreError(f"is damaged: {error}", path=self.path) from error
+        if missing := set(COLUMNS.names).difference(self._file.schema_arrow.names):
+            raise StoreError(f"has no {', '.join(sorted(missing))}; make the store again", path=self.path)
+        wrong = [field.name for field in COLUMNS if self._file.schema_arrow.field(field.name).type != field.type]
+        if wrong:
+            raise StoreError(f"has {', '.join(wrong)} of another type; make the store again", path=self.path)
+        self._is_sound = bytearray(len(groups))
+        columns = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
+        self._label_columns = {unescaped_label(column, TAKEN): column for column in columns}
+        self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
+        self._kept_places = kept(self._read_places, KEPT_VIDEOS)
+        self._kept_times = kept(self._read_times, KEPT_VIDEOS)
+
+    def close(self) -> None:
+        source = getattr(self, "_source", None)
+        if source is not None:
+            source.close()
+
+    __del__ = close  # a thread of Arrow's may hold the file for a moment after the last read
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def ids(self) -> list[str]:
+        """All of them, in order."""
+        return [id_ for number in range(len(self._first_ids)) for id_ in self._read(number, ("id",))["id"].to_pylist()]
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """(V, 3): number of frames, height and width of each video, in order."""
+        names = ("num_frames", "height", "width")
+        tables = (self._read(number, names) for number in range(len(self._first_ids)))
+        found = [np.stack([table[name].to_numpy() for name in names], 1) for table in tables]
+        return np.concatenate([np.empty((0, 3), np.int64), *found]).astype(np.int64)
+
+    def places(self, id_: str) -> FramePlaces:
+        """Where the frames of a video lie. Raises KeyError."""
+        return self._kept_places(id_)
+
+    def _read_places(self, id_: str) -> FramePlaces:
+        row = self._row(id_, PLACES)
+        offsets, sizes, crc32 = (_values(row, name) for name in ("offsets", "sizes", "crc32"))
+        if not len(offsets) == len(sizes) == len(crc32):
+            raise StoreError(
+                f"{id_}: {len(offsets)} offsets, {len(sizes)} sizes, {len(crc32)} checksums", path=self.path
+            )
+        shard, width, height = (row[name][0].as_py() for name in ("shard", "width", "height"))
+        is_sized = width and height and min(width, height) > 0 and max(width, height) <= PICTURE_SIDE_MAX
+        if shard not in self.about["shards"] or not is_sized:
+            raise StoreError(f"{id_}: its frames are said to be {width}x{height} in shard {shard}", path=self.path)
+        return FramePlaces(shard, width, height, offsets, sizes, crc32)
+
+    def times(self, id_: str) -> FrameTimes:
+        """PTS, time base and constant frame rate of a video. Raises KeyError."""
+        return self._kept_times(id_)
+
+    def _read_times(self, id_: str) -> FrameTimes:
+        names = ["pts", "time_base_num", "time_base_den", "frame_rate_num", "frame_rate_den"]
+        row = self._row(id_, names)
+        base_num, base_den, rate_num, rate_den = (row[name][0].as_py() for name in names[1:])
+        if not all(part and part > 0 for part in (base_num, base_den, *((rate_num, rate_den) if rate_num else ()))):
+            raise StoreError(
+                f"{id_}: its times are said to be {base_num}/{base_den}, {rate_num}/{rate_den} a second", path=self.path
+            )
+        pts, sizes = _values(row, "pts"), self.places(id_).sizes
+        if len(pts) != len(sizes):
+            raise StoreError(f"{id_}: {len(sizes)} frames, times for {len(pts)}", path=self.path)
+        return pts, Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        row = self._row(id_, list(self._label_columns.values()))
+        return {name: row[column][0].as_py() for name, column in self._label_columns.items()}
+
+    def videos(self) -> Iterator[IndexedVideo]:
+        """All rows in order."""
+        for number in range(len(self._first_ids)):
+            table = self._read(number, None)
+            for place in range(len(table)):
+                row = table.slice(place, 1)
+                one = {name: row[name][0].as_py() for name in table.column_names if name not in ("pts", *PLACES[3:])}
+                rate = Fraction(one["frame_rate_num"], one["frame_rate_den"]) if one["frame_rate_num"] else None
+                yield IndexedVideo(
+                    one["id"], one["shard"], one["width"], one["height"], rate, _values(row, "pts"),
+                    Fraction(one["time_base_num"], one["time_base_den"]), _values(row, "offsets"), _values(row, "sizes"),
+                    _values(row, "crc32"), one["source_frames"], {name: one[column] for name, column in self._label_columns.items()},
+                )  # fmt: skip
+
+    def _row(self, id_: str, columns: list[str]) -> pa.Table:
+        number = bisect_right(self._first_ids, id_) - 1
+        if number >= 0:
+            ids = self._read(number, ("id",))["id"].to_pylist()
+            place = bisect_right(ids, id_) - 1
+            if ids[place] == id_:
+                return self._read(number, tuple(columns)).slice(place, 1)
+        raise KeyError(f"{id_!r} is not in {self.path.parent}")
+
+    def _read(self, number: int, columns: tuple[str, ...] | None) -> pa.Table:
+        key = (number, ",".join(columns or ("*",)))
+        if key in self._groups:
+            self._groups.move_to_end(key)
+            return self._groups[key]
+        if not self._is_sound[number]:
+            self._check_group(number)
+        try:
+            table = self._file.read_row_group(
+                number, columns=None if columns is None else list(columns), use_threads=False
+            )
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise StoreError(f"is damaged in row group {number}: {error}", path=self.path) from error
+        self._groups[key] = table.combine_chunks()
+        if len(self._groups) > KEPT_GROUPS:
+            self._groups.popitem(last=False)
+        return self._groups[key]
+
+    def _check_group(self, number: int) -> None:
+        start, end = self._starts[number : number + 2]
+        try:
+            found = zlib.crc32(self._source.read_at(end - start, start))
+        except OSError as error:
+            raise StoreError(f"cannot be read at offset {start}: {error}", path=self.path) from error
+        if found != int.from_bytes(self._groups_crc32[4 * number : 4 * number + 4], "big"):
+            raise StoreError(
+                f"is damaged between offsets {start} and {end}: the checksum of row group {number} does not hold; "
+                "run the same command again, or restore the file",
+                path=self.path,
+            )
+        self._is_sound[number] = 1
+
+
+def _values(row: pa.Table, column: str) -> Any:
+    """The list of a one-row table as an array of its own."""
+    return row[column].chunk(0).flatten().to_numpy(zero_copy_only=False).copy()

@@ -1,0 +1,185 @@
+"""Video files as they are, read like a store: any frame by its number, upright, in display order.
+
+Nothing was promised of them, so each is scanned when it is first needed. Where one packet is one frame (H.264, HEVC, AV1, VP9
+in MP4, MOV, MKV or WebM) the packets tell when every frame is shown, and a frame is decoded from the keyframe before it.
+Anything else is decoded from its first frame each time, which is slow; `vidprep transcode` makes what is read fast.
+Crops and display matrices are applied; pixels keep their shape, interlaced frames stay so, high dynamic range is not mapped.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
+
+from vidprep.formats.errors import ReadError, StoreError
+from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.stores.encoded import VideoReader, fill_from
+from vidprep.formats.video.cropping import followed
+from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.source import Source
+from vidprep.formats.video.time_line import PacketsAhead, StampCounts, on_time_line
+
+MAX_PIXELS = 36_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """What a file told. origin_pts: of frame 0; None where packets do not tell and frames are counted from the first."""
+
+    facts: VideoFacts
+    stream_index: int
+    cropping: Cropping
+    orientation: Orientation
+    origin_pts: int | None
+
+
+class VideoFiles(FrameStore):
+    """Reads videos that nobody prepared. fast: as of `open_store`. Raises StoreError where two files would have the same id."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], *, fast: bool = False) -> None:
+        if not paths:
+            raise StoreError("no video files were given")
+        files = [Path(path).absolute() for path in paths]
+        super().__init__(os.path.commonpath([file.parent for file in files]))
+        self._fast = fast
+        self._files = {self._id_of(file): file for file in files}
+        if len(self._files) < len(files):
+            twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
+            raise StoreError("is given twice, or has the name of another but for its extension; rename one", path=twin)
+        self._scanned: dict[str, _Scanned] = {}
+        self._readers = Handles(self._open, VideoReader.close)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._readers = Handles(self._open, VideoReader.close)
+
+    def _id_of(self, file: Path) -> str:
+        return file.relative_to(self.path).with_suffix("").as_posix()
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._files)
+
+    def file(self, id_: str) -> Path:
+        """The video itself. Raises KeyError."""
+        if id_ not in self._files:
+            raise KeyError(f"{id_!r} is not among the {len(self._files)} files below {self.path}")
+        return self._files[id_]
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        self.file(id_)
+        return {}
+
+    def facts(self, id_: str) -> VideoFacts:
+        return self._scan(id_).facts
+
+    def _scan(self, id_: str) -> _Scanned:
+        if id_ not in self._scanned:
+            path = self.file(id_)
+            try:
+                self._scanned[id_] = _scan(path)
+            except ReadError as error:
+                raise StoreError(error.message, path=path) from error
+        return self._scanned[id_]
+
+    def _open(self, id_: str) -> VideoReader:
+        found = self._scan(id_)
+        kind = _CountingReader if found.origin_pts is None else VideoReader
+        return kind(
+            None, self.file(id_), id_, found.facts,
+            origin_pts=found.origin_pts or 0, stream_index=found.stream_index, cropping=found.cropping,
+            orientation=found.orientation, fast=self._fast,
+        )  # fmt: skip
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        fill_from(self._readers, id_, numbers, rows)
+
+
+class _CountingReader(VideoReader):
+    """Frames by their place in the order in which they are decoded."""
+
+    def _read_from_keyframe(self, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
+        last = max(wanted)
+        self.close()  # what cannot be trusted to seek can be opened again
+        self._open()
+        number = 0
+        for packet in self._container.demux(self._stream):
+            try:
+                frames = self._stream.codec_context.decode(packet)
+            except AvError:
+                continue  # a damaged packet was passed over in the scan too
+            for frame in frames:
+                if number in wanted:
+                    yield number, frame
+                number += 1
+            if number > last:
+                return
+        raise StoreError(
+            f"{self._id}: has {number} frames, {last} was wanted; it changed since it was scanned", path=self._path
+        )
+
+
+def _scan(path: Path) -> _Scanned:
+    """Raises ReadError."""
+    with Source(path, max_pixels=MAX_PIXELS) as source:
+        info = source.info
+        survey = source.survey()
+        if survey is None:
+            return _counted(path)
+    with Source(path, max_pixels=MAX_PIXELS) as source:
+        frame = next(source.decode(source.packets()), None)
+        if frame is None or not survey.shown:
+            raise ReadError("holds no picture that can be decoded", path=path)
+        cropping, orientation = followed(info.cropping, frame), turn_of(frame).orientation
+    pts = np.asarray(survey.shown, np.int64)
+    known = set(survey.keyframes)
+    keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
+    if not keyframes or keyframes[0] != 0 or len(set(survey.shown)) < len(pts):
+        return _counted(path)
+    size = _shown(frame, cropping, orientation)
+    facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes)
+    return _Scanned(facts, info.stream_index, cropping, orientation, survey.origin_pts)
+
+
+def _counted(path: Path) -> _Scanned:
+    """By decoding all of it, on the time line of `vidprep transcode`. Without any timestamp the rate of the header stands in."""
+    counts, pts = StampCounts(), array("q")
+    with Source(path, max_pixels=MAX_PIXELS) as source:
+        info = source.info
+        size, cropping, orientation = (0, 0), NO_CROPPING, Orientation()
+        ahead = PacketsAhead(source.packets(), delays=source.delays)
+        for frame, stamp, _ in on_time_line(source.decode(iter(ahead)), info.usual_step, counts, ahead):
+            if not pts:
+                cropping, orientation = followed(info.cropping, frame), turn_of(frame).orientation
+                size = _shown(frame, cropping, orientation)
+            pts.append(stamp)
+    if not pts:
+        raise ReadError("holds no picture that can be decoded", path=path)
+    facts = VideoFacts(len(pts), *size, info.frame_rate, keyframes=[0])
+    if counts.stamps_guessed < len(pts) or info.frame_rate is None:
+        rising = [stamp + later for stamp, later in zip(pts, _nudges(pts), strict=True)]
+        facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - pts[0], time_base=info.time_base)
+    return _Scanned(facts, info.stream_index, cropping, orientation, None)
+
+
+def _nudges(ascending: Sequence[int]) -> Iterator[int]:
+    """Ticks to add so that each is later than the one before."""
+    last: int | None = None
+    for pts in ascending:
+        nudge = 0 if last is None else max(0, last + 1 - pts)
+        last = pts + nudge
+        yield nudge
+
+
+def _shown(frame: VideoFrame, crop: Cropping, orientation: Orientation) -> tuple[int, int]:
+    """Height and width."""
+    height, width = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
+    return (width, height) if orientation.transpose else (height, width)

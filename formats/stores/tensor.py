@@ -1,0 +1,42 @@
+"""Tensor format 1: frames uncoded; a shard can be mapped into memory as it is.
+
+DST/data-00000.raw …   frames as (H, W, 3) uint8 RGB in C order, back to back: a video is one (N, H, W, 3) array
+DST/index.parquet      where the frames of each video lie, with a CRC-32 of each: formats/stores/index.py
+DST/tensor.json        format name and version, settings, versions, totals
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.stores.base import Frames
+from vidprep.formats.stores.burst import IndexedStore
+
+
+class TensorStore(IndexedStore):
+    """Reads tensor format 1. From the file into the array at once: a map would read around each page that it misses."""
+
+    kind = "tensor"
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        places = self._index.places(id_)
+        path, file = self.path / places.shard, self._files[places.shard]
+        offsets, sizes = self._spans(id_, places, numbers)
+        for number, offset, size, row in zip(numbers, offsets, sizes, rows, strict=True):
+            if size != row.size:
+                raise StoreError(
+                    f"frame {number} of {id_} at offset {offset} is {size} bytes, {row.size} make {places.width}x{places.height}",
+                    path=path,
+                )
+            data = row.data.cast("B")
+            try:
+                read = os.preadv(file.number, [data], offset)
+            except OSError as error:
+                raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
+            if read != size:
+                raise StoreError(
+                    f"ends at byte {file.size()}; frame {number} of {id_} lies there up to {offset + size}", path=path
+                )
+            self._check(data, places, number, id_)

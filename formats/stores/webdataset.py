@@ -1,0 +1,279 @@
+"""WebDataset's convention: samples in tar files, the files of one sample together, its key their name up to the first dot.
+
+DST/data-00000.tar …   key.000000.jpg …, one for each frame, or key.mp4 (.webm, .mkv): the encoded video; and key.json:
+                       {"id", "frame_rate": [num, den], "num_frames", "width", "height", labels …; "gop" of a video}
+
+It has no checksums. A folder that vidprep made has a manifest, which says where frames lie; others are scanned once. Nothing
+is ever unpacked by name; a tar that would write elsewhere if it were is refused all the same, with what is in it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import simplejpeg
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.untrusted import (
+    INT64_MAX,
+    MAX_JSON_BYTES,
+    PICTURE_SIDE_MAX,
+    exact_ratio,
+    open_regular,
+    parse_json,
+    whole_between,
+)
+from vidprep.formats.manifest.columns import check_of, is_text
+from vidprep.formats.manifest.table import manifest_paths, read_rows
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
+from vidprep.formats.stores.encoded import VideoReader, fill_from
+from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.layouts import LAYOUTS, facts_of, labels_in
+
+VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
+IMAGE_SUFFIXES = ("jpg", "jpeg")
+KEPT_REFUSALS = 5
+DIGITS_MAX = 18
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Where the files of one sample lie: (offset, size) each."""
+
+    tar: str
+    frames: list[tuple[int, int]] = field(default_factory=list)
+    video: tuple[int, int] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Any] = field(default_factory=dict)
+
+
+class TarStore(FrameStore):
+    """Reads tar shards of numbered JPEGs, or of videos that vidprep encoded."""
+
+    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
+        super().__init__(path)
+        self._short_side, self._fast = short_side, fast
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._samples = dict(self._from_manifest() if manifest_paths(self.path) else self._from_scan())
+        self._files = Handles(self._open_shard, ShardFile.close)
+        self._videos = Handles(self._open_video, VideoReader.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_samples"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _from_manifest(self) -> Iterator[tuple[str, _Sample]]:
+        for row in read_rows(self.path):
+            if not row.ok or not row.file_name.endswith(".tar"):
+                continue
+            places = list(zip(LAYOUTS["webdataset"].offsets(row), row.frame_sizes or (), strict=True))
+            labels = {name: value for name, value in row.labels.items() if value is not None}
+            yield row.id, _Sample(row.file_name, places, None, facts_of(row), labels)
+
+    def _from_scan(self) -> Iterator[tuple[str, _Sample]]:
+        seen: set[str] = set()
+        for path in sorted(path for path in self.path.glob("*.tar") if path.is_file()):
+            try:
+                with open_regular(path) as file, tarfile.open(fileobj=file) as tar:
+                    members = _plain_files(tar, os.fstat(file.fileno()).st_size)
+                    for key, files in groupby(members, key=lambda member: _split(member[0])[0]):
+                        sample = _Sample(path.name)
+                        numbered: list[tuple[int, tuple[int, int]]] = []
+                        for name, offset, size in files:
+                            number, _, suffix = _split(name)[1].lower().rpartition(".")
+                            if suffix in IMAGE_SUFFIXES:
+                                is_number = number.isdecimal() and len(number) <= DIGITS_MAX
+                                numbered.append((int(number) if is_number else len(numbered), (offset, size)))
+                            elif suffix in VIDEO_SUFFIXES:
+                                sample.video = offset, size
+                            elif suffix == "json":
+                                sample.about = _object(os.pread(file.fileno(), min(size, MAX_JSON_BYTES), offset))
+                                sample.labels = labels_in(sample.about)
+                        sample.frames = [place for _, place in sorted(numbered)]
+                        id_ = str(sample.about.get("id", key))
+                        if not is_text(id_):
+                            raise ValueError(f"{id_!r} is no valid Unicode")
+                        if id_ in seen:
+                            raise ValueError(f"{id_} stands there twice")
+                        seen.add(id_)
+                        if sample.frames or sample.video:
+                            yield id_, sample
+            except (tarfile.TarError, OSError, ValueError, AttributeError, EOFError, MemoryError) as error:
+                raise StoreError(f"is damaged: {error}", path=path) from error
+
+    def _ids(self) -> Sequence[str]:
+        return sorted(self._samples)
+
+    def _sample(self, id_: str) -> _Sample:
+        if id_ not in self._samples:
+            raise KeyError(f"{id_!r} is not in {self.path}")
+        return self._samples[id_]
+
+    def place(self, id_: str) -> tuple[str, int]:
+        """Shard and offset of its first file: a stream of shards is read in this order. Raises KeyError."""
+        sample = self._sample(id_)
+        return sample.tar, min([*sample.frames, *([sample.video] if sample.video else [])], default=(0, 0))[0]
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        return dict(self._sample(id_).labels)
+
+    def facts(self, id_: str) -> VideoFacts:
+        sample = self._sample(id_)
+        about = sample.about
+        if sample.video is not None and not about.get("gop"):
+            raise StoreError(
+                f"{id_}: a video that vidprep did not encode; its .json says no gop", path=self.path / sample.tar
+            )
+        try:
+            rate = exact_ratio("frame_rate", about["frame_rate"]) if about.get("frame_rate") else None
+            if sample.video is not None:
+                return _facts_of_video(about, rate, sample.video[1])
+        except (KeyError, ValueError) as error:
+            raise StoreError(f"{id_}: its .json makes no sense: {error}", path=self.path / sample.tar) from error
+        full = self._full_size(id_, sample)
+        height, width = scaled_size(*full, self._short_side)
+        return VideoFacts(len(sample.frames), height, width, rate)
+
+    def _full_size(self, id_: str, sample: _Sample) -> tuple[int, int]:
+        about = sample.about
+        if not all(type(about.get(side)) is int for side in ("height", "width")):
+            if not sample.frames:
+                raise StoreError(f"{id_} has no frames", path=self.path / sample.tar)
+            (data,) = self._bytes(sample, [0])
+            try:
+                about["height"], about["width"], *_ = simplejpeg.decode_jpeg_header(data)
+            except ValueError as error:
+                raise StoreError(f"frame 0 of {id_}: {error}", path=self.path / sample.tar) from error
+        return about["height"], about["width"]
+
+    def _bytes(self, sample: _Sample, numbers: Sequence[int]) -> list[memoryview]:
+        offsets, sizes = zip(*(sample.frames[number] for number in numbers), strict=True)
+        path, file = self.path / sample.tar, self._files[sample.tar]
+        end = file.size()
+        for number, offset, size in zip(numbers, offsets, sizes, strict=True):
+            if not (offset >= 0 and 0 <= size <= end - offset):
+                raise StoreError(
+                    f"frame {number}: {size} bytes at offset {offset} are not in the {end} there", path=path
+                )
+        try:
+            return read_runs(file.number, path, offsets, sizes)
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error}", path=path) from error
+
+    def _open_shard(self, name: str) -> ShardFile:
+        return ShardFile(self.path / name)
+
+    def _open_video(self, id_: str) -> VideoReader:
+        sample = self._sample(id_)
+        assert sample.video is not None
+        path = self.path / sample.tar
+        data = io.BufferedReader(_Window(path, *sample.video))
+        return VideoReader(data, path, id_, self.facts(id_), fast=self._fast)
+
+    def coded(self, id_: str) -> list[memoryview] | None:
+        sample = self._sample(id_)
+        return None if sample.video is not None else self._bytes(sample, range(len(sample.frames)))
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        sample = self._sample(id_)
+        if sample.video is not None:
+            fill_from(self._videos, id_, numbers, rows)
+            return
+        full = self._full_size(id_, sample)
+        decode_rows(
+            self._bytes(sample, numbers), rows,
+            is_scaled=scaled_size(*full, self._short_side) != full, fast=self._fast,
+            place=lambda n: f"frame {numbers[n]} of {id_} at offset {sample.frames[numbers[n]][0]}",
+            path=self.path / sample.tar,
+        )  # fmt: skip
+
+
+def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> VideoFacts:
+    """size: bytes of the video, of which each frame takes at least one. Raises KeyError, ValueError."""
+    count = whole_between("num_frames", about["num_frames"], 1, size)
+    gop = whole_between("gop", about["gop"], 1, INT64_MAX)
+    height, width = (whole_between(side, about[side], 1, PICTURE_SIDE_MAX) for side in ("height", "width"))
+    base = exact_ratio("time_base", about["time_base"]) if about.get("time_base") else None
+    pts = about.get("pts")
+    if pts is not None and not (isinstance(pts, list) and len(pts) == count and check_of("list<int64>")(pts)):
+        raise ValueError(f"pts is no list of {count} whole numbers")
+    if rate is None and (pts is None or base is None):
+        raise ValueError("it has neither a frame rate nor times")
+    return VideoFacts(count, height, width, rate, pts, base, range(0, count, gop))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    found = parse_json(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"a .json holds no object but {type(found).__name__}")
+    return found
+
+
+class _Window(io.RawIOBase):
+    """A part of a file, as a file of its own."""
+
+    def __init__(self, path: Path, offset: int, size: int) -> None:
+        self._file, self._offset, self._size, self._at = ShardFile(path), offset, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), max(0, self._size - self._at))
+        read = os.preadv(self._file.number, [memoryview(buffer)[:size]], self._offset + self._at)
+        self._at += read
+        return read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+
+def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int]]:
+    """Name, offset and size of each file. end: of the tar, which no file lies beyond.
+
+    Raises ValueError that lists what is no plain file, or has a name that leads out of the folder, or stands there twice.
+    """
+    odd: list[str] = []
+    seen: set[str] = set()
+    for member in tar:
+        name = member.name
+        if member.isdir():
+            continue
+        if not member.isreg() or member.issparse():
+            odd.append(f"{name} (no plain file)")
+        elif name.startswith("/") or ".." in name.split("/"):
+            odd.append(f"{name} (leads out of the folder)")
+        elif name in seen:
+            odd.append(f"{name} (there twice)")
+        elif member.offset_data + member.size > end:
+            raise ValueError(f"{name} is said to be {member.size} bytes long, and the tar ends before")
+        else:
+            seen.add(name)
+            yield name, member.offset_data, member.size
+    if odd:
+        more = f" and {len(odd) - KEPT_REFUSALS} more" if len(odd) > KEPT_REFUSALS else ""
+        raise ValueError(f"it holds {', '.join(odd[:KEPT_REFUSALS])}{more}")
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Key and extension: the base name is split at its first dot."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return folder + slash + stem, extension

@@ -1,0 +1,1 @@
+"""Sequences of frames for a training loop, decoded ahead."""

@@ -1,0 +1,401 @@
+"""Batches in a known order, decoded ahead into memory of a bounded size.
+
+    with PrefetchLoader(dataset, batch_size=8, shuffle=True, seed=0, workers=2) as loader:
+        for epoch in range(10):
+            for batch in loader:
+                batch["frames"]         (B, T, H, W, 3)
+
+The order of an epoch is known before it begins, so workers are told what comes. Each video belongs in parts to one worker:
+requests for the same frames meet there, and what was decoded once serves all of them while it fits (formats/training/cache.py).
+Workers write sequences into their place in a batch, in memory that is shared with them; nothing is copied on the way to
+the training loop.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import dropwhile, islice, takewhile
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.errors import CrashedError, SettingsError
+from vidprep.formats.training.dataset import Item, VideoDataset, as_tensors, found_device
+from vidprep.formats.training.events import LoaderEvents
+from vidprep.formats.training.worker import Done, Orders, Request, Reset
+from vidprep.formats.training.worker_pool import Crew, Gone
+from vidprep.formats.validation import whole
+
+GIBIBYTE = 1 << 30
+BLOCK_FRAMES = 128
+MOST_BATCHES = 16
+LEAST_BATCHES = 3  # one in the hands of the training loop, one ready, one being made
+FREE_BATCHES = 2
+DEATHS_PER_SEQUENCE = 3
+HORIZON = 4
+
+
+@dataclass(slots=True)
+class _Batch:
+    """position: of its first sequence in the order. place: which buffer it is made in; None before one is free."""
+
+    epoch: int
+    position: int
+    indexes: list[int]
+    workers: list[int]
+    place: int | None = None
+    done: dict[int, Done] = field(default_factory=dict)
+
+    def left_to(self, worker: int) -> list[tuple[int, int]]:
+        """(place in the batch, sequence) of what a worker has not done."""
+        return [
+            (slot, index)
+            for slot, (index, owner) in enumerate(zip(self.indexes, self.workers, strict=True))
+            if owner == worker and slot not in self.done
+        ]
+
+
+class PrefetchLoader:
+    """Iterates over the batches of one epoch after another; each `iter` is an epoch.
+
+    A batch is a dict: frames (B, T, H, W, 3), id (list of B), indexes (B, T) int64, timestamps (B, T) float64, and each label
+    column as an array where it holds numbers, else as a list. sampler: gives sequence numbers, such as torch's samplers do;
+    its `set_epoch` is called where it has one. drop_last: leave out a batch that is not full. processes: workers are processes
+    and share memory with this one; False makes them threads. cache_bytes: bounds the batches that are ready or being made, and
+    the decoded frames that are kept, together. events: a file or named pipe that gets a line of JSON per batch. device: where
+    torch puts the frames, such as "cuda"; they are tensors then.
+
+    An error is raised in place of the batch that it spoils; the next `next` goes on behind it. Batches may be kept: their
+    memory is used again only when nothing refers to it. Raises SettingsError, MissingError. Not thread-safe.
+    """
+
+    def __init__(
+        self, dataset: VideoDataset, batch_size: int = 8, *, shuffle: bool = False, seed: int = 0,
+        sampler: Iterable[int] | None = None, drop_last: bool = False, workers: int = 2, processes: bool = True,
+        cache_bytes: int = GIBIBYTE, events: str | os.PathLike[str] | None = None, device: str | None = None,
+    ) -> None:  # fmt: skip
+        if not isinstance(dataset, VideoDataset):
+            raise SettingsError(f"{dataset!r} is no VideoDataset; make one of it: VideoDataset(…)")
+        batch_size, workers, cache_bytes = (
+            whole(name, value, 1)
+            for name, value in (("batch_size", batch_size), ("workers", workers), ("cache_bytes", cache_bytes))
+        )
+        seed = whole("seed", seed, 0)
+        if shuffle and sampler is not None:
+            raise SettingsError("shuffle and sampler both say the order; give one of them")
+        if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, Iterator)):
+            raise SettingsError(
+                f"sampler is {sampler!r}; give what can be iterated over anew in each epoch, such as a list"
+            )
+        self._device = None if device is None else found_device(device)
+        self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
+        self._shuffle, self._seed, self._sampler, self._drop_last = shuffle, seed, sampler, drop_last
+        if sampler is None and not len(self):
+            raise SettingsError(
+                f"{len(dataset)} sequences make no full batch of {batch_size}; give a smaller batch_size"
+            )
+        height, width = dataset.frame_size
+        self._shape = (dataset.sequence_length, height, width, 3)
+        self._dtype = np.dtype(dataset.transform.dtype)
+        self._item_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
+        self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
+        if cache_bytes < LEAST_BATCHES * self._batch_bytes:
+            raise SettingsError(
+                f"cache_bytes is {cache_bytes:,}; {LEAST_BATCHES} batches of {self._batch_bytes:,} bytes must fit: "
+                f"give {LEAST_BATCHES * self._batch_bytes:,} or more, or a smaller batch_size"
+            )
+        places = max(LEAST_BATCHES, min(MOST_BATCHES, cache_bytes // 2 // self._batch_bytes))
+        self._frame_bytes = (cache_bytes - places * self._batch_bytes) // workers
+        frame = int(np.max(dataset.store.sizes()[:, 1:].prod(1))) * 3
+        kept = self._frame_bytes * workers // frame // dataset.sequence_length
+        self._horizon = places * batch_size + min(HORIZON * kept, len(dataset))
+        self._crew = Crew(dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes)
+        self._places, self._lent = places, 0
+        self._free = deque(range(places))
+        self._given_back: deque[int] = deque()  # places whose batch nobody has any more
+        self._events = None if events is None else LoaderEvents(events)
+        self._epoch, self._batches_given = 0, 0
+        self._plan: Iterator[_Batch] = iter(())
+        self._coming: deque[_Batch] = deque()
+        self._planned = 0  # sequences that were ever planned: the position of the next
+        self._deaths: dict[int, int] = {}
+        self._resets = 0
+        self._running: _Epoch | None = None
+        self._process: int | None = os.getpid()
+
+    def __len__(self) -> int:
+        """Batches of an epoch. Raises TypeError for a sampler without a length."""
+        return self._count(len(self.dataset) if self._sampler is None else len(self._sampler))  # type: ignore[arg-type]
+
+    def _count(self, sequences: int) -> int:
+        return sequences // self.batch_size if self._drop_last else -(-sequences // self.batch_size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers. Batches that were given stay good."""
+        self._running, self._plan, self._process = None, iter(()), None
+        self._crew.close()
+        if self._events is not None:
+            self._events.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: `load_state_dict` in another process goes on with the batch after the last that was given."""
+        return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises SettingsError when the state is of a loader of other batches, or none."""
+        if not isinstance(state, dict) or not {"epoch", "batches_given"} <= state.keys():
+            raise SettingsError(f"{state!r} is no state of a loader")
+        epoch, given = whole("epoch", state["epoch"], 0), whole("batches_given", state["batches_given"], 0)
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                raise SettingsError(f"the state was saved with {name} {state.get(name)}, this loader has {value}")
+        if (self._sampler is None or hasattr(self._sampler, "__len__")) and given > len(self):
+            raise SettingsError(f"the state was saved after {given} batches, an epoch of this loader has {len(self)}")
+        self._stop()
+        self._epoch, self._batches_given = epoch, given
+
+    def _identity(self) -> dict[str, Any]:
+        """What makes the batches; not where the store lies, which may be elsewhere on the next machine."""
+        data = self.dataset
+        return {
+            "sequences": len(data), "sequence_length": data.sequence_length, "stride": data.stride, "step": data.step,
+            "transform": repr(data.transform), "dataset_seed": data.seed, "batch_size": self.batch_size,
+            "shuffle": self._shuffle, "seed": self._seed, "drop_last": self._drop_last,
+        }  # fmt: skip
+
+    def __iter__(self) -> Iterator[Item]:
+        """The batches of the next epoch, or what is left of one whose state was loaded. Ends an iteration that was left.
+
+        Raises SettingsError when the loader is closed, or of another process.
+        """
+        self._check_is_mine()
+        if self._running is not None and self._batches_given:
+            self._stop()
+            self._epoch, self._batches_given = self._epoch + 1, 0
+        if not self._coming:
+            self._plan = self._batches(self._epoch, self._batches_given)
+        self._running = _Epoch(self)
+        self._fill()
+        return self._running
+
+    def _check_is_mine(self) -> None:
+        if self._process is None:
+            raise SettingsError("this loader is closed; make another")
+        if self._process != os.getpid():
+            raise SettingsError(
+                f"this loader belongs to process {self._process}; make another in this one, {os.getpid()}"
+            )
+
+    def _stop(self) -> None:
+        """Forget what was planned."""
+        self._running, self._plan = None, iter(())
+        if not self._coming:
+            return
+        self._resets += 1
+        self._crew.tell_all(Reset(self._resets))
+        unsure = set(range(self.workers))
+        while unsure:
+            worker, message = self._crew.inbox.get()
+            if isinstance(message, Gone):
+                self._crew.start(worker)
+                unsure.discard(worker)
+            elif message == Reset(self._resets):
+                unsure.discard(worker)
+        self._free.extend(batch.place for batch in self._coming if batch.place is not None)
+        self._coming.clear()
+
+    def _batches(self, epoch: int, skip: int) -> Iterator[_Batch]:
+        """From a batch of an epoch on; own orders run on into the next epochs, so that these begin without a wait."""
+        while True:
+            order = self._order(epoch)
+            owners = self._owners[order]
+            for number in range(skip, self._count(len(order))):
+                part = slice(number * self.batch_size, (number + 1) * self.batch_size)
+                first, self._planned = self._planned, self._planned + len(order[part])
+                yield _Batch(epoch, first, order[part].tolist(), owners[part].tolist())
+            if self._sampler is not None:
+                return
+            epoch, skip = epoch + 1, 0
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        if self._sampler is not None:
+            if hasattr(self._sampler, "set_epoch"):
+                self._sampler.set_epoch(epoch)
+            order = list(self._sampler)
+            count = len(self.dataset)
+            if wrong := [
+                index for index in order if not isinstance(index, SupportsIndex) or not 0 <= int(index) < count
+            ]:
+                raise SettingsError(
+                    f"the sampler gives {wrong[0]!r}; give numbers of sequences, 0 to {count - 1}: batches are made by batch_size"
+                )
+            return np.asarray(order, np.int64)
+        count = len(self.dataset)
+        return np.random.default_rng((self._seed, epoch)).permutation(count) if self._shuffle else np.arange(count)
+
+    @cached_property
+    def _owners(self) -> npt.NDArray[np.int16]:
+        """The worker of each sequence. Parts of videos are dealt, the largest first, so that all have about as much to do."""
+        blocks = self.dataset.blocks(np.arange(len(self.dataset)), BLOCK_FRAMES)
+        sizes = np.bincount(blocks)
+        turn = np.arange(len(sizes)) % (2 * self.workers)  # to and fro: 0 1 2 2 1 0
+        owners = np.empty(len(sizes), np.int16)
+        owners[np.argsort(-sizes, kind="stable")] = np.minimum(turn, 2 * self.workers - 1 - turn)
+        return owners[blocks]
+
+    def _fill(self) -> None:
+        """Tell the workers what is new: batches within the horizon, and places in which batches may be made."""
+        while self._given_back:
+            self._free.append(self._given_back.popleft())
+            self._lent -= 1
+        ahead: list[_Batch] = []
+        first = self._coming[0].position if self._coming else self._planned
+        while self._planned - first < self._horizon and (batch := next(self._plan, None)) is not None:
+            ahead.append(batch)
+        self._coming.extend(ahead)
+        now = [*islice(dropwhile(lambda each: each.place is not None, self._coming), len(self._free))]
+        for batch in now:
+            batch.place = self._free.popleft()
+        self._tell(ahead, now, range(self.workers))
+
+    def _tell(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
+        """Tell workers what is not done of these batches."""
+        for worker in workers:
+            orders = Orders(
+                [(batch.position + slot, index) for batch in ahead for slot, index in batch.left_to(worker)],
+                [request for batch in now for request in self._requests(batch, worker)],
+            )
+            if orders.ahead or orders.now:
+                self._crew.tell(worker, orders)
+
+    def _requests(self, batch: _Batch, worker: int) -> Iterator[Request]:
+        assert batch.place is not None
+        start = batch.place * self._batch_bytes
+        for slot, index in batch.left_to(worker):
+            position = batch.position + slot
+            yield Request(position, index, batch.epoch, start + slot * self._item_bytes, position in self._deaths)
+
+    def batch_for(self, iteration: _Epoch) -> Item:
+        """The next one. Raises StopIteration, and what went wrong with a sequence of it."""
+        self._check_is_mine()
+        if iteration is not self._running:
+            if iteration.is_over:
+                raise StopIteration
+            raise SettingsError("a newer iteration over this loader began, so this one cannot go on")
+        batch = self._coming[0] if self._coming else None
+        if batch is None or batch.epoch != self._epoch:
+            self._epoch, self._batches_given, self._running = self._epoch + 1, 0, None
+            iteration.is_over = True
+            raise StopIteration
+        started = perf_counter()
+        while not self._crew.inbox.empty():
+            self._take(*self._crew.inbox.get())
+        being_made = takewhile(lambda each: each.place is not None, self._coming)
+        ready = sum(len(each.done) == len(each.indexes) for each in being_made)
+        while len(batch.done) < len(batch.indexes):
+            self._take(*self._crew.inbox.get())
+        waited = perf_counter() - started
+        self._coming.popleft()
+        self._batches_given += 1
+        try:
+            made = self._collate(batch)
+        finally:
+            self._fill()
+        if self._events is not None:
+            items = [(worker, batch.done[slot]) for slot, worker in enumerate(batch.workers)]
+            self._events.batch(self._epoch, self._batches_given - 1, waited, ready, self._places, items)
+        return made
+
+    def _take(self, worker: int, message: Done | Reset | Gone) -> None:
+        if isinstance(message, Gone):
+            self._replace(worker, message)
+        elif isinstance(message, Done):
+            batch = self._batch_of(message.position)
+            batch.done[message.position - batch.position] = message
+
+    def _batch_of(self, position: int) -> _Batch:
+        for batch in self._coming:
+            if position < batch.position + len(batch.indexes):
+                return batch
+        raise AssertionError(f"position {position} was not asked for")
+
+    def _replace(self, worker: int, gone: Gone) -> None:
+        """Another worker in the place of one that was killed, with all that it had left to do."""
+        if gone.code >= 0:
+            raise CrashedError(f"a worker ended with exit code {gone.code}; what it said stands on stderr")
+        now = [batch for batch in self._coming if batch.place is not None]
+        at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
+        if at_work is not None:
+            self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
+            if self._deaths[at_work.position] == DEATHS_PER_SEQUENCE:
+                id_, numbers = self.dataset.locate(at_work.sequence)
+                error = CrashedError(
+                    f"{DEATHS_PER_SEQUENCE} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
+                    path=self.dataset.store.path,
+                )
+                self._take(worker, Done(at_work.position, error, {}, 0.0, 0, 0, 0))
+        self._crew.start(worker)
+        self._tell(self._coming, now, [worker])
+
+    def _collate(self, batch: _Batch) -> Item:
+        """The batch in its memory; a copy, when others are kept and this would leave the workers too little."""
+        assert batch.place is not None
+        items = [batch.done[slot] for slot in range(len(batch.indexes))]
+        error = next((item.error for item in items if item.error is not None), None)
+        if error is not None:
+            self._free.append(batch.place)
+            raise error
+        memory = self._crew.view(batch.place * self._batch_bytes, len(items) * self._item_bytes)
+        frames = memory.view(self._dtype).reshape(len(items), *self._shape)
+        if self._places - (self._lent - len(self._given_back)) - 1 < FREE_BATCHES:
+            frames = frames.copy()
+            self._free.append(batch.place)
+        else:
+            self._lent += 1
+            weakref.finalize(memory, self._given_back.append, batch.place).atexit = False
+        made: Item = {"frames": frames}
+        for name in items[0].about:
+            made[name] = _column([item.about[name] for item in items])
+        if self._device is not None:
+            made = as_tensors(made)
+            return made | {"frames": made["frames"].to(self._device)}
+        return as_tensors(made) if self.dataset.tensors else made
+
+
+class _Epoch:
+    """An iteration that goes on behind an error, and ends when a newer one begins."""
+
+    def __init__(self, loader: PrefetchLoader) -> None:
+        self._loader = loader
+        self.is_over = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        return self._loader.batch_for(self)
+
+
+def _column(values: list[Any]) -> Any:
+    """Arrays on top of each other, numbers as an array, anything else as it is."""
+    if isinstance(values[0], np.ndarray):
+        return np.stack(values)
+    if all(isinstance(value, bool | int | float) for value in values):
+        return np.asarray(values)
+    return values

@@ -1,0 +1,165 @@
+"""The workers of a PrefetchLoader: processes or threads, the memory they share, and what is said to and fro."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.training.dataset import VideoDataset
+from vidprep.formats.training.worker import Done, Reset, Worker
+
+SHARED_MEMORY = Path("/dev/shm")
+END_SECONDS = 5.0
+PROGRAM = "from vidprep.formats.training.worker import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker process ended unasked. code: its exit code, or the signal that killed it, negative."""
+
+    code: int
+
+
+Inbox = queue.SimpleQueue[tuple[int, Done | Reset | Gone]]
+Line = queue.SimpleQueue[Any]
+
+
+class Crew:
+    """Workers start when something is first told to them. inbox: what they say, with the number of the worker.
+
+    Raises SettingsError when there is no memory to share.
+    """
+
+    def __init__(
+        self, dataset: VideoDataset, workers: int, memory_bytes: int, frame_bytes: int, *, processes: bool
+    ) -> None:
+        self.inbox: Inbox = queue.SimpleQueue()
+        self._dataset, self._frame_bytes, self._workers = dataset, frame_bytes, workers
+        self._file = _reserved(memory_bytes) if processes else None
+        self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
+        self._size = memory_bytes
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._lines: dict[int, Line] = {}
+        self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._file)
+
+    def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """(size,) of the shared memory."""
+        return np.frombuffer(self._memory, np.uint8, size, offset)
+
+    def tell(self, worker: int, message: object) -> None:
+        """Never waits. A worker that is gone says so in the inbox, and who replaces it is to be told everything again."""
+        if not self._lines:
+            for number in range(self._workers):
+                self.start(number)
+        self._lines[worker].put(message)
+
+    def tell_all(self, message: object) -> None:
+        for worker in range(self._workers):
+            self.tell(worker, message)
+
+    def start(self, worker: int) -> None:
+        """A new worker of this number. Raises OSError."""
+        line = self._lines[worker] = Line()
+        if self._file is None:
+            serve = Worker(self._dataset, self._memory, self._frame_bytes).serve
+            threading.Thread(target=serve, args=(line, _Reply(self.inbox, worker)), daemon=True).start()
+            return
+        ours, theirs = Pipe()
+        fds = theirs.fileno(), self._file.fileno()
+        process = self._processes[worker] = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *map(str, (*fds, self._size, self._frame_bytes))],
+            pass_fds=fds, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        theirs.close()
+        speaker = threading.Thread(target=_pass_on, args=(line, ours), daemon=True)
+        speaker.start()
+        threading.Thread(target=_listen, args=(worker, process, ours, line, speaker, self.inbox), daemon=True).start()
+        line.put(self._dataset)
+
+    def close(self) -> None:
+        """End the workers, and wait for them."""
+        self._finalizer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What a thread says, into the inbox."""
+
+    inbox: Inbox
+    worker: int
+
+    def __call__(self, message: Done | Reset) -> None:
+        self.inbox.put((self.worker, message))
+
+
+def _listen(
+    worker: int, process: subprocess.Popen[bytes], connection: Connection, line: Line, speaker: threading.Thread, inbox: Inbox
+) -> None:  # fmt: skip
+    """Always reading, so that no worker ever waits for the loader to listen. The connection is closed when the speaker has
+    ended: its descriptor is then another's, the next worker's perhaps, who would be told what was meant for the last.
+    """
+    with connection:
+        while True:
+            try:
+                inbox.put((worker, connection.recv()))
+            except (EOFError, OSError):
+                break
+        line.put(None)
+        speaker.join()
+    inbox.put((worker, Gone(process.wait())))
+
+
+def _pass_on(line: Line, connection: Connection) -> None:
+    """So that the loader never waits for a worker to listen."""
+    with contextlib.suppress(OSError):  # the worker is gone, and whoever listens to it says so
+        while (message := line.get()) is not None:
+            connection.send(message)
+        connection.send(None)
+
+
+def _end(processes: dict[int, subprocess.Popen[bytes]], lines: dict[int, Line], file: IO[bytes] | None) -> None:
+    for line in lines.values():
+        line.put(None)
+    for process in processes.values():
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    processes.clear()
+    lines.clear()
+    if file is not None:
+        file.close()
+
+
+def _reserved(size: int) -> IO[bytes]:
+    """A file without a name, in memory where there is a place for that, of which every byte is there."""
+    folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+    except OSError as error:
+        file.close()
+        raise SettingsError(
+            f"no {size:,} bytes of shared memory in {folder} ({error.strerror}); give a smaller cache_bytes or processes=False "
+            "(or more to the container: docker run --shm-size)"
+        ) from error
+    return file

@@ -1,0 +1,1 @@
+"""One video file: demuxed, decoded, put on a time line, encoded, muxed."""

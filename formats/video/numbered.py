@@ -1,0 +1,130 @@
+"""The frames of one encoded video by their numbers: a seek to the keyframe before, and no more decoded than is needed.
+
+Every reader of encoded stores reads through this, and so does the proof of an output.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from av.codec.context import Flags
+from av.codec.hwaccel import HWAccel
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.model import VideoFacts, rescale
+from vidprep.formats.video.pyav import fraction, open_input
+from vidprep.formats.video.source import READ_OPTIONS, file_url
+
+
+class NumberedFrames:
+    """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it.
+
+    origin_pts: PTS of frame 0 in the file. stream_index: of the video; None means the first. hardware: what decodes in the place
+    of the processor, as libavutil names it.
+    """
+
+    def __init__(
+        self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
+        origin_pts: int = 0, stream_index: int | None = None, hardware: str | None = None,
+    ) -> None:  # fmt: skip
+        self._path, self._id, self._facts = path, id_, facts
+        self._origin_pts = origin_pts
+        self._keyframes = list(facts.keyframes or ())
+        self._source, self._stream_index, self._hardware = data or file_url(path), stream_index, hardware
+        self._open()
+
+    def _open(self) -> None:
+        on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
+        try:
+            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on)
+        except (AvError, OSError, ValueError) as error:
+            if on is not None:
+                raise StoreError(
+                    f"cannot be decoded by {self._hardware} here ({error}): no such device or driver, or not for this codec; "
+                    "leave hardware out",
+                    path=self._path,
+                ) from error
+            raise StoreError(f"cannot be read: {error}", path=self._path) from error
+        streams = [s for s in self._container.streams.video if self._stream_index in (None, s.index)]
+        base = fraction(streams[0].time_base) if streams else None
+        if base is None or streams[0].codec_context is None:
+            self.close()
+            raise StoreError("has no video that can be decoded; it is damaged, restore it", path=self._path)
+        self._stream, self._base = streams[0], base
+        self._stream.thread_count = 1
+        streams[0].codec_context.flags |= Flags.unaligned  # as `Source` decodes it
+
+    def close(self) -> None:
+        container = getattr(self, "_container", None)
+        if container is not None:
+            container.close()
+
+    __del__ = close
+
+    def read(self, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Each of these frames with its number; numbers ascend. Raises StoreError."""
+        wanted = dict.fromkeys(numbers)
+        try:
+            while wanted:
+                for number, frame in self._read_from_keyframe(wanted):
+                    del wanted[number]
+                    yield number, frame
+        except StoreError:
+            raise
+        except (AvError, OSError, ValueError) as error:
+            raise self._undecodable(error) from error
+
+    def _undecodable(self, error: Exception) -> StoreError:
+        return StoreError(f"{self._id}: does not decode: {error}", path=self._path)
+
+    def _read_from_keyframe(self, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Those wanted frames that follow one another without leaving a GOP out."""
+        first = next(iter(wanted))
+        start = self._keyframes[bisect_right(self._keyframes, first) - 1]
+        last, gop_of_last = first, bisect_right(self._keyframes, first)
+        for number in wanted:
+            gop = bisect_right(self._keyframes, number)
+            if gop > gop_of_last + 1:
+                break
+            last, gop_of_last = number, gop
+        begin, end = self._ticks(start), self._ticks(last)
+        due = {self._ticks(number): number for number in wanted if number <= last}
+        self._container.seek(begin, stream=self._stream)
+        needed = last - start + 1
+        packets = self._container.demux(self._stream)
+        while needed:
+            packet = next(packets, None)
+            if packet is None or packet.pts is None:
+                break
+            if packet.pts < begin:
+                continue  # a seek by DTS may land one GOP early
+            needed -= packet.pts <= end and not packet.is_discard
+            yield from self._decode(packet, due)
+        yield from self._decode(None, due)
+        if due:
+            raise StoreError(
+                f"{self._id}: frames {sorted(due.values())} are not there: no picture at their times after keyframe {start}",
+                path=self._path,
+            )
+
+    def _decode(self, packet: Packet[VideoStream] | None, due: dict[int, int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Those frames that are due, by their PTS."""
+        for frame in self._stream.codec_context.decode(packet):
+            number = None if frame.pts is None else due.pop(frame.pts, None)
+            if number is not None:
+                yield number, frame
+
+    def _ticks(self, number: int) -> int:
+        """The PTS of a frame in the file."""
+        facts = self._facts
+        if facts.pts is not None and facts.time_base is not None:
+            return self._origin_pts + rescale(int(facts.pts[number]), facts.time_base, self._base)
+        assert facts.frame_rate is not None
+        return self._origin_pts + rescale(number, 1 / facts.frame_rate, self._base)

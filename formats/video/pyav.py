@@ -1,0 +1,98 @@
+"""The one place that knows what differs between PyAV 18.1 (Python 3.11) and PyAV 19 (Python 3.12 and newer).
+
+Everything else opens containers, reads rationals and reads side data through these functions, and asks for no version.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from os import PathLike
+from typing import Any, BinaryIO, Protocol, cast
+
+import av
+from av.codec.hwaccel import HWAccel
+from av.container import InputContainer, OutputContainer
+from av.sidedata.sidedata import Type as SideDataType
+from av.video.frame import VideoFrame
+
+from vidprep.formats.files.untrusted import check_regular
+
+IS_18 = int(av.__version__.split(".")[0]) < 19
+# PyAV 18 decodes metadata strictly unless told otherwise; PyAV 19 knows no such argument and never fails.
+# AV_FRAME_DATA_VIEW_ID; PyAV 18 has no name for it.
+VIEW_ID = 29
+_METADATA: dict[str, Any] = {"metadata_errors": "surrogateescape"} if IS_18 else {}
+
+
+class Rational(Protocol):
+    """A `Fraction` (PyAV 18) or an `av.AVRational` (PyAV 19)."""
+
+    @property
+    def numerator(self) -> int: ...
+    @property
+    def denominator(self) -> int: ...
+
+
+def fraction(value: Rational | None) -> Fraction | None:
+    """A rational of PyAV as a Fraction; None where it is unset, which is None, 0/1, 0/0 or n/0."""
+    if value is None or not value.numerator or not value.denominator:
+        return None
+    return Fraction(value.numerator, value.denominator)
+
+
+def time_base_of(timed: Any) -> Fraction:
+    """Seconds per tick of a stream, packet, frame or codec context. Raises ValueError when it has none."""
+    found = fraction(timed.time_base)
+    if found is None:
+        raise ValueError(f"{timed!r} has no time base")
+    return found
+
+
+def open_input(
+    file: str | PathLike[str] | BinaryIO, options: dict[str, str], *, hwaccel: HWAccel | None = None
+) -> InputContainer:
+    """A container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError.
+
+    A local file is a regular one: a named pipe in its place would be waited for.
+    """
+    if isinstance(file, str) and file.startswith("file:"):
+        check_regular(file.removeprefix("file:"))
+    return cast(InputContainer, av.open(file, "r", options=options, hwaccel=hwaccel, **_METADATA))
+
+
+def open_output(file: str | BinaryIO, *, format: str, options: dict[str, str]) -> OutputContainer:
+    """A container to write. Raises PyAV's errors and OSError."""
+    return av.open(file, "w", format=format, container_options=options)
+
+
+def display_matrix(frame: VideoFrame) -> bytes | None:
+    """The nine little-endian int32 of ISO/IEC 14496-12, 6.2.2, when the frame has them."""
+    found: Any = frame.side_data.get("DISPLAYMATRIX")
+    return None if found is None else bytes(found)
+
+
+def light_side_data(frame: VideoFrame) -> tuple[bytes | None, bytes | None]:
+    """An AVMasteringDisplayMetadata and an AVContentLightMetadata, when the frame has them."""
+    kinds: Any = frame.side_data
+    found = [kinds.get(kind) for kind in ("MASTERING_DISPLAY_METADATA", "CONTENT_LIGHT_LEVEL")]
+    display, levels = (None if each is None else bytes(each) for each in found)
+    return display, levels
+
+
+def is_one_of_views(frame: VideoFrame) -> bool:
+    """Whether its picture is one of several views of the scene, which only multi-view codecs (MV-HEVC) say."""
+    kinds: Any = frame.side_data
+    return SideDataType(VIEW_ID) in kinds
+
+
+def _unknown_side_data(cls: Any, value: object) -> Any:
+    """A member for a kind of side data that FFmpeg learnt after PyAV 18 was written, as PyAV 19 makes one itself."""
+    if not isinstance(value, int):
+        return None
+    member: Any = object.__new__(cls)
+    member._name_, member._value_ = f"UNKNOWN_{value}", value
+    return cls._value2member_map_.setdefault(value, member)
+
+
+if IS_18:  # without it, one frame with such side data (MV-HEVC views, EXIF) makes `frame.side_data` raise ValueError
+    cast(Any, SideDataType)._missing_ = classmethod(_unknown_side_data)

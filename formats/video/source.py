@@ -1,0 +1,469 @@
+"""Video containers: sources opened with the doors shut, packets and frames out of them.
+
+A source is hostile until shown otherwise. It is opened by absolute path with the `file:` prefix, so no name is taken
+for a protocol or an option; only the demuxers in DEMUXERS may read it, so no playlist or script is followed; only the
+file protocol is open, so nothing else is read and nothing is called. Each of these options has a test where it bites:
+libav ignores an unknown name in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import av
+import av.logging
+from av.codec.codec import Capabilities
+from av.codec.context import Flags
+from av.container import InputContainer
+from av.error import FFmpegError as AvError
+from av.error import InvalidDataError
+from av.packet import Packet
+from av.stream import Disposition
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
+from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
+from vidprep.formats.video.cropping import cropping_of
+from vidprep.formats.video.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
+from vidprep.formats.video.file_ends import missing_end
+from vidprep.formats.video.pixel_shape import PixelShapes
+from vidprep.formats.video.pyav import fraction, open_input, time_base_of
+from vidprep.formats.video.shown_frames import shown_counter
+from vidprep.formats.video.time_line import REORDER_FRAMES
+
+# SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
+os.environ.setdefault("SVT_LOG", "1")
+
+DEMUXERS = (
+    "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,mxf,ogg,yuv4mpegpipe,gif,apng,dv,rm,ivf,h264,hevc,obu,m4v,mjpeg,"
+    "jpeg_pipe,vc1,h263,nut,gxf,wtv,bink,smk,roq,cavsvideo,vvc,webp_anim"
+)
+READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
+
+# Where packets lie one by one, so that their frames can be counted instead of decoded on the way to a cut.
+INDEXED = {"mov", "matroska"}
+
+# Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
+ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+
+HEAD_PACKETS = 64
+RESTART_SECONDS = (
+    10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
+)
+FEW_FRAMES = 6
+
+
+def file_url(path: str | Path) -> str:
+    """The one way to name a file to libav and ffmpeg: absolute, with the protocol said."""
+    return f"file:{os.path.abspath(path)}"  # noqa: PTH100 (Path.absolute keeps '..', which a symlink may change)
+
+
+def open_video(path: str | Path) -> InputContainer:
+    """A file that vidprep or a test made, by the rules for sources. Raises PyAV's errors and OSError."""
+    return open_input(file_url(path), READ_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where decoding begins. origin_pts and frames_before: PTS of the first frame shown in the source, and how many
+    shown frames lie before the start that was asked; None when decoding begins at the beginning and so counts itself.
+    """
+
+    packets: Iterator[Packet[VideoStream]]
+    origin_pts: int | None = None
+    frames_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What packets tell of a video. origin_pts: PTS of the first frame shown. shown: ticks from there, of each frame, in order;
+    keyframes: the same of those."""
+
+    origin_pts: int
+    shown: array[int]
+    keyframes: list[int]
+
+
+class Source:
+    """An opened source: its best video stream, decoded in display order, and what went wrong on the way.
+
+    Raises ReadError and its kin when opened. Not thread-safe. Close it, or use it in a `with`.
+    """
+
+    def __init__(self, path: str | Path, *, max_pixels: int, threads: int = 1) -> None:
+        self.path = str(path)
+        av.logging.set_level(av.logging.WARNING)
+        av.logging.set_skip_repeated(False)
+        self._capture = av.logging.Capture(local=False)
+        self._log = self._capture.__enter__()
+        self._witnesses = Witnesses()
+        self._other_decoders: frozenset[str] = frozenset()
+        self._own_names: frozenset[str] | None = None
+        self._packets_seen = 0
+        self._tick_seconds: dict[int, float] = {}
+        self._starts: dict[int, float] = {}
+        self._ends: dict[int, float] = {}
+        self._clock_restarted = False
+        try:
+            self._container = self._open(max_pixels)
+            self._stream = self._best_stream()
+            self.info = self._info()
+            if self.info.width * self.info.height > max_pixels:
+                raise LimitError(
+                    f"{self.info.width}x{self.info.height} is over the limit of {max_pixels} pixels; "
+                    "raise --max-pixels if it is meant to be so large",
+                    path=self.path,
+                )
+            self._decoder = self._make_decoder(max_pixels, threads)
+            self._shapes = PixelShapes(self.info.sample_aspect_ratio)
+            is_indexed = self.info.format_name in INDEXED
+            self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata) if is_indexed else None
+            self._other_decoders = self._names_of_other_decoders()
+            self._harvest()
+            self._own_names = frozenset(
+                {self._container.format.name, self._decoder.name, self._stream.codec_context.name}
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        container = getattr(self, "_container", None)
+        if container is not None:
+            container.close()
+        if self._capture is not None:
+            self._capture.__exit__(None, None, None)
+            self._capture = None  # type: ignore[assignment]
+            av.logging.set_level(av.logging.ERROR)
+
+    def _open(self, max_pixels: int) -> InputContainer:
+        try:
+            return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
+        except (AvError, OSError, ValueError) as error:
+            self._harvest()
+            said = "; ".join(self._witnesses.lines)
+            if "not on whitelist" in said:
+                kind = re.search(r"([\w,]+): [^;]*not on whitelist", said)
+                what = f" ({kind[1]})" if kind else ""
+                raise RefusedError(
+                    f"refused: its content is a playlist, a script or a format that is no video file{what}",
+                    path=self.path,
+                ) from error
+            if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+                raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
+            if os.path.getsize(self.path) == 0:  # noqa: PTH202
+                raise ReadError("is empty (0 bytes); fetch it again", path=self.path) from error
+            reason = said or getattr(error, "strerror", None) or str(error)
+            raise ReadError(f"is no video that can be read: {reason}", path=self.path) from error
+
+    def _moving_streams(self) -> list[VideoStream]:
+        stills = Disposition.attached_pic | Disposition.timed_thumbnails
+        return [stream for stream in self._container.streams.video if not stream.disposition & stills]
+
+    def _best_stream(self) -> VideoStream:
+        streams = self._moving_streams()
+        if not streams:
+            held = ", ".join(sorted({s.type for s in self._container.streams})) or "nothing"
+            raise NoVideoError(f"holds no video (it holds {held})", path=self.path)
+        best = self._container.streams.best("video")
+        stream = best if isinstance(best, VideoStream) and best in streams else streams[0]
+        if stream.codec_context is None:
+            tag = getattr(stream, "codec_tag", "") or "unknown"
+            raise ReadError(f"no decoder for its video (codec tag {tag!r})", path=self.path)
+        return stream
+
+    def _info(self) -> VideoInfo:
+        stream, context = self._stream, self._stream.codec_context
+        name = self._container.format.name.split(",")[0]
+        codec = context.codec.canonical_name if hasattr(context.codec, "canonical_name") else context.codec.name
+        alpha = stream.metadata.get("alpha_mode") == "1" and codec in ALPHA_DECODERS
+        duration = self._container.duration
+        return VideoInfo(
+            format_name=name,
+            stream_index=stream.index,
+            num_video_streams=len(self._moving_streams()),
+            codec=codec,
+            decoder=ALPHA_DECODERS[codec] if alpha else context.codec.name,
+            width=context.width,
+            height=context.height,
+            pixel_format=context.pix_fmt or "",
+            time_base=time_base_of(stream),
+            frame_rate=fraction(stream.average_rate) or fraction(stream.guessed_rate),
+            sample_aspect_ratio=fraction(stream.sample_aspect_ratio) or Fraction(1),
+            duration_seconds=duration / av.time_base if duration and duration > 0 else None,
+            num_frames=stream.frames,
+            has_alpha_layer=alpha,
+            cropping=cropping_of(stream) if name in INDEXED else NO_CROPPING,
+        )
+
+    def _make_decoder(self, max_pixels: int, threads: int) -> VideoCodecContext:
+        context = self._stream.codec_context
+        if self.info.has_alpha_layer:
+            context = video_decoder(self.info.decoder)
+            context.extradata = self._stream.codec_context.extradata
+        context.options = {"max_pixels": str(max_pixels)}
+        context.thread_count = threads
+        context.flags |= Flags.unaligned  # or what is cropped on the left is cropped to a multiple of 64
+        return context
+
+    def _names_of_other_decoders(self) -> frozenset[str]:
+        contexts = [stream.codec_context for stream in self._container.streams if stream.type != "video"]
+        return frozenset(context.name for context in contexts if context is not None)
+
+    @property
+    def coded_size(self) -> FrameSize | None:
+        """Of the frame that was decoded last, before anything was cropped; None where the decoder does not say."""
+        size = FrameSize(self._decoder.coded_width, self._decoder.coded_height)
+        return size if min(size) else None
+
+    @property
+    def delays(self) -> bool:
+        """Whether the decoder may keep frames for later, as it puts them in order."""
+        return bool(self._decoder.codec.capabilities & Capabilities.delay) or self._decoder.thread_count > 1
+
+    def _harvest(self) -> None:
+        self._witnesses.hear(self._log, self._other_decoders, self._own_names)
+
+    def packets(self) -> Iterator[Packet[VideoStream]]:
+        """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
+        demuxed = self._container.demux()
+        is_contiguous = self.info.format_name in CONTIGUOUS
+        while True:
+            self._log.clear()  # what encoders and filters said since
+            try:
+                packet = next(demuxed)
+            except StopIteration:
+                self._harvest()
+                return
+            except (AvError, OSError) as error:
+                self._harvest()
+                self._witnesses.stopped(getattr(error, "strerror", None) or str(error))
+                return
+            if self._log:
+                self._harvest()
+            if is_contiguous and packet.size:
+                self._witnesses.see_place(packet)
+            if packet.pts is not None:
+                self._see_times(packet, packet.pts)
+            if packet.stream_index != self._stream.index or not packet.size:
+                continue
+            if packet.has_sidedata("encryption_info"):
+                raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
+            self._packets_seen += 1
+            data = bytes(packet)
+            self._witnesses.see_packet(packet, data, self.info.codec)
+            if self._count is not None:
+                packet.opaque = [self._count(data)]  # an object of its own, by which PyAV 18 finds it
+            yield cast("Packet[VideoStream]", packet)
+
+    def _see_times(self, packet: Packet[Any], pts: int) -> None:
+        stream = packet.stream_index
+        tick = self._tick_seconds.get(stream)
+        if tick is None:
+            tick = self._tick_seconds[stream] = float(time_base_of(packet))
+        begin, end = pts * tick, (pts + (packet.duration or 0)) * tick
+        self._starts[stream] = min(begin, self._starts.get(stream, begin))
+        latest = max(end, self._ends.get(stream, end))
+        self._clock_restarted |= latest - end > RESTART_SECONDS
+        self._ends[stream] = latest
+
+    def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
+        """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
+        for packet in packets:
+            yield from self._decoded(packet)
+        yield from self._decoded(None)
+
+    def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
+        if packet is not None:
+            self._witnesses.see_fed(packet, _num_shown(packet))
+        try:
+            frames = self._decoder.decode(packet)
+        except (AvError, OSError, ValueError) as error:
+            if isinstance(error, MemoryError):
+                raise
+            if isinstance(error, OSError | ValueError) and not isinstance(error, InvalidDataError):
+                self._raise_if_too_large()
+                raise ReadError(f"decode failed: {error}", path=self.path) from error
+            self._witnesses.refused()
+            frames = []
+        if self._log:
+            self._raise_if_too_large()
+            self._harvest()
+        if packet is not None and packet.is_keyframe:
+            self._shapes.see(packet, self._decoder)
+        self._shapes.mark(frames)
+        self._witnesses.see_frames(frames)
+        return frames
+
+    def _raise_if_too_large(self) -> None:
+        if any("exceeds specified max pixel count" in text for _, _, text in self._log):
+            raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
+
+    def survey(self) -> Survey | None:
+        """When each frame is shown, by its packet; None where a packet is not always one frame, or does not tell. Reads to the
+        end, decodes nothing.
+        """
+        packets, origin = self._with_origin()
+        if origin is None:
+            return None
+        shown, keyframes, one_by_one = array("q"), [], True
+        for packet in packets:
+            if packet.pts is None:
+                return None
+            one_by_one &= _num_shown(packet) == 1
+            if packet.is_keyframe:
+                keyframes.append(packet.pts - origin)
+            if not packet.is_discard and packet.pts >= origin:
+                shown.append(packet.pts - origin)
+        return Survey(origin, array("q", sorted(shown)), sorted(keyframes)) if one_by_one else None
+
+    def jump_to(self, keyframe: int, origin_pts: int, frames_before: int) -> Entry:
+        """Packets from a keyframe that `survey` told. frames_before: shown frames before the one that is wanted.
+
+        Raises ReadError when a seek does not land there.
+        """
+        wanted = keyframe + origin_pts
+        try:
+            self._container.seek(wanted, stream=self._stream)
+        except (AvError, OSError) as error:
+            raise ReadError(f"no seek to tick {keyframe}: {error}", path=self.path) from error
+        packets = self.packets()
+        # A seek may land on a keyframe before, as containers that are seeked by DTS do.
+        first = next((packet for packet in packets if packet.is_keyframe and (packet.pts or 0) >= wanted), None)
+        if first is None or first.pts != wanted:
+            raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=self.path)
+        return Entry(chain([first], packets), origin_pts, frames_before)
+
+    def _with_origin(self) -> tuple[Iterator[Packet[VideoStream]], int | None]:
+        """All packets, and the PTS of the first frame shown; None where packets do not tell which frames they show."""
+        packets = self.packets()
+        if self._count is None:
+            return packets, None
+        head = list(islice(packets, HEAD_PACKETS))
+        opening = head[0].pts if head and head[0].is_keyframe else None
+        if opening is None or head[-1].dts is None or any(p.pts is None and _num_shown(p) for p in head):
+            return chain(head, packets), None
+        if not self._shows_in_order(head):
+            return chain(head, packets), None
+        shown = (p.pts for p in head if not p.is_discard and _num_shown(p) and p.pts is not None)
+        origin = min((pts for pts in shown if pts >= opening), default=None)
+        return chain(head, packets), origin
+
+    def _shows_in_order(self, head: list[Packet[VideoStream]]) -> bool:
+        """Whether the frames of the first packets come out of the decoder in the order of their timestamps.
+
+        A few are decoded to tell; more where packets are reordered otherwise than the stream says of itself, as when
+        timestamps only count them.
+        """
+        stamps = [packet.pts or 0 for packet in head if _num_shown(packet)]
+        depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
+        due = self._decoder.reorder_depth
+        if depth == due == 0:
+            return True
+        shown: list[int | None] = []
+        with av.logging.Capture():  # what is damaged is told when it is decoded to be shown
+            for packet in (*head[: FEW_FRAMES if 0 < depth <= due else 2 * REORDER_FRAMES], None):
+                with suppress(AvError):
+                    shown += [frame.pts for frame in self._decoder.decode(packet)]
+        self._decoder.flush_buffers()
+        return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
+
+    def enter_at(self, start_seconds: Fraction | None) -> Entry:
+        """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
+
+        Nothing is seeked: what packets before that keyframe show is counted, and they are thrown away undecoded. Where packets do
+        not tell, and without a start, the entry is the beginning. The first packet whose DTS
+        reaches the start proves that every packet before the start has been seen.
+        """
+        if not start_seconds:
+            return Entry(self.packets())
+        following, origin = self._with_origin()
+        if origin is None:
+            return Entry(following)
+        start = origin + start_seconds / self.info.time_base
+        waiting: list[Packet[VideoStream]] = []
+        before = 0
+        for packet in following:
+            if packet.pts is None:
+                if _num_shown(packet):
+                    raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
+            elif packet.is_keyframe and packet.pts <= start:
+                waiting.clear()
+            waiting.append(packet)
+            if packet.pts is not None and not packet.is_discard and origin <= packet.pts < start:
+                before += _num_shown(packet)
+            if packet.dts is not None and packet.dts >= start:  # Matroska gives the first packets none
+                break
+        return Entry(chain(waiting, following), origin_pts=origin, frames_before=before)
+
+    def damage(self, *, read_to_end: bool) -> list[str]:
+        """What shows that the source is not whole, a line each; empty when nothing does.
+
+        read_to_end: False when reading stopped on purpose, where a missing end means nothing.
+        """
+        found = self._witnesses.found()
+        if read_to_end:
+            indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
+            claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
+            if claimed_frames > self._packets_seen:
+                found.append(f"cut short: the header says {claimed_frames} frames, {self._packets_seen} are there")
+            decoded = self._witnesses.num_frames
+            if decoded and self._count is not None and (missing := self._witnesses.missing_frames):
+                found.append(f"{missing} of {decoded + missing} frames could not be decoded")
+            found += self._short_spans()
+            found += missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
+        return found
+
+    def _short_spans(self) -> Iterator[str]:
+        """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
+        start = (self._container.start_time or 0) / av.time_base
+        if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
+            start = max(0.0, start)
+        spans = [(self.info.duration_seconds, start, max(self._ends.values(), default=0.0))]
+        if self.info.format_name == "matroska":
+            tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
+            stream = self._stream.index
+            spans.append((tagged, self._starts.get(stream, 0.0), self._ends.get(stream, 0.0)))
+        for claimed, start, end in spans:
+            if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
+                continue
+            tolerance = span_tolerance(claimed, self.info.frame_rate)
+            counts_from_zero = self.info.format_name in ("matroska", "nut") and end - claimed <= tolerance
+            end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
+            if claimed - end > tolerance:
+                yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
+                return
+            if end - claimed > tolerance and self.info.format_name == "matroska":
+                yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
+                return
+
+
+def _num_shown(packet: Packet[VideoStream]) -> int:
+    """Of a packet of `Source.packets`. One where its codec is not known to do otherwise."""
+    told = cast("list[int] | None", packet.opaque)
+    return 1 if told is None else told[0]
+
+
+def video_decoder(name: str) -> VideoCodecContext:
+    """A decoder by its name in libavcodec. Raises ValueError when that has none."""
+    return cast(VideoCodecContext, av.CodecContext.create(name, "r"))

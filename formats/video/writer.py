@@ -1,0 +1,222 @@
+"""Encoded outputs into containers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+from av.container import OutputContainer
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import EncodeError
+from vidprep.formats.model import NO_LIGHT, OutputFormat, rescale
+from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderOptions, EncoderProfile
+from vidprep.formats.video.pyav import open_output
+from vidprep.formats.video.source import file_url
+from vidprep.formats.video.stream_light import give_light
+from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, MAX_SECONDS, MAX_STEP_TICKS, REORDERED_FRAMES, file_time_base
+
+# libx265 takes DTS from the frame so many later, and where there is none from memory that nobody has set.
+DELAYED_BY_X265 = 2
+FINEST_TICKS_PER_SECOND = 10**9  # that libvpx starts with
+
+
+@contextmanager
+def _ordinary_priority() -> Iterator[None]:
+    """Takes back what SVT-AV1 does when root opens it: it gives the calling thread and its own the highest real-time
+    priority (SCHED_FIFO 99), which starves the machine, and every process that is started afterwards inherits it.
+    """
+    if not hasattr(os, "sched_getscheduler") or not Path("/proc/self/task").is_dir():
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            for thread in Path("/proc/self/task").iterdir():
+                with suppress(ProcessLookupError):
+                    os.sched_setscheduler(int(thread.name), policy, parameters)
+
+
+def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
+    """Whether this encoder gives packets the very PTS that frames had; else it is given their numbers, and packets get theirs
+    back here.
+    """
+    if not profile.ticks_per_second:
+        return True
+    own = output.time_base * profile.ticks_per_second
+    return (
+        output.time_base <= 1
+        and output.time_base * output.nominal_rate <= 2
+        and output.time_base.denominator <= FINEST_TICKS_PER_SECOND
+        and (own.denominator == 1 or (own >= 2 and own.denominator <= 10**5))
+    )
+
+
+class VideoWriter:
+    """Encodes frames and muxes packets into one file. What it wrote counts only after `close` returns.
+
+    Between `encode` and `mux` the packets belong to the caller, who measures them there. Packets that such an encoder made
+    elsewhere may be muxed instead, after `take_order`. Raises EncodeError, OSError.
+    """
+
+    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat) -> None:
+        self.path = path
+        self._time_base = output.time_base
+        profile, box = options.profile, CONTAINERS[options.container_name]
+        counts = not _keeps_times(profile, output)
+        file_base = file_time_base(box.name, output.time_base, is_constant=output.frame_rate is not None)
+        asked_of_muxer = dict(box.options)
+        if box.name == "mp4":
+            asked_of_muxer["video_track_timescale"] = str(file_base.denominator)
+        self._container = open_output(file_url(path), format=MUXERS[box.name], options=asked_of_muxer)
+        # Readers seek in mp4 by DTS. DTS that are the PTS in rising order, all moved ahead by the same time (which
+        # the muxer takes back), equal PTS at every keyframe, so a seek lands there also at a variable rate.
+        self._lead, self._longest_offset, self._longest_step = 0, sys.maxsize, sys.maxsize
+        if box.name == "mp4":
+            per_tick = file_base / output.time_base
+            self._lead = min(max(REORDERED_FRAMES, int(3600 / output.time_base)), int(MAX_OFFSET_TICKS * per_tick))
+            self._longest_offset, self._longest_step = self._lead, int(MAX_STEP_TICKS * per_tick)
+        self._latest_pts = int(MAX_SECONDS / output.time_base)
+        if profile.ticks_per_second and not counts:
+            self._latest_pts = min(
+                self._latest_pts, sys.maxsize // (output.time_base * profile.ticks_per_second).numerator
+            )
+        self._last_due: int | None = None
+        is_exact = (output.time_base / file_base).denominator == 1
+        self._rounded_to = None if is_exact or box.name != "mp4" else file_base
+        self._in_order: deque[int] = deque()
+        by_number = (1 / output.nominal_rate).limit_denominator(FINEST_TICKS_PER_SECOND)
+        self._encoder_base = by_number if counts else output.time_base
+        self._by_number: dict[int, int] | None = {} if counts else None
+        self._num_encoded = 0
+        self._ahead = self._lead or None  # of DTS; None leaves what the encoder gave
+        try:
+            stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
+            assert isinstance(stream, VideoStream)
+            self.stream = stream
+            if output.light != NO_LIGHT:
+                give_light(stream, options.codec, output.light)
+            stream.time_base = output.time_base
+            context = stream.codec_context
+            context.width, context.height = output.size
+            context.pix_fmt = output.pixel_format
+            context.time_base = self._encoder_base
+            context.framerate = output.nominal_rate
+            context.sample_aspect_ratio = Fraction(1)
+            context.colorspace = output.colour.matrix
+            context.color_primaries = output.colour.primaries
+            context.color_trc = output.colour.transfer
+            context.color_range = 2 if output.colour.full_range else 1
+            context.thread_count = options.threads
+            if options.codec == "hevc" and box.name == "mp4":
+                context.codec_tag = "hvc1"
+            asked = options.library_options(output.light)
+            context.options = asked
+            try:
+                with _ordinary_priority():
+                    context.open()
+            except (AvError, OSError, ValueError) as error:
+                raise EncodeError(
+                    f"{profile.name} does not start at {output.size} {output.pixel_format}: {error}"
+                ) from error
+            unknown = [name for name in context.options if name in asked]
+            if unknown:
+                raise EncodeError(f"{profile.name} of this libavcodec does not know {', '.join(unknown)}")
+            self.context = context
+        except BaseException:
+            self._container.close()
+            raise
+
+    @property
+    def container(self) -> OutputContainer:
+        return self._container
+
+    @property
+    def lead_seconds(self) -> Fraction:
+        """How far DTS are moved ahead. Other streams must move by as much, so that the muxer can interleave them."""
+        return self._lead * self._time_base
+
+    def take_order(self, pts: Sequence[int]) -> None:
+        """The PTS of all packets that will be muxed, in their order."""
+        self._in_order.extend(sorted(pts))
+        if not self._lead:
+            self._ahead = max(due - shown for due, shown in zip(self._in_order, pts, strict=True))
+
+    def encode(self, frame: VideoFrame | None, pts: int = 0) -> list[Packet[VideoStream]]:
+        """Packets that are ready after this frame; None flushes. The frame's own PTS and picture type are overwritten."""
+        if frame is not None:
+            if pts > self._latest_pts:
+                raise EncodeError(
+                    f"a frame is shown after {float(pts * self._time_base):g} s, the limit is "
+                    f"{float(self._latest_pts * self._time_base):g} s; if the times of the source are wrong, give --fps"
+                )
+            frame.pts = pts
+            if self._by_number is not None:
+                frame.pts, self._by_number[self._num_encoded] = self._num_encoded, pts
+            self._num_encoded += 1
+            frame.time_base = self._encoder_base
+            frame.pict_type = 0
+            self._in_order.append(pts)
+        try:
+            packets = cast("list[Packet[VideoStream]]", self.context.encode(frame))
+        except (AvError, ValueError) as error:
+            raise EncodeError(f"{self.context.name} failed: {error}") from error
+        if frame is None and self.context.name == "libx265" and self._num_encoded <= DELAYED_BY_X265:
+            for packet in packets:
+                packet.dts = packet.pts
+        if self._by_number is not None:
+            for packet in packets:
+                assert packet.pts is not None
+                packet.pts = packet.dts = self._by_number.pop(packet.pts)
+                packet.time_base = self._time_base
+        return packets
+
+    def mux(self, packet: Packet[VideoStream], duration: int) -> None:
+        """Raises EncodeError where the container cannot hold the packet's time, OSError when there is no room."""
+        assert packet.pts is not None
+        due = self._in_order.popleft()
+        self._check_distance(packet.pts, due, duration)
+        packet.stream = self.stream
+        packet.duration = duration
+        if self._ahead is not None:
+            packet.dts = due - self._ahead
+        if self._rounded_to is not None:  # as the muxer would, but so that equal distances stay equal
+            base, own = self._rounded_to, self._time_base
+            packet.pts, packet.dts = (
+                rescale(packet.pts, own, base),
+                rescale(due, own, base) - rescale(self._lead, own, base),
+            )
+            packet.duration, packet.time_base = rescale(duration, own, base), base
+        try:
+            self._container.mux_one(packet)
+        except ValueError as error:
+            raise EncodeError(f"the muxer refuses the packet at tick {packet.pts}: {error}") from error
+
+    def _check_distance(self, pts: int, due: int, duration: int) -> None:
+        """Of a packet that is muxed at the place of the frame at `due`. Past these limits mp4 is written wrongly, or the
+        muxer aborts the process.
+        """
+        step = duration if self._last_due is None else max(duration, due - self._last_due)
+        offset = abs(pts - due)
+        self._last_due = due
+        if step > self._longest_step or offset > self._longest_offset:
+            gap, limit = (step, self._longest_step) if step > self._longest_step else (offset, self._longest_offset)
+            raise EncodeError(
+                f"two frames lie {float(gap * self._time_base):g} s apart, over the {float(limit * self._time_base):g} s that "
+                "mp4 can hold at these ticks; take --container mkv or give --fps"
+            )
+
+    def close(self) -> None:
+        """Write the index and close. Raises OSError when there is no room: mkv notices only here."""
+        self._container.close()

@@ -1,0 +1,277 @@
+"""Array runs: each task does its part alone, `vidprep merge` joins them, and the result is that of one machine."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import (
+    KILL_ALL,
+    command,
+    environment,
+    fault,
+    identities,
+    leftovers,
+    make_clips,
+    manifest,
+    outputs,
+    transcode,
+)  # fmt: skip
+from vidprep.formats import open_store
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.manifest.table import read_rows
+from vidprep.transcode.destination.partition import Part, dealt, parse_part
+from vidprep.transcode.sources.listing import Unit
+
+TIMES = {"encode_seconds", "cpu_seconds", "attempts"}
+KINDS = {
+    "h264": ("transcode", "--gop", 4),
+    "burst": ("burst", "--shard-size", "1MiB"),
+    "webdataset": ("burst", "--format", "webdataset"),
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = make_clips(tmp_path_factory.mktemp("sources"), 9, 8, size=(64, 48))
+    (folder / "torn.mp4").write_bytes(b"no video at all")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(sources, tmp_path_factory):
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp("whole") / kind
+            verb, *options = KINDS[kind]
+            assert transcode(sources, made[kind], *options, verb=verb).code == 1
+        return made[kind]
+
+    return of
+
+
+def merge(destination):
+    return transcode(destination, verb="merge")
+
+
+def rows_of(destination):
+    where = set() if list(destination.glob("*.mp4")) else {"file_name", "offset"}  # shards fill up as tasks finish
+    return [
+        {name: value for name, value in row.as_dict().items() if name not in TIMES | where}
+        for row in read_rows(destination)
+    ]
+
+
+def frames_of(destination):
+    store = open_store(destination)
+    return {id_: [bytes(frame) for frame in store.coded(id_) or ()] for id_ in store.ids}
+
+
+def shares_of(units, count):
+    return [[unit for unit, part in dealt(units, count) if part == index] for index in range(count)]
+
+
+def test_f34_parts_are_disjoint_complete_and_end_together():
+    chance = random.Random(0)
+    units = [Unit(f"u{n}", f"/u{n}", int(chance.paretovariate(1.2) * 1e6), 0) for n in range(1000)]
+    shares = shares_of(units, 7)
+    assert sorted(unit.id for share in shares for unit in share) == sorted(unit.id for unit in units)
+    loads = [sum(unit.size_bytes for unit in share) for share in shares]
+    assert max(loads) < 1.02 * min(loads) or max(loads) == max(unit.size_bytes for unit in units)
+    assert shares == shares_of(tuple(units), 7)
+    cut = [Unit(f"c{n}", "/film", 10**9, 0, float(n), n + (9.0 if n == 0 else 1.0)) for n in range(10)]
+    assert [len(share) for share in shares_of(cut, 2)] == [1, 9]  # nine seconds against nine times one
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "expected"),
+    [
+        ("3/64", {}, Part(3, 64)),
+        ("0/1", {}, Part(0, 1)),
+        ("auto", {"ID": "5", "MIN": "3", "MAX": "9", "STEP": "2"}, Part(1, 4)),
+        ("auto", {"ID": "0", "MIN": "0", "MAX": "3", "STEP": "1"}, Part(0, 4)),
+        ("64/64", {}, "there is no part 64 of 64"),
+        ("1-4", {}, "give I/N"),
+        ("0/0", {}, "there is no part 0 of 0"),
+        ("auto", {}, "SLURM_ARRAY_TASK_MAX is not set"),
+        ("auto", {"ID": "5", "MIN": "1", "MAX": "9", "STEP": "1", "COUNT": "3"}, "do not run from 1 to 9 by 1"),
+        ("auto", {"ID": "9", "MIN": "0", "MAX": "3"}, "there is no part 9 of 4"),
+    ],
+)
+def test_which_part_a_task_is(text, variables, expected):
+    given = {f"SLURM_ARRAY_TASK_{name}": value for name, value in variables.items()}
+    if isinstance(expected, Part):
+        assert parse_part(text, given) == expected
+        return
+    with pytest.raises(SettingsError, match=expected.replace("(", r"\(")):
+        parse_part(text, given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_f34_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
+    verb, *options = KINDS[kind]
+    made = tmp_path / "made"
+    tasks = [
+        subprocess.Popen(command(sources, made, *options, "--shard", f"{n}/3", verb=verb), env=environment(), stderr=subprocess.PIPE, text=True)
+        for n in range(3)
+    ]  # fmt: skip
+    ends = [task.communicate(timeout=120)[1] for task in tasks]
+    assert sorted(task.returncode for task in tasks) == [0, 0, 1], ends
+    assert len(list(read_rows(made))) == 10
+    if kind == "h264":
+        assert len(open_store(made).ids) == 9  # parts are read as one
+    ran = merge(made)
+    assert (ran.code, "3 parts joined; 9 ok, 1 failed" in ran.err) == (1, True), ran.err
+    assert rows_of(made) == rows_of(whole(kind))
+    if kind == "h264":
+        assert outputs(made) == outputs(whole(kind))
+    else:
+        assert frames_of(made) == frames_of(whole(kind))
+    if kind == "burst":
+        names = ["id", "width", "height", "num_frames", "sizes", "crc32"]
+        there = set(pq.read_schema(made / "index.parquet").names)
+        tables = [
+            pq.read_table(folder / "index.parquet", columns=[n for n in names if n in there])
+            for folder in (made, whole(kind))
+        ]
+        assert tables[0].equals(tables[1])
+    assert not leftovers(made) and not list(made.glob("manifest-*"))
+    assert not list((made / ".vidprep").glob("part-*"))
+    before = identities(made)
+    assert merge(made).code == 1
+    assert identities(made) == before
+    checked = transcode(made, verb="validate")
+    assert checked.code == 0, checked.out
+
+
+@pytest.mark.parametrize("kind", ["h264", "burst"])
+def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp_path):
+    verb, *options = KINDS[kind]
+    made = tmp_path / "made"
+    kill = fault("vidprep.formats.manifest.table", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    tasks = [
+        transcode(sources, made, *options, "--shard", f"{n}/2", verb=verb, env=environment(tmp_path / f"hook{n}", *([kill] if n == 0 else [])))
+        for n in range(2)
+    ]  # fmt: skip
+    assert tasks[0].code == -9
+    assert transcode(sources, made, *options, "--shard", "0/2", verb=verb).code in (0, 1)
+    assert merge(made).code == 1
+    assert rows_of(made) == rows_of(whole(kind))
+    assert (outputs if kind == "h264" else frames_of)(made) == (outputs if kind == "h264" else frames_of)(whole(kind))
+    assert not leftovers(made)
+
+
+@pytest.mark.parametrize("kind", ["h264", "burst"])
+def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_does_the_rest(
+    kind, sources, whole, tmp_path
+):
+    verb, *options = KINDS[kind]
+    made = tmp_path / "made"
+    kill = fault("vidprep.formats.manifest.table", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    assert (
+        transcode(sources, made, *options, "--shard", "1/2", verb=verb, env=environment(tmp_path / "hook", kill)).code
+        == -9
+    )
+    ran = merge(made)
+    for _ in range(2):
+        assert ran.code == 1 and "2 of 2 parts did not end (0, 1)" in ran.err, ran.err
+        ran = merge(made)
+    kept = {row.id for row in read_rows(made) if row.ok}
+    assert len(kept) >= 2
+    before = {row.id: row.sha256 for row in read_rows(made)}
+    ran = transcode(sources, made, *options, verb=verb)
+    assert ran.code == 1 and f"{len(kept)} done before" in ran.err
+    assert "did not end" not in merge(made).err
+    assert rows_of(made) == rows_of(whole(kind))
+    assert before.items() <= {row.id: row.sha256 for row in read_rows(made)}.items()
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [("h264", ("vidprep.transcode.destination.merge", "write_rows")), ("burst", ("shutil", "rmtree"))],
+)
+def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_path):
+    verb, *options = KINDS[kind]
+    made = tmp_path / "made"
+    for n in range(2):
+        transcode(sources, made, *options, "--shard", f"{n}/2", verb=verb)
+    for when in ("before", "after"):
+        kill = fault(*where, at=1, when=when, code=KILL_ALL)
+        assert transcode(made, verb="merge", env=environment(tmp_path / f"hook-{when}", kill)).code == -9
+    assert merge(made).code == 1
+    assert rows_of(made) == rows_of(whole(kind))
+    assert not leftovers(made) and not list(made.glob("manifest-*"))
+
+
+def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
+    made = tmp_path / "made"
+    assert transcode(sources, made, "--shard", "0/2").code in (0, 1)
+    for arguments in (("--shard", "0/3"), ()):
+        ran = transcode(sources, made, *arguments)
+        assert ran.code == 2 and "vidprep merge" in ran.err, ran.err
+    ran = transcode(made, verb="validate")
+    assert ran.code == 2 and "vidprep merge" in ran.err
+    ran = transcode(sources, made, "--shard", "1/2", "--gop", 5)
+    assert ran.code == 2 and "begun here with other settings: encoder.gop 16 -> 5" in ran.err
+    ran = transcode(sources, tmp_path / "other", "--shard", "0/2", "--target-psnr", 38)
+    assert ran.code == 2 and "--target-mode per-video" in ran.err
+    ran = transcode(tmp_path / "nothing", verb="merge")
+    assert ran.code == 2 and "run.json" in ran.err
+
+
+def test_f34_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path):
+    made = tmp_path / "made"
+    wait = fault(
+        "vidprep.formats.manifest.table", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"
+    )
+    task = subprocess.Popen(
+        command(sources, made, "--shard", "0/2"), env=environment(tmp_path / "hook", wait), stderr=subprocess.DEVNULL, start_new_session=True
+    )  # fmt: skip
+    try:
+        while not list(made.glob(".vidprep/part-*/journal.jsonl")) and not list(made.glob(".vidprep/part-*/partial/*")):
+            assert task.poll() is None
+        for ran in (merge(made), transcode(sources, made), transcode(sources, made, "--shard", "0/2")):
+            assert ran.code == 2 and "in use by" in ran.err, ran.err
+        assert transcode(sources, made, "--shard", "1/2").code in (0, 1)
+    finally:
+        task.kill()
+        task.wait()
+
+
+def test_a_video_of_two_parts_has_one_row(sources, tmp_path):
+    """Whichever task makes it, and however often; the row that is ok counts."""
+    made, few = tmp_path / "made", tmp_path / "few"
+    few.mkdir()
+    for path in sorted(sources.glob("c0[0-3].mp4")):
+        (few / path.name).symlink_to(path)
+    (few / "c02.mp4").unlink()
+    (few / "c02.mp4").write_bytes(b"not there yet")
+    transcode(few, made, "--shard", "0/2")
+    transcode(few, made, "--shard", "1/2")
+    (few / "c02.mp4").unlink()
+    (few / "c02.mp4").symlink_to(sources / "c02.mp4")
+    for n in (0, 1):
+        assert transcode(few, made, "--shard", f"{n}/2").code == 0
+    assert {row.id: row.ok for row in read_rows(made)} == dict.fromkeys(("c00", "c01", "c02", "c03"), True)
+    assert list(open_store(made).ids) == ["c00", "c01", "c02", "c03"]
+    assert merge(made).code == 0
+    assert all(row["status"] == "ok" for row in manifest(made).values())
+
+
+def test_parts_that_were_joined_before_are_not_missed_by_a_later_merge(sources, whole, tmp_path):
+    made, options = tmp_path / "made", KINDS["h264"][1:]
+    for shard in ("0/3", "2/3"):
+        assert transcode(sources, made, *options, "--shard", shard).code in (0, 1)
+    assert "1 of 3 parts did not end (1)" in merge(made).err
+    assert transcode(sources, made, *options, "--shard", "1/3").code in (0, 1)
+    for _ in range(2):
+        assert "did not end" not in merge(made).err
+    (made / ".vidprep" / "merged.json").write_text("[5]")
+    ran = merge(made)
+    assert ran.code == 2 and "merged.json: cannot be read" in ran.err
+    assert rows_of(made) == rows_of(whole("h264"))

@@ -1,0 +1,349 @@
+"""Sources and destinations behind URLs: what is made there is what is made in a folder, whatever the other side does."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cluster import dask
+from tests.helpers import command, environment, fault, make_clip, make_clips, manifest, outputs, table, transcode
+from tests.s3 import Bucket, bucket
+from vidprep.formats.files import remote
+
+NOT_COMPARED = {"source", "source_mtime_ns", "encode_seconds", "cpu_seconds"}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Path:
+    folder = make_clips(tmp_path_factory.mktemp("sources") / "raw", 6, 8)
+    make_clip(folder / "deep" / "er" / "d ü+%.mp4", 5, seed=77)
+    (folder / "torn.mp4").write_bytes(b"no video")
+    (folder / "notes.txt").write_text("no video either")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory, sources):
+    with bucket(tmp_path_factory.mktemp("s3")) as running:
+        for path in sources.rglob("*"):
+            if path.is_file():
+                running.put(path, f"raw/{path.relative_to(sources)}")
+        running.put(sources / "c00.mp4", "raw/.hidden/c00.mp4")
+        yield running
+
+
+@pytest.fixture
+def s3(there):
+    there.fail_every(0)
+    yield there
+    there.fail_every(0)
+
+
+@pytest.fixture(scope="module")
+def here(sources, tmp_path_factory):
+    made = tmp_path_factory.mktemp("here") / "made"
+    assert transcode(sources, made, "--gop", 4).code == 1
+    return made
+
+
+def results(objects: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in objects.items() if not name.startswith((".vidprep", "manifest"))}
+
+
+def rows(objects: dict[str, bytes]) -> dict[str, dict[str, object]]:
+    found = pq.read_table(io.BytesIO(objects["manifest.parquet"])).to_pylist()
+    by_id = {row["id"]: {k: v for k, v in row.items() if k not in NOT_COMPARED} for row in found}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
+    """Nothing but results, one manifest, the settings, a lease that nobody holds, and what `merge` has joined."""
+    house = [name for name in objects if name.startswith((".vidprep", "manifest"))]
+    joined = [".vidprep/merged.json"] * merged
+    assert sorted(house) == [".vidprep/lock", *joined, ".vidprep/run.json", "manifest.parquet"]
+    assert json.loads(objects[".vidprep/lock"])["released"]
+
+
+@pytest.mark.parametrize("every", [0, 3])
+def test_a_bucket_gets_what_a_folder_gets(every, s3: Bucket, here):
+    """Also when each third request is refused, answered with an error after it was done, or cut short."""
+    name = f"made{every}"
+    s3.fail_every(every)
+    ran = transcode("s3://videos/raw", f"s3://videos/{name}/", "--gop", 4, "--jobs", 2, env=s3.environment)
+    s3.fail_every(0)
+    assert ran.code == 1, ran.err
+    assert "1 failed" in ran.err
+    made = s3.objects(f"{name}/")
+    assert results(made) == outputs(here)
+    check_tidy(made)
+    expected = {id_: {k: v for k, v in row.items() if k not in NOT_COMPARED} for id_, row in manifest(here).items()}
+    assert rows(made) == expected
+    assert set(s3.failures) == ({"a", "b", "c"} if every else set())
+
+
+def test_what_is_done_there_is_not_done_again(s3, here):
+    for expected in (7, 0):
+        ran = transcode("s3://videos/raw", "s3://videos/twice", "--gop", 4, "--json", env=s3.environment)
+        assert ran.summary["ok"] == expected, ran.err
+    assert ran.summary["done_before"] == 7
+    assert results(s3.objects("twice/")) == outputs(here)
+
+
+@pytest.mark.parametrize(
+    "store", ["burst", "webdataset", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gulp", "tensor"))]
+)
+def test_a_store_of_frames_goes_there_shard_by_shard(store, s3, tmp_path):
+    src = make_clips(tmp_path / "src", 4, 8, size=(256, 256), noise=True)
+    options = ("--format", store, "--shard-size", "1MiB", "--jobs", 1)
+    s3.fail_every(5)
+    first = transcode(src, f"s3://videos/{store}", *options, "--limit", 3, verb="burst", env=s3.environment)
+    s3.fail_every(0)
+    assert first.code == 0, first.err
+    assert transcode(src, tmp_path / "first", *options, "--limit", 3, verb="burst").code == 0
+    made = s3.objects(f"{store}/")
+    check_tidy(made)
+    assert results(made) == outputs(tmp_path / "first")
+    again = transcode(src, f"s3://videos/{store}", *options, "--json", verb="burst", env=s3.environment)
+    assert (again.summary["ok"], again.summary["done_before"]) == (1, 3), again.err
+    made = s3.objects(f"{store}/")
+    copy = tmp_path / "copy"
+    for name, data in made.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(data)
+    checked = transcode(src, copy, verb="validate")
+    assert checked.code == 0, checked.out
+    assert "4 units read again, 0 faults" in checked.err
+
+
+def test_a_table_names_videos_anywhere(s3, sources, tmp_path):
+    given = [
+        {"path": "s3://videos/raw/c01.mp4", "id": "cut", "start": 0.1, "end": 0.24},
+        {"path": sources / "c02.mp4", "id": "whole"},
+        {"path": "s3://videos/raw/none.mp4", "id": "none"},
+    ]
+    ran = transcode(table(tmp_path / "clips.csv", given), tmp_path / "made", env=s3.environment)
+    assert ran.code == 1
+    found = manifest(tmp_path / "made")
+    assert found["cut"]["num_frames"] == 3
+    assert found["cut"]["source"] == "s3://videos/raw/c01.mp4"
+    assert found["whole"]["status"] == "ok"
+    assert "no such file" in next(row["message"] for row in found.values() if row["status"] == "failed")
+    assert not list((tmp_path / "made" / ".vidprep" / "partial").iterdir())
+
+
+def test_include_exclude_labels_and_one_file(s3, tmp_path):
+    ran = transcode("s3://videos/raw", tmp_path / "a", "--exclude", "deep", "--include", "c0[12]*", "--label-from-folder", env=s3.environment)  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert {id_: row["label"] for id_, row in manifest(tmp_path / "a").items()} == {"c01": "raw", "c02": "raw"}
+    assert transcode("s3://videos/raw/c03.mp4", tmp_path / "b", env=s3.environment).code == 0
+    assert list(manifest(tmp_path / "b")) == ["c03"]
+    dry = transcode("s3://videos/raw", tmp_path / "c", "--dry-run", env=s3.environment)
+    assert "unknown extension" in dry.err and "hidden name" in dry.err
+    assert "8 to do" in dry.err
+
+
+def test_parts_there_are_merged_there(s3, here):
+    for index in (0, 1):
+        ran = transcode("s3://videos/raw", "s3://videos/parts", "--gop", 4, "--shard", f"{index}/2", env=s3.environment)
+        assert ran.code in (0, 1), ran.err
+    whole = transcode("s3://videos/raw", "s3://videos/parts", "--gop", 4, env=s3.environment)
+    assert whole.code == 2
+    assert "vidprep merge s3://videos/parts" in whole.err
+    assert transcode("s3://videos/parts", verb="merge", env=s3.environment).code == 1
+    made = s3.objects("parts/")
+    check_tidy(made, merged=True)
+    assert results(made) == outputs(here)
+    assert rows(made).keys() == manifest(here).keys()
+
+
+def test_parts_of_a_store_there_are_merged_there(s3, tmp_path):
+    src = make_clips(tmp_path / "src", 4, 8, size=(64, 64))
+    for index in (0, 1):
+        ran = transcode(src, "s3://videos/shards", "--shard", f"{index}/2", verb="burst", env=s3.environment)
+        assert ran.code == 0, ran.err
+    assert transcode("s3://videos/shards", verb="merge", env=s3.environment).code == 0
+    for name, data in s3.objects("shards/").items():
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / name).write_bytes(data)
+    checked = transcode(src, tmp_path / "copy", verb="validate")
+    assert "4 units read again, 0 faults" in checked.err, checked.out
+
+
+def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
+    """Scratch folders of the workers are their own."""
+    (tmp_path / "elsewhere").mkdir()
+    with dask(tmp_path, 2, s3.environment | {"TMPDIR": str(tmp_path / "elsewhere")}) as (address, _):
+        on_dask = ("--backend", "dask", "--scheduler", address)
+        ran = transcode("s3://videos/raw", "s3://videos/dask", "--gop", 4, *on_dask, env=s3.environment)
+        refused = transcode("s3://videos/raw", "s3://videos/x", *on_dask, verb="burst", env=s3.environment)
+    assert ran.code == 1, ran.err
+    assert not list((tmp_path / "elsewhere").glob("vidprep-scratch-*")), "an empty one stayed on the workers' host"
+    made = s3.objects("dask/")
+    check_tidy(made)
+    assert results(made) == outputs(here)
+    assert (refused.code, "all workers see" in refused.err) == (2, True)
+
+
+def test_a_long_video_there_is_split_too(s3, tmp_path):
+    long = make_clip(tmp_path / "long.mp4", 120, (64, 48))
+    s3.put(long, "long/long.mp4")
+    ran = transcode("s3://videos/long", "s3://videos/split", "--split", 1, "--jobs", 2, env=s3.environment)
+    assert ran.code == 0, ran.err
+    assert transcode(long, tmp_path / "here", "--split", 1).code == 0
+    made = s3.objects("split/")
+    check_tidy(made)
+    assert results(made) == outputs(tmp_path / "here")
+
+
+def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
+    killed = fault("vidprep.formats.manifest.table", "Journal.append", at=4, only="parent")
+    env = s3.environment | environment(tmp_path / "hook", killed)
+    assert transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env).code == -9
+    lock = json.loads(s3.objects("killed/")[".vidprep/lock"])
+    far = json.dumps(lock | {"machine": "another", "beat": 9})
+    s3.client.put_object(Bucket=s3.name, Key="killed/.vidprep/lock", Body=far)
+    patience = fault("vidprep.transcode.destination.folder", "Destination.hold", only="parent",
+                     code="importlib.import_module('vidprep.transcode.destination.ledgers').STORE_GONE_SECONDS = 2")  # fmt: skip
+    env = s3.environment | environment(tmp_path / "hook", patience)
+    again = transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env)
+    assert again.code == 1 and "watching for up to 2 s" in again.err
+    made = s3.objects("killed/")
+    check_tidy(made)
+    assert results(made) == outputs(here)
+
+
+def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
+    slow = fault("vidprep.transcode.workers.staging", "_fetch", at=-3, code="time.sleep(1)", only="parent")
+    env = s3.environment | environment(tmp_path / "hook", slow)
+    arguments = ("s3://videos/raw", "s3://videos/stopped", "--gop", 4, "--jobs", 1)
+    run = subprocess.Popen(
+        command(*arguments, "--json"), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert run.stdout
+    for _ in range(3):
+        run.stdout.readline()
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+    assert run.returncode == 143
+    again = transcode(*arguments, "--json", env=s3.environment)
+    assert again.summary["done_before"] >= 2
+    made = s3.objects("stopped/")
+    check_tidy(made)
+    assert results(made) == outputs(here)
+
+
+def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, tmp_path):
+    refuse = fault("vidprep.formats.files.remote", "RemoteFolder.put", at=-1, only="parent",
+                   code="if args[2].endswith('c01.mp4'): raise PermissionError(13, 'Access Denied')")  # fmt: skip
+    env = s3.environment | environment(tmp_path / "hook", refuse)
+    ran = transcode("s3://videos/raw", "s3://videos/refused", "--gop", 4, env=env)
+    assert ran.code == 3
+    assert "1 failed" in ran.err and "1 not started" in ran.err, "the torn source alone"
+    assert "Access Denied" in ran.err and "c01" not in rows(s3.objects("refused/"))
+    assert "c01.mp4" not in s3.objects("refused/")
+    assert transcode("s3://videos/raw", "s3://videos/refused", "--gop", 4, env=s3.environment).code == 1
+    assert results(s3.objects("refused/")) == outputs(here)
+
+
+def test_a_source_that_changes_after_it_was_listed_is_no_output(s3, tmp_path):
+    change = fault("vidprep.transcode.workers.staging", "_fetch", at=1, only="parent",
+                   code="importlib.import_module('fsspec').filesystem('s3').pipe_file('videos/moving/a.mp4', b'0' * 2000)")  # fmt: skip
+    s3.put(make_clip(tmp_path / "a.mp4"), "moving/a.mp4")
+    env = s3.environment | environment(tmp_path / "hook", change)
+    ran = transcode("s3://videos/moving", tmp_path / "made", env=env)
+    assert ran.code == 1
+    assert "changed since it was listed" in ran.err
+
+
+def test_usage_says_what_is_missing(s3, tmp_path):
+    for source, said in (
+        ("s3://videos/nothing", "nothing is there"),
+        ("s3://no-such-bucket/x", "nothing is there"),
+        ("simplecache::s3://videos/raw", "no such file"),
+        ("nonsense://a/b", "nonsense"),
+        ("s3://videos/raw/clips.csv", "a table must be a file here"),
+    ):
+        ran = transcode(source, tmp_path / "made", env=s3.environment)
+        assert ran.code == 2, ran.err
+        assert said in ran.err
+    started = time.monotonic()
+    anonymous = {k: v for k, v in s3.environment.items() if not k.startswith("AWS_") or k == "AWS_ENDPOINT_URL"}
+    anonymous |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    ran = transcode("s3://videos/raw", "s3://videos/x", env=anonymous)
+    assert ran.code == 2
+    assert "s3://videos" in ran.err and "credentials" in ran.err.lower()
+    assert time.monotonic() - started < 20
+
+
+def test_memory_is_a_place_like_any(sources, here, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(sources), "/raw", recursive=True)
+    ran = transcode("memory://raw", "memory://made", "--gop", 4)
+    assert ran.code == 1, ran.err
+    made = {name.removeprefix("/made/"): memory.cat_file(name) for name in memory.find("/made")}
+    memory.rm("/raw", recursive=True)
+    memory.rm("/made", recursive=True)
+    assert results(made) == outputs(here)
+    check_tidy(made)
+
+
+@pytest.mark.parametrize(
+    ("failing", "error", "calls"),
+    [
+        (2, ConnectionResetError("by peer"), 3),
+        (99, TimeoutError("no answer"), remote.TRIES),
+        (99, PermissionError(13, "Access Denied"), 1),
+    ],
+)
+def test_f35_what_may_pass_is_tried_again_so_many_times_with_growing_pauses_and_what_may_not_is_not(
+    failing, error, calls, tmp_path, monkeypatch
+):
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    src = make_clips(tmp_path / "src", 2)
+    tried: list[str] = []
+    pauses: list[float] = []
+    put = type(memory).put_file
+
+    def flaky(self, path, target, **more):
+        if target.endswith("c01.mp4"):
+            tried.append(target)
+            if len(tried) <= failing:
+                raise error
+        return put(self, path, target, **more)
+
+    monkeypatch.setattr(type(memory), "put_file", flaky)
+    monkeypatch.setattr(remote.time, "sleep", pauses.append)
+    ran = transcode(src, "memory://flaky", "--json", "--jobs", 1)
+    made = {name.removeprefix("/flaky/") for name in memory.find("/flaky") if name.endswith(".mp4")}
+    memory.rm("/flaky", recursive=True)
+    assert len(tried) == calls
+    waited = [pause for pause in pauses if pause >= remote.FIRST_PAUSE_SECONDS / 2]
+    assert len(waited) == calls - 1 and all(long > 0.99 * short for short, long in pairwise(waited))
+    assert ran.rows["c00"]["status"] == "ok"
+    if failing < calls:
+        assert ran.code == 0 and made == {"c00.mp4", "c01.mp4"}
+    else:
+        assert ran.code == 3 and made == {"c00.mp4"}
+        assert "c01" not in ran.rows, "no source is to blame"
+        assert f"{type(error).__name__}: " in ran.err
+        assert (f"in {remote.TRIES} tries" in ran.err) == (calls > 1)
+
+
+def test_without_the_driver_it_is_named(tmp_path, monkeypatch):
+    (tmp_path / "hook" / "s3fs").mkdir(parents=True)
+    (tmp_path / "hook" / "s3fs" / "__init__.py").write_text("raise ImportError('none here')")
+    env = environment(PYTHONPATH=str(tmp_path / "hook"))
+    ran = transcode("s3://videos/raw", tmp_path / "made", env=env)
+    assert ran.code == 2
+    assert "pip install 'vidprep[s3]'" in ran.err

@@ -1,0 +1,328 @@
+"""Frames on their time line: which ones, in which order, when, held against ffmpeg's fps filter and its whole decode."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from vidprep.formats.errors import LimitError, NoVideoError
+from vidprep.formats.video.source import Source
+from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed, source_frames
+from vidprep.transcode.settings import Retime, RunSettings
+
+RATES = ("15", "30000/1001", "60")
+# A transport stream says nowhere how long it is, so one that is cut short at the end of a packet is whole to anyone.
+DAMAGED = ("cut_short.mp4", "cut_short.mkv", "flipped.mp4")
+FAST_CUTS = (
+    "open_gop.mp4", "open_gop.mkv", "closed.mkv", "hevc.mp4", "vp9.webm", "altref.webm", "av1.mkv", "vfr.mp4",
+    "edit_list.mp4", "edit_list_late.mp4",
+)  # fmt: skip
+SLOW_CUTS = (
+    "ts_late.ts",
+    "program.mpg",
+    "mjpeg.avi",
+    "raw.y4m",
+    "alpha.gif",
+    "vfr.webm",
+    "sorenson.flv",
+    "annexb.h264",
+)
+
+
+def reading(info: Any) -> tuple[object, ...]:
+    return ("-c:v", info.decoder) if info.has_alpha_layer else ()
+
+
+def stream_of(info: Any) -> str:
+    return f"0:{info.stream_index}"
+
+
+@pytest.fixture(scope="module")
+def decoded(pipeline):
+    """The frames of a real clip at their own times, decoded once."""
+    return functools.cache(lambda path: pipeline(path, paint=False))
+
+
+def picked(ours: Any, rate: str | None) -> list[tuple[str, int]]:
+    """(MD5, tick) of the frames that `retimed` picks; ours: a pipeline at the source's own times, so decoded once."""
+    base = ours.time_base
+
+    def again() -> Iterator[SourceFrame]:
+        for frame in ours.frames:
+            yield SourceFrame(frame.md5, frame.pts, frame.pts + frame.duration, frame.source_index)
+
+    return [(f.frame, f.pts) for f in retimed(again(), Fraction(rate) if rate else None, base, SourceFacts())]
+
+
+def fps_filter(cli: Any, path: Path, info: Any, tmp_path: Path, before: str = "") -> list[list[str]]:
+    """MD5 of the frames that ffmpeg's fps filter gives at each of RATES; decoded once."""
+    ends = "".join(f"[s{n}]" for n in range(len(RATES)))
+    graph = f"[{stream_of(info)}]setpts=PTS-STARTPTS{before},split={len(RATES)}{ends}"
+    args: list[object] = []
+    for n, rate in enumerate(RATES):
+        graph += f";[s{n}]fps={rate}:round=near[o{n}]"
+        args += ["-map", f"[o{n}]", "-fps_mode", "passthrough", "-f", "framemd5", tmp_path / f"{n}.md5"]
+    cli.run("-noautorotate", "-threads", 1, *reading(info), "-i", path, "-filter_complex", graph, *args)
+    return [
+        [line.rsplit(",", 1)[1].strip() for line in (tmp_path / f"{n}.md5").read_text().splitlines() if line[0] != "#"]
+        for n in range(len(RATES))
+    ]
+
+
+def assert_picks_like_ffmpeg(ours: Any, expected: list[list[str]]) -> None:
+    for rate, theirs in zip(RATES, expected, strict=True):
+        found = picked(ours, rate)
+        assert [tick for _, tick in found] == list(range(len(found)))
+        assert [md5 for md5, _ in found] == (theirs or [ours.frames[0].md5]), rate
+
+
+def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter(plain_clip, pipeline, cli, tmp_path):
+    ours = pipeline(plain_clip, paint=False)
+    assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, tmp_path))
+
+
+def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter_on_real_clips(real_clip, decoded, cli, tmp_path):
+    ours = decoded(real_clip)
+    if ours.facts.stamps_sorted or ours.facts.stamps_joined:
+        expected = fps_filter(cli, *sorted_copy(real_clip, ours.info, tmp_path), tmp_path)
+    elif ours.facts.is_interlaced:  # the first deinterlaced frame differs between versions of bwdif: compare indexes
+        ours = indexed(ours, real_clip, cli)
+        expected = fps_filter(cli, real_clip, ours.info, tmp_path)
+    else:
+        expected = fps_filter(cli, real_clip, ours.info, tmp_path)
+    assert_picks_like_ffmpeg(ours, expected)
+
+
+def indexed(ours: Any, path: Path, cli: Any) -> Any:
+    """The same time line with the MD5 of the interlaced pictures."""
+    whole = cli.frames(path, stream=stream_of(ours.info))
+    assert len(whole) == len(ours.frames)
+    frames = [replace(frame, md5=theirs.md5) for frame, theirs in zip(ours.frames, whole, strict=True)]
+    return replace(ours, frames=frames)
+
+
+def sorted_copy(path: Path, info: Any, tmp_path: Path) -> tuple[Path, Any]:
+    """A lossless copy whose timestamps were sorted by numpy, frames in the order of the decoder."""
+    copy = tmp_path / "sorted.nut"
+    with av.open(str(path)) as source:
+        stream = source.streams[info.stream_index]
+        frames = list(source.decode(stream))
+        base = stream.time_base
+    stamps = np.sort([f.pts for f in frames])
+    with av.open(str(copy), "w") as target:
+        out = target.add_stream("ffv1", rate=info.frame_rate or 25)
+        out.width, out.height, out.pix_fmt = frames[0].width, frames[0].height, frames[0].format.name
+        out.time_base = out.codec_context.time_base = base
+        for frame, stamp in zip(frames, stamps, strict=True):
+            frame.pts, frame.time_base, frame.pict_type = int(stamp), base, 0
+            for packet in out.encode(frame):
+                packet.duration = frames[-1].duration
+                target.mux(packet)
+        target.mux(out.encode(None))
+    with Source(copy, max_pixels=36_000_000) as again:
+        return copy, again.info
+
+
+def test_times_that_run_backwards_are_sorted_and_the_decoders_order_kept(media, pipeline, cli):
+    path = media["swapped.mkv"]
+    ours, whole = pipeline(path, paint=False), cli.frames(path)
+    with av.open(str(path)) as container:
+        stamps = [frame.pts for frame in container.decode(video=0)]
+    assert stamps != sorted(stamps), "the clip lost what is special about it"
+    assert [f.md5 for f in ours.frames] == [f.md5 for f in whole]
+    assert [f.pts for f in ours.frames] == [n * 40 for n in range(len(whole))]
+    assert ours.facts.stamps_sorted == sum(b < a for a, b in zip(stamps, stamps[1:], strict=False))
+    assert not ours.facts.is_vfr
+
+
+def test_a_clip_with_swapped_times_is_retimed_as_if_they_had_been_right(media, pipeline, cli, tmp_path):
+    path = media["swapped.mkv"]
+    ours = pipeline(path, paint=False)
+    assert_picks_like_ffmpeg(ours, fps_filter(cli, *sorted_copy(path, ours.info, tmp_path), tmp_path))
+
+
+def test_time_that_jumps_back_is_joined_where_it_left_off(media, pipeline, cli):
+    path = media["jumps_back.ts"]
+    ours = pipeline(path, paint=False)
+    parts = cli.frames(media["part_small.ts"])
+    assert [f.md5 for f in ours.frames] == [f.md5 for f in parts] * 3
+    assert [f.pts for f in ours.frames] == [n * 3600 for n in range(36)]
+    assert ours.facts.stamps_joined == 2
+
+
+def test_frames_that_share_a_timestamp_are_kept_one_tick_apart(media, pipeline, cli):
+    path = media["doubled.mkv"]
+    ours, whole = pipeline(path, paint=False), cli.frames(path)
+    assert [f.md5 for f in ours.frames] == [f.md5 for f in whole]
+    stamps = [f.pts for f in ours.frames]
+    expected = [n * 40 if n % 4 != 3 else (n - 1) * 40 + 1 for n in range(len(whole))]
+    assert stamps == expected
+    assert ours.facts.stamps_nudged == sum(n % 4 == 3 for n in range(len(whole)))
+
+
+def test_without_a_rate_the_times_of_the_source_are_kept(plain_clip, pipeline, cli):
+    ours = pipeline(plain_clip, paint=False)
+    whole = cli.frames(plain_clip, "setpts=PTS-STARTPTS", stream=stream_of(ours.info), reading=reading(ours.info))
+    assert [f.md5 for f in ours.frames] == [f.md5 for f in whole]
+    off = [abs(f.pts * ours.time_base - theirs.time) for f, theirs in zip(ours.frames, whole, strict=True)]
+    assert max(off) <= ours.time_base
+    ends = [f.pts + f.duration for f in ours.frames]
+    assert ends[:-1] == [f.pts for f in ours.frames][1:]
+    assert [f.source_index for f in ours.frames] == list(range(len(whole)))
+
+
+def test_the_frames_of_real_clips_are_those_their_manifest_counts(real_clip, shared_media, decoded):
+    with (shared_media / "MANIFEST.csv").open() as file:
+        row = next(row for row in csv.DictReader(file) if row["file"] == real_clip.name)
+    facts = decoded(real_clip).facts
+    assert facts.num_frames == int(row["nb_frames"])
+    if row["vfr"]:
+        assert ("yes" if facts.is_vfr else "no") == row["vfr"] or row["pts_in_order"] == "no"
+    if row["pts_in_order"]:
+        assert (facts.stamps_sorted > 0) == (row["pts_in_order"] == "no")
+    if row["interlaced"]:
+        assert facts.is_interlaced == (row["interlaced"] == "yes")
+
+
+@pytest.mark.parametrize("name", FAST_CUTS + SLOW_CUTS)
+def test_a_cut_holds_exactly_the_frames_that_lie_in_it(name, media, pipeline, cli):
+    path = media[name]
+    whole = cli.frames(path, "setpts=PTS-STARTPTS")
+    time_base = pipeline(path, paint=False).time_base
+    last = whole[-1].time
+    half = Fraction(1, 5000)
+    starts = sorted({frame.time for frame in whole[::3]} | {frame.time + half for frame in whole[1::5]})
+    cuts = [(start, None) for start in starts]
+    cuts += [
+        (None, last / 3),
+        (Fraction(1, 10), Fraction(7, 20)),
+        (last / 2, last / 2 + Fraction(1, 20)),
+        (last, last * 2),
+    ]
+    ours_times = [f.pts * time_base for f in pipeline(path, paint=False).frames]
+    for start, end in cuts:
+        wanted = [
+            n for n, time in enumerate(ours_times) if (start is None or time >= start) and (end is None or time < end)
+        ]
+        if not wanted:
+            with pytest.raises(NoVideoError):
+                pipeline(path, start=start, end=end, paint=False)
+            continue
+        ours = pipeline(path, start=start, end=end, paint=False)
+        assert [f.source_index for f in ours.frames] == wanted, (start, end)
+        assert [f.md5 for f in ours.frames] == [whole[n].md5 for n in wanted], (start, end)
+        assert ours.frames[0].pts == 0
+        origin = ours_times[wanted[0]]
+        assert [f.pts * time_base for f in ours.frames] == [ours_times[n] - origin for n in wanted]
+
+
+@pytest.mark.parametrize("name", FAST_CUTS)
+def test_nothing_before_the_keyframe_of_a_cut_is_decoded(name, media):
+    """Fed to the decoder are only packets from the keyframe at or before the start, which the demuxer alone proves."""
+    path = media[name]
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        packets = [p for p in container.demux(stream) if p.size]
+        shown = sorted(p.pts for p in packets if not p.is_discard)
+        base = stream.time_base
+        keys = [p.pts for p in packets if p.is_keyframe]
+    start = (shown[-1] - shown[0]) * base * Fraction(4, 5)
+    due = [key for key in keys if key <= shown[0] + start / base][-1]
+    with Source(path, max_pixels=10**6) as source:
+        entry = source.enter_at(start)
+        first = next(entry.packets)
+        assert first.is_keyframe
+        assert first.pts == due
+        assert len(keys) == 1 or first.pts > shown[0]
+        assert entry.frames_before == sum(pts < shown[0] + start / base for pts in shown)
+
+
+@pytest.mark.parametrize("rate", ["1", "15", "60"])
+@pytest.mark.parametrize("name", ["cfr.mp4", "vfr.mp4", "ts_late.ts"])
+def test_a_cut_at_a_constant_rate_is_ffmpegs_trim_and_then_its_fps(name, rate, media, pipeline, cli):
+    path = media[name]
+    start, end = Fraction(3, 10), Fraction(13, 20)
+    base = pipeline(path, paint=False).time_base
+    trim = f"trim=start_pts={math.ceil(start / base)}:end_pts={math.ceil(end / base)}"
+    theirs = cli.frames(path, f"setpts=PTS-STARTPTS,{trim},setpts=PTS-STARTPTS,fps={rate}:round=near")
+    settings = RunSettings(retime=Retime(Fraction(rate)))
+    ours = pipeline(path, settings, start=start, end=end, paint=False)
+    whole = [f.md5 for f in cli.frames(path)]
+    assert [f.md5 for f in ours.frames] == ([f.md5 for f in theirs] or [whole[ours.frames[0].source_index]])
+    assert [whole[f.source_index] for f in ours.frames] == [f.md5 for f in ours.frames]
+
+
+@pytest.mark.parametrize("rate", ["0.001", "1", "7", None])
+@pytest.mark.parametrize("name", ["one.mp4", "one_short.mp4", "two.mkv"])
+def test_at_least_one_frame_comes_out(name, rate, media, pipeline, cli):
+    ours = pipeline(media[name], RunSettings(retime=Retime(Fraction(rate) if rate else None)), paint=False)
+    assert len(ours.frames) >= 1
+    whole = [f.md5 for f in cli.frames(media[name])]
+    assert ours.frames[0].md5 == whole[ours.frames[0].source_index]
+    assert ours.frames[0].pts == 0
+    assert all(f.duration >= 1 for f in ours.frames)
+
+
+def test_raising_the_rate_repeats_frames_and_keeps_the_map(media, pipeline):
+    ours = pipeline(media["cfr.mp4"], RunSettings(retime=Retime(Fraction(60))))
+    assert [f.source_index for f in ours.frames] == [n // 2 for n in range(72)]
+    assert [f.pts for f in ours.frames] == list(range(72))
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_source_gives_what_ffmpeg_gives_and_is_never_reported_clean(name, media, cli):
+    facts = SourceFacts()
+    with Source(media[name], max_pixels=10**6) as source:
+        count = sum(1 for _ in source_frames(source, facts, start=None, end=None, max_frames=1000))
+        damage = source.damage(read_to_end=facts.read_to_end)
+    theirs = cli.frames(media[name], check=False)
+    assert count == len(theirs)
+    assert damage, "damage was not reported"
+
+
+def test_a_whole_source_is_not_reported_damaged(plain_clip):
+    facts = SourceFacts()
+    with Source(plain_clip, max_pixels=10**6) as source:
+        for _ in source_frames(source, facts, start=None, end=None, max_frames=1000):
+            pass
+        assert facts.read_to_end
+        assert source.damage(read_to_end=True) == []
+
+
+def test_an_interlaced_clip_keeps_its_count_and_its_progressive_frames(interlaced_clip, pipeline, cli):
+    ours, whole = pipeline(interlaced_clip, paint=False), cli.frames(interlaced_clip)
+    assert ours.facts.is_interlaced
+    assert len(ours.frames) == len(whole)
+    off = [abs(f.pts * ours.time_base - (t.time - whole[0].time)) for f, t in zip(ours.frames, whole, strict=True)]
+    assert max(off) <= ours.time_base
+    with av.open(str(interlaced_clip)) as container:
+        interlaced = [frame.interlaced_frame for frame in container.decode(video=0)]
+    assert ours.facts.num_deinterlaced == sum(interlaced)
+    same = [f.md5 == t.md5 for f, t in zip(ours.frames, whole, strict=True)]
+    assert same == [not flag for flag in interlaced]
+
+
+@pytest.mark.logs_errors
+def test_a_source_with_more_frames_than_the_limit_is_stopped(media):
+    with Source(media["cfr.mp4"], max_pixels=10**6) as source, pytest.raises(LimitError, match="max-frames"):
+        list(source_frames(source, SourceFacts(), start=None, end=None, max_frames=35))
+
+
+def test_a_source_without_pictures_says_what_it_holds(media):
+    with pytest.raises(NoVideoError, match="audio"):
+        Source(media["sound_only.mp4"], max_pixels=10**6)
+
+
+def test_a_cut_past_the_end_names_the_length_of_the_source(media):
+    with Source(media["cfr.mp4"], max_pixels=10**6) as source, pytest.raises(NoVideoError, match=r"1\.200 s long"):
+        list(source_frames(source, SourceFacts(), start=Fraction(5), end=Fraction(6), max_frames=100))

@@ -1,0 +1,422 @@
+"""`vidprep burst`: frames in shards, read by people who are not us; failures, kills and second runs leave no wrong byte."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import zlib
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from tests.helpers import KILL_ALL, environment, fault, make_clip, make_clips, manifest, table, transcode
+from tests.transcode.media.test_picture import MEANING, TO_RGB, psnr
+from vidprep.formats.manifest.table import ManifestRow, read_rows
+
+FORMATS = ("burst", "gulp", "webdataset", "tensor")
+SUFFIXES = {"burst": ".bin", "gulp": ".gulp", "webdataset": ".tar", "tensor": ".raw"}
+burst = partial(transcode, verb="burst")
+
+
+def good(destination: Path) -> dict[str, ManifestRow]:
+    return {row.id: row for row in read_rows(destination) if row.ok}
+
+
+def stored_frames(destination: Path, row: ManifestRow) -> list[bytes]:
+    """The frames of a unit, found without our readers: by what each layout is documented to be."""
+    assert row.offset is not None and row.stored_bytes is not None and row.frame_sizes is not None
+    with (destination / row.file_name).open("rb") as file:
+        file.seek(row.offset)
+        data = file.read(row.stored_bytes)
+    assert len(data) == row.stored_bytes
+    if row.file_name.endswith(".tar"):
+        with tarfile.open(fileobj=io.BytesIO(data + bytes(1024))) as tar:
+            return [tar.extractfile(member).read() for member in tar if member.name.endswith(".jpg")]  # type: ignore[union-attr]
+    step = 4 if row.file_name.endswith(".gulp") else 1
+    frames, at = [], 0
+    for size in row.frame_sizes:
+        frames.append(data[at : at + size])
+        at += size + -size % step
+    assert at == len(data)
+    return frames
+
+
+def is_whole(destination: Path) -> dict[str, list[bytes]]:
+    """Frames by id; every byte of every shard belongs to a unit, every checksum holds, and nothing else lies about."""
+    rows = good(destination)
+    found = {}
+    for row in rows.values():
+        frames = found[row.id] = stored_frames(destination, row)
+        assert [len(frame) for frame in frames] == row.frame_sizes
+        assert [zlib.crc32(frame) for frame in frames] == row.frame_crc32
+        assert hashlib.sha256(b"".join(frames)).hexdigest() == row.sha256
+        assert sum(map(len, frames)) == row.size_bytes
+        assert len(frames) == row.num_frames
+    shards = {p for p in destination.iterdir() if p.suffix in SUFFIXES.values()}
+    for shard in shards:
+        mine = sorted((row.offset or 0, row.stored_bytes or 0) for row in rows.values() if row.file_name == shard.name)
+        assert mine[0][0] == 0
+        assert all(at + size == following for (at, size), (following, _) in pairwise(mine))
+        tail = 1024 if shard.suffix == ".tar" else 0
+        assert sum(mine[-1]) + tail == shard.stat().st_size
+    assert not list((destination / ".vidprep" / "partial").iterdir())
+    assert not list(destination.glob(".*.partial"))
+    return found
+
+
+@pytest.fixture
+def dst(tmp_path: Path) -> Path:
+    return tmp_path / "dst"
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_clips(tmp_path_factory.mktemp("raw") / "src", 5)
+
+
+# ------------------------------------------------------------------------------------------------ what is written
+
+
+@pytest.mark.parametrize("store", FORMATS)
+def test_every_byte_of_a_store_belongs_to_a_unit_and_is_as_the_manifest_says(store, clips, dst):
+    ran = burst(clips, dst, "--format", store, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.summary["ok"] == 5
+    frames = is_whole(dst)
+    assert [len(frames[f"c{n:02d}"]) for n in range(5)] == [6, 7, 8, 6, 7]
+    for row in manifest(dst).values():
+        assert row["container"] == store
+        assert row["verified_in"] == "same pass"
+        assert row["psnr_y_db"] > 35
+        assert not any("larger" in text for text in row["warnings"])
+
+
+def test_the_frames_of_a_tensor_store_are_those_of_ffmpeg(clips, dst, cli):
+    assert burst(clips, dst, "--format", "tensor").code == 0
+    for name, frames in is_whole(dst).items():
+        row = good(dst)[name]
+        ours = np.frombuffer(b"".join(frames), np.uint8).reshape(-1, row.height, row.width, 3)
+        theirs = cli.raw(clips / f"{name}.mp4", TO_RGB.format("bt601", "limited"), row.width, row.height, "rgb24")
+        assert psnr(ours, theirs.reshape(ours.shape)) > 38
+        assert row.psnr_y_db == float("inf")
+
+
+@pytest.mark.parametrize("subsampling", ["420", "444", "gray"])
+def test_scores_are_those_of_the_jpegs_against_the_frames_that_went_in(subsampling, clips, dst, cli, tmp_path):
+    """ffmpeg's psnr filter, on our JPEGs and on planes that ffmpeg made from the source."""
+    assert burst(clips / "c00.mp4", dst, "--subsampling", subsampling, "--quality", "80").code == 0
+    (frames,) = is_whole(dst).values()
+    for number, data in enumerate(frames):
+        (tmp_path / f"{number:03d}.jpg").write_bytes(data)
+    pixels = {"420": "yuvj420p", "444": "yuvj444p", "gray": "yuvj420p"}[subsampling]
+    flags = "flags=bicubic+accurate_rnd+bitexact:in_range=limited:out_range=full:in_color_matrix=bt601:out_color_matrix=bt601"
+    luma = ",extractplanes=y" if subsampling == "gray" else ""
+    said = cli.log(
+        "-i", tmp_path / "%03d.jpg", "-i", clips / "c00.mp4", "-lavfi",
+        f"[1:v]scale={flags},format={pixels}{luma}[r];[0:v]format={'gray' if luma else pixels}[d];[d][r]psnr", "-f", "null", "-",
+    )  # fmt: skip
+    theirs = float(said.rsplit(" y:", 1)[1].split()[0])
+    assert good(dst)["c00"].psnr_y_db == pytest.approx(theirs, abs=0.01)
+
+
+# Their YUV lies outside of RGB in places: the reference is clipped there before chroma is averaged, a JPEG after.
+OUT_OF_GAMUT = {"traffic_1280x720_vfr.mp4", "pattern_480i_bff_mpeg2.mkv"}
+
+
+def rgb_of(cli: Any, path: Path, meaning: tuple[str, str], size: tuple[int, int]) -> np.ndarray:
+    return cli.raw(path, TO_RGB.format(*meaning), *size, "rgb24").reshape(-1, size[1], size[0], 3)
+
+
+@pytest.mark.parametrize("name", sorted(MEANING))
+def test_f15_colours_are_right_in_readers_that_know_nothing_of_the_source(name, media, dst, cli):
+    """Within 1 dB of a JPEG that Pillow makes from the reference RGB, and no channel off by a level."""
+    assert burst(media[name], dst, "--quality", "90").code == 0
+    ((frames, row),) = zip(is_whole(dst).values(), good(dst).values(), strict=True)
+    reference = rgb_of(cli, media[name], MEANING[name], (row.width, row.height))[0]
+    ours = np.asarray(Image.open(io.BytesIO(frames[0])).convert("RGB"))
+    held = io.BytesIO()
+    Image.fromarray(reference).save(held, "JPEG", quality=90, subsampling=2)
+    theirs = np.asarray(Image.open(held).convert("RGB"))
+    allowed = 1.1 if name == "colour_444_full.mp4" else 1  # its chroma is averaged by another filter than Pillow's
+    assert psnr(ours, reference) > psnr(theirs, reference) - allowed
+    assert np.abs(ours.mean((0, 1)) - reference.mean((0, 1))).max() < 1
+    opened = cv2.cvtColor(cv2.imdecode(np.frombuffer(frames[0], np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    assert psnr(opened, ours) > 40
+
+
+@pytest.mark.media
+def test_jpegs_of_real_clips_have_their_colours(real_clip, dst, tmp_path):
+    """At quality 100 against RGB that ffmpeg made of the same picture; 4:2:0 costs what it costs any JPEG."""
+    opening = table(tmp_path / "opening.csv", [{"path": real_clip, "id": "opening", "end": 0.5}])
+    assert burst(opening, dst, "--quality", "100", "--short-side", "120", "--fps", "1").code == 0
+    ((frames, row),) = zip(is_whole(dst).values(), good(dst).values(), strict=True)
+    tensor = dst.with_name("tensor")
+    assert burst(opening, tensor, "--format", "tensor", "--short-side", "120", "--fps", "1").code == 0
+    raw = np.frombuffer(next(iter(is_whole(tensor).values()))[0], np.uint8).reshape(row.height, row.width, 3)
+    ours = np.asarray(Image.open(io.BytesIO(frames[0])).convert("RGB"))
+    held = io.BytesIO()
+    Image.fromarray(raw).save(held, "JPEG", quality=100, subsampling=2)
+    theirs = np.asarray(Image.open(held).convert("RGB"))
+    least, most = (39.5, 1.1) if real_clip.name in OUT_OF_GAMUT else (40, 1)
+    assert psnr(ours, raw) > min(psnr(theirs, raw) - 1, least)
+    assert np.abs(ours.mean((0, 1)) - raw.mean((0, 1))).max() < most
+
+
+def test_the_same_video_gives_the_same_bytes_whatever_stands_beside_it(clips, dst, tmp_path):
+    assert burst(clips, dst, "--jobs", 2, "--shard-size", "1MiB").code == 0
+    assert burst(clips / "c03.mp4", tmp_path / "one").code == 0
+    assert is_whole(dst)["c03"] == is_whole(tmp_path / "one")["c03"]
+
+
+def test_a_shard_takes_units_until_it_would_grow_past_its_size(tmp_path, dst):
+    src = make_clips(tmp_path / "src", 6, 8, size=(256, 256), noise=True)
+    assert burst(src, dst, "--shard-size", "1MiB", "--quality", "95").code == 0
+    is_whole(dst)
+    sizes = [path.stat().st_size for path in sorted(dst.glob("data-*.bin"))]
+    assert len(sizes) > 1
+    assert all(
+        size <= 1 << 20 or sum(r.file_name == f"data-{n:05d}.bin" for r in good(dst).values()) == 1
+        for n, size in enumerate(sizes)
+    )
+
+
+def test_a_frame_that_stands_twice_is_there_twice(clips, dst):
+    assert burst(clips / "c00.mp4", dst, "--fps", 50).code == 0
+    (frames,) = is_whole(dst).values()
+    assert len(frames) == 12
+    assert frames[0] == frames[1] != frames[2]
+    assert good(dst)["c00"].source_frames == [n // 2 for n in range(12)]
+
+
+def test_a_floor_for_quality_is_held(clips, dst):
+    ran = burst(clips, dst, "--quality", 5, "--min-psnr", 45)
+    assert ran.code == 1
+    assert {row["error"] for row in manifest(dst).values()} == {"GateError"}
+    assert not list(dst.glob("data-*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--quality", "0", "1 to 100"), ("--quality", "101", "1 to 100"), ("--shard-size", "10", "1 MiB"),
+        ("--shard-size", "much", "such as 500MB"), ("--format", "zip", "burst"), ("--subsampling", "422", "420"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_before_any_work(option, value, said, clips, dst):
+    ran = burst(clips, dst, option, value)
+    assert ran.code == 2
+    assert said in ran.err
+    assert not dst.exists()
+
+
+def test_other_settings_are_refused_and_another_shard_size_is_not(clips, dst):
+    assert burst(clips, dst).code == 0
+    assert "quality 90 -> 80" in burst(clips, dst, "--quality", 80).err
+    assert "jpeg" not in burst(clips, dst, "--shard-size", "2MiB").err
+    ran = transcode(clips, dst)
+    assert ran.code == 2
+    assert "other settings" in ran.err
+
+
+# ------------------------------------------------------------------------------------------------ failures and kills
+
+
+@pytest.mark.parametrize("store", FORMATS)
+def test_a_video_that_fails_leaves_no_bytes_behind(store, clips, tmp_path, dst):
+    src = tmp_path / "src"
+    shutil.copytree(clips, src)
+    (src / "c01.mp4").write_bytes((src / "c01.mp4").read_bytes()[:-900])
+    (src / "text.mp4").write_text("no video")
+    ran = burst(src, dst, "--format", store, "--on-damage", "fail")
+    assert ran.code == 1
+    assert {name for name, row in manifest(dst).items() if row["status"] == "failed"} == {"c01", "text"}
+    assert len(is_whole(dst)) == 4
+
+
+STEPS = [
+    ("vidprep.formats.stores.shards", "Shards._append", 2, "before"),
+    ("vidprep.formats.stores.shards", "Shards._append", 2, "after"),
+    ("vidprep.formats.manifest.table", "Journal.append", 3, "after"),
+    ("vidprep.transcode.destination.sharded", "PackedDestination.name", 3, "after"),
+    ("vidprep.transcode.destination.sharded", "PackedDestination.finish", 1, "before"),
+    ("vidprep.transcode.destination.folder", "write_rows", 1, "before"),
+    ("vidprep.transcode.destination.folder", "write_rows", 1, "after"),
+    ("vidprep.formats.manifest.table", "Journal.clear", 1, "after"),
+    ("vidprep.transcode.destination.sharded", "PackedDestination._rewrite_shards_with_dead_bytes", 1, "after"),
+    ("vidprep.transcode.destination.sharded", "PackedDestination.finish", 1, "after"),
+]
+
+
+@pytest.fixture(scope="module", params=["burst", "webdataset"])
+def undisturbed(request, clips, tmp_path_factory) -> tuple[str, dict[str, list[bytes]]]:
+    """The name of a format, and the frames of all clips."""
+    made = tmp_path_factory.mktemp("undisturbed") / "dst"
+    assert burst(clips, made, "--format", request.param).code == 0
+    return request.param, is_whole(made)
+
+
+@pytest.mark.parametrize(("where", "name", "at", "when"), STEPS)
+def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
+    where, name, at, when, clips, dst, tmp_path, undisturbed
+):
+    store, frames = undisturbed
+    killer = environment(tmp_path / "hook", fault(where, name, at=at, when=when, code=KILL_ALL, only="parent"))
+    assert burst(clips, dst, "--format", store, env=killer).code == -9
+    journalled = (
+        {json.loads(line)["id"] for line in (dst / ".vidprep" / "journal.jsonl").read_text().splitlines()}
+        if (dst / ".vidprep" / "journal.jsonl").exists()
+        else set()
+    )
+    again = burst(clips, dst, "--format", store, "--json")
+    assert again.code == 0, again.err
+    assert not journalled & again.rows.keys(), "a whole video was made again"
+    assert is_whole(dst) == frames
+    assert burst(clips, dst, "--format", store, "--json").summary["done_before"] == 5
+
+
+@pytest.mark.parametrize("store", ["burst", "webdataset"])
+def test_f6_a_worker_killed_in_the_middle_of_a_video_leaves_no_byte_of_it(store, clips, dst, tmp_path):
+    once = tmp_path / "once"
+    code = f"os.path.exists('{once}') or (open('{once}', 'w'), os.kill(os.getpid(), signal.SIGKILL))"
+    broken = environment(
+        tmp_path / "hook", fault("vidprep.formats.video.jpeg", "JpegCoder.encode", at=10, code=code, only="child")
+    )
+    ran = burst(clips, dst, "--format", store, "--jobs", 1, env=broken)
+    assert ran.code == 1
+    (failed,) = (row for row in manifest(dst).values() if row["status"] == "failed")
+    assert failed["error"] == "CrashedError" and "SIGKILL" in failed["message"]
+    assert len(is_whole(dst)) == 4
+    again = burst(clips, dst, "--format", store, "--json")
+    assert (again.code, again.summary["done_before"]) == (0, 4)
+    assert is_whole(dst).keys() == {f"c{number:02d}" for number in range(5)}
+
+
+# Real: from the third unit on, a file may grow by 50 bytes and no more until the shard is cut back.
+FULL = {
+    "shard": (
+        fault("vidprep.formats.stores.shards", "Shards._append", at=-3, only="parent",
+              code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (max(p.stat().st_size for p in args[0].paths()) + 50, -1))"),
+        fault("vidprep.formats.stores.shards", "Shards._close_at", at=-1, only="parent", code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))"),
+    ),
+    "frames": (fault("vidprep.transcode.media.jpeg_frames", "store_frames", at=3, only="child", code="raise OSError(28, 'No space left on device')"),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "store"), [("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")])
+def test_f7_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(
+    what, store, clips, dst, tmp_path
+):
+    full = environment(tmp_path / "hook", *FULL[what])
+    ran = burst(clips, dst, "--format", store, "--jobs", 1, "--json", env=full)
+    assert ran.code == 3
+    assert "no room left in" in ran.err and "bytes are free" in ran.err
+    assert ran.summary["ok"] == 2 and ran.summary["not_started"] >= 2
+    assert len(is_whole(dst)) == 2
+    again = burst(clips, dst, "--format", store, "--json")
+    assert (again.code, again.summary["done_before"]) == (0, 2), again.err
+    assert len(is_whole(dst)) == 5
+
+
+def test_a_kill_half_way_through_an_append_is_cut_off(clips, dst, tmp_path):
+    torn = environment(
+        tmp_path / "hook", fault("vidprep.formats.stores.shards", "copy", at=3, code=KILL_ALL, only="parent")
+    )
+    assert burst(clips, dst, env=torn).code == -9
+    with (dst / "data-00000.bin").open("ab") as shard:
+        shard.write(b"half a unit")
+    assert burst(clips, dst).code == 0
+    assert len(is_whole(dst)) == 5
+
+
+@pytest.mark.parametrize("store", FORMATS)
+def test_a_source_that_changed_is_made_again_and_its_old_bytes_are_gone(store, clips, tmp_path, dst):
+    src = tmp_path / "src"
+    shutil.copytree(clips, src)
+    assert burst(src, dst, "--format", store).code == 0
+    before = is_whole(dst)
+    make_clip(src / "c02.mp4", 9, seed=99)
+    ran = burst(src, dst, "--format", store, "--json")
+    assert ran.summary["ok"] == 1
+    assert ran.summary["done_before"] == 4
+    after = is_whole(dst)
+    assert len(after.pop("c02")) == 9
+    del before["c02"]
+    assert after == before
+
+
+def test_overwriting_makes_all_anew(clips, dst):
+    assert burst(clips, dst).code == 0
+    assert burst(clips, dst, "--quality", 70, "--overwrite").code == 0
+    assert {row.jpeg_quality for row in good(dst).values()} == {70}
+    assert len(is_whole(dst)) == 5
+
+
+def test_f19_a_shard_that_was_lost_or_cut_is_made_again(clips, dst):
+    assert burst(clips, dst).code == 0
+    whole = is_whole(dst)
+    path = dst / "data-00000.bin"
+    os.truncate(path, path.stat().st_size - 1)
+    assert burst(clips, dst, "--json").summary["ok"] == 1
+    assert is_whole(dst) == whole
+    for shard in dst.glob("data-*.bin"):
+        shard.unlink()
+    assert burst(clips, dst, "--json").summary["ok"] == 5
+    assert is_whole(dst) == whole
+
+
+def test_an_empty_folder_that_is_not_ours_loses_no_file(clips, dst):
+    """data-00000.bin may be anybody's: without our house beside it nothing is touched."""
+    dst.mkdir()
+    (dst / "data-00000.bin").write_bytes(b"somebody's")
+    ran = burst(clips, dst)
+    assert ran.code == 2
+    assert "data-00000.bin" in ran.err
+    assert (dst / "data-00000.bin").read_bytes() == b"somebody's"
+
+
+# ------------------------------------------------------------------------------------------------ other people's readers
+
+
+def test_gulpio2_reads_what_we_wrote(clips, dst):
+    reader = pytest.importorskip("gulpio2")
+    assert burst(clips, dst, "--format", "gulp", "--shard-size", "1MiB").code == 0
+    frames = is_whole(dst)
+    read = reader.GulpDirectory(str(dst))
+    assert set(read.merged_meta_dict) == set(frames)
+    for name, ours in frames.items():
+        theirs, meta = read[name]
+        expected = [simplejpeg.decode_jpeg(data, fastdct=True, fastupsample=True) for data in ours]  # as it does
+        assert all(np.array_equal(a, b) for a, b in zip(theirs, expected, strict=True))
+        assert meta["frame_rate"] == [25, 1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves its files to be collected
+def test_webdataset_reads_what_we_wrote(tmp_path, dst):
+    reader = pytest.importorskip("webdataset")
+    src = make_clips(tmp_path / "src" / "a.b", 3)
+    assert burst(src.parent, dst, "--format", "webdataset", "--label-from-folder").code == 0
+    samples = list(reader.WebDataset(str(dst / "data-00000.tar"), shardshuffle=False))
+    assert sorted(json.loads(sample["json"])["id"] for sample in samples) == ["a.b/c00", "a.b/c01", "a.b/c02"]
+    frames = is_whole(dst)
+    for sample in samples:
+        facts = json.loads(sample["json"])
+        assert facts["label"] == "a.b"
+        names = sorted(name for name in sample if name.endswith(".jpg"))
+        assert [sample[name] for name in names] == frames[facts["id"]]
+
+
+def test_tar_shards_have_the_same_bytes_wherever_they_are_written(clips, dst, tmp_path):
+    for folder in (dst, tmp_path / "again"):
+        assert burst(clips, folder, "--format", "webdataset", "--jobs", 1).code == 0
+    assert (dst / "data-00000.tar").read_bytes() == (tmp_path / "again" / "data-00000.tar").read_bytes()

@@ -1,0 +1,72 @@
+"""The search for a CRF, against trying every one; curves are synthetic, so that each has a known answer."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from vidprep.formats.profiles import EncoderOptions
+from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.unit.target_search import Search
+
+KNOBS = {codec: RunSettings(encoder=EncoderOptions(codec=codec)).knob for codec in ("h264", "hevc", "vp9", "av1")}
+KNOBS["jpeg"] = RunSettings(frames=FrameOptions()).knob
+FLOOR = 38.0
+
+
+def curve(seed: int, steps: int) -> list[float]:
+    """dB by step, falling, steeply at first and bent at random; infinite at step 0 for some."""
+    chance = random.Random(seed)
+    top, bend, per_step = chance.uniform(39, 60), chance.uniform(0.5, 2), chance.uniform(10, 45) / steps
+    found = [top - per_step * steps * (step / steps) ** bend for step in range(steps)]
+    return [math.inf, *found[1:]] if seed % 3 == 0 else found
+
+
+@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("seed", range(25))
+def test_it_ends_at_the_coarsest_that_reaches_the_floor_or_within_a_quarter_of_a_db(name, seed):
+    knob = KNOBS[name]
+    db = curve(seed, len(knob.values))
+    search, step, tries = Search(knob, FLOOR), knob.guess(FLOOR), 0
+    while step is not None:
+        search.tell(step, db[step])
+        tries += 1
+        step = search.next()
+    coarsest = max(step for step, value in enumerate(db) if value >= FLOOR)
+    assert search.best is not None and db[search.best] >= FLOOR
+    assert search.best == coarsest or db[search.best] < FLOOR + 0.25
+    assert tries <= 11
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
+    knob = KNOBS[name]
+    db = curve(1, len(knob.values))
+    start = max(step for step, value in enumerate(db) if value >= FLOOR) + 6
+    search = Search(knob, FLOOR)
+    search.tell(start, db[start])
+    for _ in range(3):
+        step = search.next(any_that_reaches=True)
+        if step is None:
+            break
+        search.tell(step, db[step])
+    assert search.best is not None and start - search.best <= 12
+
+
+def test_what_nothing_reaches_ends_at_the_finest():
+    search, step = Search(KNOBS["h264"], FLOOR), 30
+    while step is not None:
+        search.tell(step, 20.0)
+        step = search.next()
+    assert search.best is None
+    assert 0 in search.known
+
+
+def test_the_finest_value_comes_first_whichever_way_an_encoder_counts():
+    assert KNOBS["h264"].values[0] == 0
+    assert KNOBS["jpeg"].values[0] == 100
+    videotoolbox = RunSettings(encoder=EncoderOptions(encoder="h264_videotoolbox"), engine="ffmpeg").knob
+    assert videotoolbox.values[0] == 100
+    assert videotoolbox.values[-1] == 1

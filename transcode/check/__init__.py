@@ -1,0 +1,1 @@
+"""A finished destination against its manifest and its sources, whoever made it."""

@@ -1,0 +1,293 @@
+"""What this machine can do, found out by doing it: a rotated clip with sound goes through each engine and into a burst store, by
+the functions that a run, `validate` and `open_store` use.
+
+No library that could be broken is imported before it is tried.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vidprep.formats.errors import VerifyError, VidprepError
+from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS, EncoderOptions
+from vidprep.transcode.destination.finding import Finding
+from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
+from vidprep.transcode.settings import FrameOptions, RunSettings
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.table import ManifestRow
+
+PYAV_MAJORS = ("18", "19")
+# Distribution, and the module that fails where it is broken.
+LIBRARIES = {
+    "av": "av", "click": "click", "ffmpeg-python": "ffmpeg", "imageio-ffmpeg": "imageio_ffmpeg", "joblib": "joblib", "numpy": "numpy",
+    "pebble": "pebble", "pyarrow": "pyarrow.parquet", "simplejpeg": "simplejpeg", "tqdm": "tqdm",
+}  # fmt: skip
+EXTRAS = {
+    "report": ("itables", "jinja2", "PIL", "plotly"), "monitor": ("rich",), "dask": ("distributed",), "ray": ("ray",),
+    "s3": ("s3fs",), "bench": ("torchcodec", "decord", "cv2", "webdataset"),
+}  # fmt: skip
+FREE_BYTES = 1 << 30
+LOAD_TORCHCODEC = """
+import sys
+try:
+    import torchcodec.decoders
+except Exception as error:
+    sys.exit(str(error).strip().partition("\\n")[0] or type(error).__name__)
+"""
+GOP = 5
+WIDTH, HEIGHT, NUM_FRAMES = 128, 96, 12
+# Lossy codecs keep these apart: the corner that is bright, and the other three.
+BRIGHT, DARK = 160, 90
+
+
+def examine(asked_ffmpeg: str | None) -> Iterator[Finding]:
+    """Everything that a run leans on, tried out; ends early when a library that all of it needs is broken."""
+    yield _system()
+    broken = False
+    for library, module in LIBRARIES.items():
+        finding = _library(library, module)
+        broken |= not finding.ok
+        if not finding.ok or library == "av":
+            yield finding
+    if broken:
+        return
+    yield Finding("libraries", True, ", ".join(f"{name} {version(name)}" for name in LIBRARIES if name != "av"))
+    with tempfile.TemporaryDirectory(prefix="vidprep-doctor-") as name:
+        yield from trials(Path(name), asked_ffmpeg)
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    yield Finding(
+        "temporary folder", free > FREE_BYTES, f"{free / 1e9:.1f} GB free in {tempfile.gettempdir()}",
+        "make room there, or set TMPDIR to a folder with more", needed=False,
+    )  # fmt: skip
+    for extra, modules in EXTRAS.items():
+        absent = [module for module in modules if importlib.util.find_spec(module) is None]
+        yield Finding(
+            f"vidprep[{extra}]", not absent, "installed" if not absent else f"{', '.join(absent)} not installed",
+            f"pip install 'vidprep[{extra}]' if you need it", needed=False,
+        )  # fmt: skip
+    if importlib.util.find_spec("torchcodec") is not None:
+        yield _torchcodec()
+
+
+def examine_destination(destination: Path | str) -> Iterator[Finding]:
+    """What its file system or store does of what runs lean on; a folder is tried by two processes of this machine."""
+    from concurrent.futures import ProcessPoolExecutor
+    from contextlib import ExitStack
+    from multiprocessing import get_context
+
+    from vidprep.transcode.destination.ledgers import file_system_of
+    from vidprep.transcode.destination.storage_trial import try_folder, try_store
+
+    with ExitStack() as stack:
+        if isinstance(destination, Path):
+            while not destination.exists():
+                destination = destination.parent
+            workers = [stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for _ in range(2)]
+            found = try_folder(destination, workers[0].submit, workers[1].submit)
+            shown = f"{destination} ({file_system_of(destination) or 'file system'})"
+        else:
+            found, shown = try_store(destination), destination
+        try:
+            for each in found:
+                yield replace(each, what=f"{shown}: {each.what}")
+        except OSError as error:
+            yield Finding(shown, False, f"cannot be written: {error}", "give another destination, or make it writable")
+
+
+def _system() -> Finding:
+    system = platform.system()
+    detail = f"{system} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    if system == "Darwin":
+        detail += "; macOS is best effort"
+    return Finding("system", system in ("Linux", "Darwin"), detail, "run vidprep in WSL, or on Linux")
+
+
+def _library(library: str, module: str) -> Finding:
+    try:
+        importlib.import_module(module)
+        found = version(library)
+    except Exception as error:  # noqa: BLE001 (whatever a broken library raises is the finding)
+        found = "not installed" if isinstance(error, PackageNotFoundError) else _first_line(error)
+        return Finding(library, False, found, f"pip install --force-reinstall {library}")
+    if library != "av":
+        return Finding(library, True, found)
+    import av
+
+    numbers = ", ".join(f"{name} {'.'.join(map(str, parts))}" for name, parts in sorted(av.library_versions.items()))
+    is_known = found.split(".")[0] in PYAV_MAJORS
+    return Finding("PyAV", is_known, f"{found} ({numbers})", "pip install 'av>=18.1,<20'")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def trials(folder: Path, asked_ffmpeg: str | None) -> Iterator[Finding]:
+    """What becomes of a clip in every codec, as burst and by ffmpeg, each tried when it is asked for. folder: an empty one."""
+    reinstall = "pip install --force-reinstall"
+    sources = folder / "sources"
+    sources.mkdir()
+    try:
+        _write_clip(sources / "clip.mp4")
+    except Exception as error:  # noqa: BLE001 (the same)
+        yield Finding("PyAV writes a clip", False, _first_line(error), f"{reinstall} 'av>=18.1,<20'")
+        return
+    for codec, encoder in DEFAULT_ENCODER.items():
+        options = EncoderOptions(codec=codec, gop=GOP)
+        settings = RunSettings(encoder=options, audio=CONTAINERS[options.container_name].audio[1])
+        advice = f"{reinstall} 'av>=18.1,<20', or take another --codec"
+        yield _tried(codec, folder, settings, f"{encoder} makes it with sound", advice)
+    yield _tried("burst", folder, RunSettings(frames=FrameOptions()), "JPEGs", f"{reinstall} simplejpeg")
+    engine = "--engine ffmpeg"
+    try:
+        binary = find_ffmpeg(asked_ffmpeg)
+        built = [row.name for row in ENCODERS.values() if has_encoder(binary, row.name)]
+        yield Finding("ffmpeg", True, f"{ffmpeg_version(binary)} at {binary}, built with {', '.join(built)}")
+    except VidprepError as error:
+        advice = f"{reinstall} imageio-ffmpeg, or give --ffmpeg the path of one"
+        yield Finding("ffmpeg", False, error.message, advice, needed=False)
+        return
+    if DEFAULT_ENCODER["h264"] in built:
+        settings = RunSettings(engine="ffmpeg", encoder=EncoderOptions(gop=GOP))
+        advice = "give --ffmpeg the path of another ffmpeg, or take --engine av"
+        yield _tried(engine, folder, settings, "libx264 makes it", advice, ffmpeg=binary, needed=False)
+    else:
+        advice = "give --ffmpeg the path of an ffmpeg with libx264, or name an --encoder that it has"
+        yield Finding(engine, False, f"{binary} was built without libx264", advice, needed=False)
+
+
+def _tried(
+    what: str, folder: Path, settings: RunSettings, done: str, advice: str, *, ffmpeg: str = "", needed: bool = True
+) -> Finding:
+    """The clip made with these settings, validated against its source, and its frames read back by number."""
+    destination = folder / what.lstrip("-").replace(" ", "-")
+    try:
+        db = _make_and_prove(folder / "sources", destination, settings, ffmpeg)
+    except Exception as error:  # noqa: BLE001 (the same)
+        detail = error.message if isinstance(error, VidprepError) else _first_line(error)
+        return Finding(what, False, f"does not work: {detail}", advice, needed=needed)
+    return Finding(what, True, f"{done}, validated and read back upright ({db:.1f} dB)", needed=needed)
+
+
+def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffmpeg: str) -> float:
+    """Returns its PSNR-Y in dB. Raises VerifyError saying what is not as it should be."""
+    from vidprep.formats.stores.base import open_store
+    from vidprep.formats.video.source import open_video
+    from vidprep.transcode.check.validate import Wanted, validate
+    from vidprep.transcode.destination.folder import Destination
+    from vidprep.transcode.destination.sharded import PackedDestination
+    from vidprep.transcode.media.versions import encoder_version, used_versions
+    from vidprep.transcode.run.plan import plan
+    from vidprep.transcode.run.run import run
+    from vidprep.transcode.sources.listing import find_sources
+    from vidprep.transcode.workers.backends import workers_of
+
+    place = PackedDestination(destination, settings.frames) if settings.frames else Destination(destination)
+    found = find_sources(sources, destination, extension=settings.extension)
+    rows: list[ManifestRow] = []
+    with place.hold(), workers_of("local", None, 1, lambda _text: None) as workers:
+        place.recover()
+        todo = plan(found, settings, place, ffmpeg=ffmpeg, encoder_version=encoder_version(settings, ffmpeg))
+        place.write_settings(settings, used_versions(settings, ffmpeg))
+        run(todo, place, workers, on_row=rows.append)
+    row = rows[0]
+    if not row.ok:
+        raise VerifyError(f"{row.stage}: {row.message}")
+    faults: list[str] = []
+    validate(destination, {unit.id: unit for unit in found.units}, Wanted(), jobs=1, on_fault=faults.append)
+    if faults:
+        raise VerifyError(f"validate: {faults[0]}")
+    store = open_store(destination)
+    _check_pictures(lambda numbers: store["clip"].frames(numbers))
+    if settings.audio != "drop":
+        with open_video(destination / row.file_name) as container:
+            if not container.streams.audio:
+                raise VerifyError(f"its sound is lost ({'; '.join(row.warnings)})")
+    assert row.psnr_y_db is not None
+    return row.psnr_y_db
+
+
+def _write_clip(path: Path) -> None:
+    """Moving pictures that lie on their side, under a display matrix that stands them up, with a tone; by libavcodec's own
+    encoders, whatever else is broken."""
+    from fractions import Fraction
+
+    import numpy as np
+    from av.audio.frame import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+    from vidprep.formats.video.pyav import open_output
+    from vidprep.formats.video.source import file_url
+
+    rate, samples = 25, 1024
+    with open_output(file_url(path), format="mp4", options={}) as container:
+        video, audio = container.add_stream("mpeg4", rate=rate), container.add_stream("aac", rate=48_000)
+        assert isinstance(video, VideoStream)
+        assert isinstance(audio, AudioStream)
+        video.width, video.height, video.pix_fmt, video.bit_rate = WIDTH, HEIGHT, "yuv420p", 2_000_000
+        audio.layout = "mono"
+        for number in range(NUM_FRAMES):
+            picture = np.full((HEIGHT * 3 // 2, WIDTH), 128, np.uint8)
+            picture[:HEIGHT] = 40 + (np.arange(WIDTH) + 3 * number) % 32
+            picture[: HEIGHT // 2, : WIDTH // 2] += 140
+            frame = VideoFrame.from_ndarray(picture, format="yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1, rate)
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+        for number in range(48_000 * NUM_FRAMES // rate // samples):
+            wave = 0.2 * np.sin(np.arange(number * samples, (number + 1) * samples) * 0.05)
+            block = AudioFrame.from_ndarray(wave.astype(np.float32)[None], format="fltp", layout="mono")
+            block.sample_rate, block.pts, block.time_base = 48_000, number * samples, Fraction(1, 48_000)
+            container.mux(audio.encode(block))
+        container.mux(audio.encode(None))
+    _lay_on_its_side(path)
+
+
+def _lay_on_its_side(path: Path) -> None:
+    """The matrix of the first track, a quarter turn clockwise: ISO/IEC 14496-12, 8.3.2, version 0."""
+    import struct
+
+    data = bytearray(path.read_bytes())
+    matrix = data.index(b"tkhd") + 4 + 40
+    data[matrix : matrix + 36] = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, HEIGHT << 16, 0, 1 << 30)
+    path.write_bytes(data)
+
+
+def _check_pictures(read: Callable[[list[int]], object]) -> None:
+    """Upright, the bright corner is the upper right one. Raises VerifyError."""
+    import numpy as np
+
+    pictures = np.asarray(read([0, NUM_FRAMES // 2, -1]))
+    if pictures.shape != (3, WIDTH, HEIGHT, 3):
+        raise VerifyError(f"frames come back as {pictures.shape}, not {(3, WIDTH, HEIGHT, 3)}")
+    half, middle = WIDTH // 2, HEIGHT // 2
+    for picture in pictures.mean(-1):
+        bright, rest = picture[:half, middle:].mean(), (picture[half:], picture[:half, :middle])
+        if bright < BRIGHT or any(part.mean() > DARK for part in rest):
+            raise VerifyError("frames come back turned, or in other colours")
+
+
+def _torchcodec() -> Finding:
+    """Tried in a process of its own: torch may end the one that it cannot load in, and some of it complains at exit."""
+    trial = subprocess.run([sys.executable, "-c", LOAD_TORCHCODEC], capture_output=True, text=True, check=False)
+    if trial.returncode:
+        from vidprep.transcode.check.peers import TORCHCODEC_ADVICE
+
+        lines = trial.stderr.splitlines() or [f"exit code {trial.returncode}"]
+        return Finding("torchcodec", False, f"does not load: {lines[-1]}", TORCHCODEC_ADVICE, needed=False)
+    return Finding("torchcodec", True, version("torchcodec"), needed=False)

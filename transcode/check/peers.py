@@ -1,0 +1,238 @@
+"""Other people's ways to read a video, one interface: the frames in order, and where there is a seek a frame by its number.
+
+They bring libraries of their own and are imported when they are asked for. What is not installed is not there. Each decodes
+with one thread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.errors import MissingError, ReadError
+from vidprep.formats.video.source import open_video
+
+Picture = npt.NDArray[np.uint8]
+# Newer wheels look for CUDA's libraries, and all of them for FFmpeg's.
+TORCHCODEC_ADVICE = "without CUDA: pip install torch==2.13.0 torchcodec==0.13.0, and FFmpeg's shared libraries (Debian: apt install ffmpeg)"
+
+
+class StreamLoader(ABC):
+    """One video. Pictures are (H, W, 3) uint8 RGB. Raises ReadError, and what the library raises."""
+
+    package: str
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def in_order(self) -> Iterator[Picture]:
+        """All frames, from the first, by a reader of its own."""
+
+
+class Loader(StreamLoader):
+    """One opened video that can be entered anywhere."""
+
+    @abstractmethod
+    def at(self, number: int) -> Picture:
+        """A frame by its number, 0-based, reached by a seek."""
+
+    @abstractmethod
+    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
+        """Frames by their numbers, which ascend, as the library does it best."""
+
+
+class PyAvLoader(Loader):
+    """Seeks to the PTS that a scan of the packets gives."""
+
+    package = "av"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._container = self._open()
+        stream = self._container.streams.video[0]
+        self._pts = sorted(packet.pts for packet in self._container.demux(stream) if packet.size)
+
+    def _open(self) -> Any:
+        container = open_video(self.path)
+        container.streams.video[0].thread_count = 1
+        return container
+
+    def in_order(self) -> Iterator[Picture]:
+        with self._open() as container:
+            for frame in container.decode(video=0):
+                yield frame.to_ndarray(format="rgb24")
+
+    def at(self, number: int) -> Picture:
+        stream = self._container.streams.video[0]
+        self._container.seek(self._pts[number], stream=stream)
+        for frame in self._container.decode(stream):
+            if frame.pts == self._pts[number]:
+                picture: Picture = frame.to_ndarray(format="rgb24")
+                return picture
+        raise ReadError(f"a seek to frame {number} ends past it", path=self.path)
+
+    def several(self, numbers: list[int]) -> Sequence[Picture]:
+        """One seek, and on from there."""
+        stream = self._container.streams.video[0]
+        due = [self._pts[number] for number in numbers]
+        found: dict[int, Picture] = {}
+        self._container.seek(due[0], stream=stream)
+        for frame in self._container.decode(stream):
+            if frame.pts in due:
+                found[frame.pts] = frame.to_ndarray(format="rgb24")
+                if len(found) == len(due):
+                    return [found[pts] for pts in due]
+        raise ReadError(f"a seek to frame {numbers[0]} leads to {len(found)} of {len(due)} frames", path=self.path)
+
+
+class TorchcodecLoader(Loader):
+    package = "torchcodec"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._decoder = self._open()
+
+    def _open(self) -> Any:
+        try:
+            from torchcodec.decoders import VideoDecoder
+        except (ImportError, OSError, RuntimeError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise MissingError(f"torchcodec does not load ({first}); {TORCHCODEC_ADVICE}") from error
+
+        return VideoDecoder(str(self.path), num_ffmpeg_threads=1, dimension_order="NHWC")
+
+    def in_order(self) -> Iterator[Picture]:
+        yield from (frame.numpy() for frame in self._open())
+
+    def at(self, number: int) -> Picture:
+        picture: Picture = self._decoder[number].numpy()
+        return picture
+
+    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
+        pictures: Picture = self._decoder.get_frames_at(numbers).data.numpy()
+        return pictures
+
+
+class DecordLoader(Loader):
+    package = "decord"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._reader = self._open()
+
+    def _open(self) -> Any:
+        from decord import VideoReader
+
+        return VideoReader(str(self.path), num_threads=1)
+
+    def in_order(self) -> Iterator[Picture]:
+        reader = self._open()
+        for _ in range(len(reader)):
+            yield reader.next().asnumpy()
+
+    def at(self, number: int) -> Picture:
+        picture: Picture = self._reader[number].asnumpy()
+        return picture
+
+    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
+        pictures: Picture = self._reader.get_batch(numbers).asnumpy()
+        return pictures
+
+
+class OpenCvLoader(Loader):
+    package = "cv2"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._capture = self._open()
+
+    def _open(self) -> Any:
+        import cv2
+
+        capture = cv2.VideoCapture(str(self.path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+        if not capture.isOpened():
+            raise ReadError("OpenCV does not open it", path=self.path)
+        return capture
+
+    def in_order(self) -> Iterator[Picture]:
+        capture = self._open()
+        while True:
+            there, picture = capture.read()
+            if not there:
+                return
+            yield picture[..., ::-1]
+
+    def at(self, number: int) -> Picture:
+        import cv2
+
+        if self._capture.get(cv2.CAP_PROP_POS_FRAMES) != number:
+            self._capture.set(cv2.CAP_PROP_POS_FRAMES, number)
+        there, picture = self._capture.read()
+        if not there:
+            raise ReadError(f"OpenCV gives no frame {number}", path=self.path)
+        found: Picture = picture[..., ::-1]
+        return found
+
+    def several(self, numbers: list[int]) -> Sequence[Picture]:
+        """One seek; what lies between is decoded and not converted."""
+        pictures = [self.at(numbers[0])]
+        for before, number in pairwise(numbers):
+            for _ in range(before + 1, number):
+                self._capture.grab()
+            there, picture = self._capture.read()
+            if not there:
+                raise ReadError(f"OpenCV gives no frame {number}", path=self.path)
+            pictures.append(picture[..., ::-1])
+        return pictures
+
+
+class ImageioFfmpegLoader(StreamLoader):
+    """Raw pictures through a pipe from the ffmpeg program that imageio-ffmpeg brings."""
+
+    package = "imageio_ffmpeg"
+
+    def in_order(self) -> Iterator[Picture]:
+        import imageio_ffmpeg
+
+        # A frame is a frame: without this ffmpeg doubles and drops frames to a constant rate.
+        frames = imageio_ffmpeg.read_frames(
+            str(self.path), input_params=["-threads", "1"], output_params=["-fps_mode", "passthrough"]
+        )
+        try:
+            width, height = next(frames)["size"]
+            for data in frames:
+                yield np.frombuffer(data, np.uint8).reshape(height, width, 3)
+        finally:
+            frames.close()
+
+
+class ScikitVideoLoader(StreamLoader):
+    """Raw pictures through a pipe from the ffmpeg and ffprobe programs on PATH."""
+
+    package = "skvideo"
+
+    def in_order(self) -> Iterator[Picture]:
+        import skvideo.io
+
+        yield from skvideo.io.vreader(str(self.path), inputdict={"-threads": "1"})
+
+
+LOADERS: dict[str, type[Loader]] = {
+    "PyAV": PyAvLoader, "torchcodec": TorchcodecLoader, "decord": DecordLoader, "OpenCV": OpenCvLoader,
+}  # fmt: skip
+STREAM_LOADERS: dict[str, type[StreamLoader]] = {
+    "imageio-ffmpeg": ImageioFfmpegLoader, "scikit-video": ScikitVideoLoader,
+}  # fmt: skip
+
+
+def installed() -> list[str]:
+    """Names of the loaders with a seek that can be imported here."""
+    return [name for name, loader in LOADERS.items() if importlib.util.find_spec(loader.package) is not None]

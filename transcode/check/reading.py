@@ -1,0 +1,98 @@
+"""A finished destination as a training run reads it: `open_store`, a video by its id, its frames by their numbers."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.manifest.table import ManifestRow, label_column
+from vidprep.formats.stores.base import FrameStore, open_store
+
+READERS = {
+    None: "VideoStore", "burst": "BurstStore", "tensor": "TensorStore", "gulp": "GulpStore", "webdataset": "TarStore"
+}  # fmt: skip
+ALL_OF, SEQUENCES, SEQUENCE_FRAMES = 64, 4, 8
+MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
+
+
+def opened_ids(destination: Path, layout: str | None, rows: Collection[ManifestRow]) -> tuple[set[str], list[str]]:
+    """The videos that can be read by `open_store`, and what is wrong with what it opens. layout: of the store that the settings
+    speak of; None: encoded videos.
+    """
+    try:
+        store = open_store(destination)
+        found = set(store.ids)
+    except (StoreError, OSError) as error:
+        return set(), [f"open_store does not open it: {error}"]
+    opened = type(store).__name__
+    if opened != READERS[layout]:
+        due = f"a {layout} store" if layout else "encoded videos"
+        return set(), [
+            f"{destination}: was made as {due}, open_store opens it as {opened}: another store stands in front"
+        ]
+    known = {row.id for row in rows}
+    lost = [f"{destination}: {id_}: open_store does not find it" for id_ in sorted(known - found)]
+    strange = [f"{destination}: {id_}: open_store finds it, the manifest does not" for id_ in sorted(found - known)]
+    return found & known, lost + strange
+
+
+def sample_of(row: ManifestRow) -> list[int]:
+    """Numbers of the frames that are read: all of a short video; else the first, the last, the two that are closest in time,
+    and sequences that begin anywhere. The same for the same video.
+    """
+    count = row.num_frames or 0
+    if count <= ALL_OF:
+        return list(range(count))
+    chosen = {0, count - 1}
+    if row.pts and len(row.pts) == count:
+        _, closest = min((later - one, number) for number, (one, later) in enumerate(pairwise(row.pts)))
+        chosen |= {closest, closest + 1}
+    chance = random.Random(row.id)
+    for _ in range(SEQUENCES):
+        first = chance.randrange(count - SEQUENCE_FRAMES)
+        chosen.update(range(first, first + SEQUENCE_FRAMES))
+    return sorted(chosen)
+
+
+def faults_of_reading(destination: Path, row: ManifestRow, expected: Mapping[int, int]) -> Iterator[str]:
+    """expected: CRC-32 of the RGB of frames, by their numbers, decoded by other means. Raises StoreError."""
+    store = _opened(destination, _state(destination))
+    video = store[row.id]
+    if (len(video), video.width, video.height) != (row.num_frames, row.width, row.height):
+        yield (
+            f"open_store says {len(video)} frames of {video.width}x{video.height}, the manifest {row.num_frames} of "
+            f"{row.width}x{row.height}"
+        )
+        return
+    labels = store.labels(row.id)
+    for name, value in row.labels.items():
+        found = labels.get(name, labels.get(label_column(name)))
+        if value is not None and found != value and str(found) != str(value):
+            yield f"open_store says {found!r} for the label {name}, the manifest {value!r}"
+    at_once = max(1, MAX_FRAMES_IN_MEMORY // (3 * video.width * video.height))
+    numbers = list(expected)
+    random.Random(row.id).shuffle(numbers)
+    for begin in range(0, len(numbers), at_once):
+        asked = numbers[begin : begin + at_once]
+        for number, picture in zip(asked, video.frames(asked), strict=True):
+            if zlib.crc32(picture) != expected[number]:
+                yield f"open_store gives another picture for frame {number} than stands there"
+                return
+
+
+def _state(destination: Path) -> tuple[Any, ...]:
+    """What changes when the files that a store is opened by do."""
+    names = ("*.parquet", "*.json", "*.gmeta", "*.tar")
+    stats = [(path.name, path.stat()) for name in names for path in sorted(destination.glob(name))]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+@lru_cache(maxsize=1)
+def _opened(destination: Path, _state: tuple[Any, ...]) -> FrameStore:
+    return open_store(destination)

@@ -1,0 +1,365 @@
+"""One unit of a finished destination, from its bytes: what its row says, what its source makes, what other readers get.
+
+Nothing of the run that made it is trusted. The frames are made anew from the source, paired with those that are stored by
+their numbers, and the map of source frames in the manifest is held against the one that comes out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import time
+import zlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from av.error import FFmpegError as AvError
+
+from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, VidprepError
+from vidprep.formats.files.local import sha256_of
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.stores.layouts import LAYOUTS
+from vidprep.formats.stores.shards import Layout
+from vidprep.formats.video.jpeg import jpeg_coder
+from vidprep.formats.video.planes import visible_bytes
+from vidprep.formats.video.pyav import time_base_of
+from vidprep.formats.video.rgb import ToRgb
+from vidprep.formats.video.source import Entry, Source, open_video
+from vidprep.transcode.check.peers import LOADERS
+from vidprep.transcode.check.reading import faults_of_reading, sample_of
+from vidprep.transcode.media.bounds import ANY_FRAMES
+from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
+from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
+from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.picture import Picture
+from vidprep.transcode.media.timeline import OutputFrame, SourceFacts
+from vidprep.transcode.media.versions import is_of_this_pyav
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.unit.run_job import exact_seconds, output_frames
+
+SAME_DB, SAME_SSIM, SAME_LEVELS = 0.01, 0.0001, 0
+# Another version's decoders and scaler may round otherwise.
+NEARLY_DB, NEARLY_SSIM, NEARLY_LEVELS = 0.1, 0.001, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is to be checked of a unit. source: None checks it by itself. ffmpeg: scores it by that command as well.
+
+    vmaf: also by libvmaf. seeks: random seeks in each of `loaders`. opens: whether it can be read through `open_store`.
+    """
+
+    destination: Path
+    row: ManifestRow
+    settings: RunSettings
+    source: Unit | None = None
+    ffmpeg: str = ""
+    vmaf: bool = False
+    seeks: int = 0
+    loaders: tuple[str, ...] = ()
+    opens: bool = True
+
+    def read_as(self) -> list[int]:
+        """Sizes and times of the files that are read, by which one is known that changed since."""
+        paths = [self.destination / self.row.file_name] + ([Path(self.source.path)] if self.source else [])
+        stats = [path.stat() for path in paths if path.exists()]
+        return [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns)]
+
+
+@dataclass(slots=True)
+class Seeks:
+    """Random seeks of one loader, in one file or in all. unread: files that it does not read in order, and why the first."""
+
+    tried: int = 0
+    wrong: int = 0
+    unread: int = 0
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Checked:
+    """What came out. The scores are None where they were not asked, or not to be had."""
+
+    id: str
+    file_name: str
+    read_as: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    psnr_y_db: float | None = None
+    psnr_yuv_db: float | None = None
+    psnr_y_p1_db: float | None = None
+    ssim: float | None = None
+    ffmpeg_psnr_y_db: float | None = None
+    ffmpeg_failed: str | None = None
+    vmaf: float | None = None
+    vmaf_min: float | None = None
+    seeks: dict[str, Seeks] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def check_unit(check: Check) -> Checked:
+    """Never raises for what is wrong with the unit."""
+    row, started = check.row, time.perf_counter()
+    path = check.destination / row.file_name
+    done = Checked(row.id, row.file_name, check.read_as())
+    try:
+        done.faults += _faults_of_frames(path, check) if check.settings.frames else _faults_of_video(path, check)
+        if check.source is not None and not done.faults:
+            done.faults += _faults_against_source(path, check, check.source, done)
+    except VerifyError as error:
+        done.faults.append(f"against its source: {error.message}")
+    except (VidprepError, AvError, OSError, ValueError) as error:
+        done.faults.append(f"does not read: {error}")
+    if check.seeks and not done.faults:
+        done.faults += _faults_of_seeks(path, check, done)
+    done.faults = [f"{path}: {row.id}: {fault}" for fault in done.faults]
+    done.seconds = time.perf_counter() - started
+    return done
+
+
+def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
+    row = check.row
+    size = path.stat().st_size
+    if size != row.size_bytes:
+        yield f"is {size} bytes long, {row.size_bytes} were written"
+    elif sha256_of(path) != row.sha256:
+        yield "its SHA-256 is another than was written"
+    with open_video(path) as container:
+        stream = container.streams.video[0]
+        stream.thread_count = 1
+        shown = sorted((p.pts or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
+        keyframes = [number for number, (_, is_keyframe) in enumerate(shown) if is_keyframe]
+        if len(shown) != row.num_frames:
+            yield f"holds {len(shown)} frames, {row.num_frames} were written"
+        if keyframes != row.keyframes:
+            wrong = min(set(keyframes) ^ set(row.keyframes or ()))
+            yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, the manifest says otherwise"
+        if row.pts is not None and row.time_base_num and row.time_base_den:
+            base = Fraction(row.time_base_num, row.time_base_den)
+            if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
+                yield "its frames have other times than the manifest says"
+        container.seek(0)
+        sizes = []
+        sampled, expected, to_rgb = set(sample_of(row)), dict[int, int](), ToRgb()
+        for number, frame in enumerate(container.decode(stream)):
+            sizes.append((frame.width, frame.height))
+            if number in sampled:
+                expected[number] = zlib.crc32(visible_bytes(to_rgb.plane(frame), frame.width * 3))
+        if len(sizes) != row.num_frames:
+            yield f"{len(sizes)} frames decode, {row.num_frames} were written"
+        for number, (width, height) in enumerate(sizes):
+            if (width, height) != (row.width, row.height):
+                yield f"frame {number} is {width}x{height}, {row.width}x{row.height} was written"
+                break
+    if check.opens and list(expected) == sorted(sampled):
+        yield from faults_of_reading(check.destination, row, expected)
+
+
+def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
+    row, settings = check.row, check.settings
+    assert settings.frames is not None
+    decoded_later = check.source is not None and settings.gate.verify_every == 1
+    layout = LAYOUTS[settings.frames.store]
+    frames, complete = _stored(path, row, layout)
+    sampled, expected = set(sample_of(row)), dict[int, int]()
+    for number, (data, crc32, offset) in enumerate(
+        zip(frames, row.frame_crc32 or (), layout.offsets(row), strict=True)
+    ):
+        if zlib.crc32(data) != crc32:
+            yield f"frame {number} at offset {offset} is damaged: its checksum does not hold"
+        elif settings.frames.is_coded:
+            try:
+                height, width, *_ = simplejpeg.decode_jpeg_header(data)
+                if number in sampled:
+                    expected[number] = zlib.crc32(simplejpeg.decode_jpeg(data, "RGB"))
+                elif not decoded_later:
+                    simplejpeg.decode_jpeg(data)
+                if (width, height) != (row.width, row.height):
+                    yield f"frame {number} at offset {offset} is {width}x{height}, {row.width}x{row.height} was written"
+            except ValueError as error:
+                yield f"frame {number} at offset {offset} does not decode: {error}"
+        elif number in sampled:
+            expected[number] = crc32
+    if hashlib.sha256(b"".join(frames)).hexdigest() != row.sha256:
+        yield f"the SHA-256 of its frames from offset {row.offset} is another than was written"
+    elif complete != b"".join(layout.pieces(row, io.BytesIO(b"".join(frames)))):
+        yield f"between its frames, from offset {row.offset}, stands something else than was written"
+    if check.opens and list(expected) == sorted(sampled):
+        yield from faults_of_reading(check.destination, row, expected)
+
+
+def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], bytes]:
+    """The frames of a unit, and all its bytes in the shard."""
+    assert row.offset is not None and row.stored_bytes is not None
+    with path.open("rb") as shard:
+        shard.seek(row.offset)
+        complete = shard.read(row.stored_bytes)
+    if len(complete) != row.stored_bytes:
+        raise StoreError(
+            f"the shard ends at byte {row.offset + len(complete)}; it goes on to {row.offset + row.stored_bytes}"
+        )
+    begins = [offset - row.offset for offset in layout.offsets(row)]
+    return [complete[at : at + size] for at, size in zip(begins, row.frame_sizes or (), strict=True)], complete
+
+
+# ------------------------------------------------------------------------------------------------ against the source
+
+
+def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) -> Iterator[str]:
+    row, settings = check.row, check.settings
+    value = row.crf if settings.frames is None else row.jpeg_quality
+    if value is not None:  # a target may have given it one of its own
+        settings = settings.at(value)
+    settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
+    facts, indexes = SourceFacts(), list[int]()
+    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
+        whole = Entry(source.packets())  # so that frames are counted as they are decoded
+        painter, output, timed = output_frames(source, unit, settings, facts, entry=whole)
+        if settings.frames is None:
+            yield from _faults_of_tags(path, output)
+            quality: QualityReport | None = measure_file(settings, path, output, painter, timed, indexes).quality
+        else:
+            quality = yield from _compare_stored(path, row, settings, (painter, output, timed), indexes)
+    due = list(range(len(indexes))) if row.source_frames is None else row.source_frames
+    if indexes != due:
+        number = next((n for n, pair in enumerate(zip(indexes, due, strict=False)) if len(set(pair)) > 1), len(due))
+        yield f"from frame {number} on it is made of other source frames than the manifest says"
+    if quality is None:
+        return
+    done.psnr_y_db, done.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
+    done.psnr_y_p1_db, done.ssim = quality.psnr_y_p1_db, quality.ssim
+    same_db, same_ssim = (SAME_DB, SAME_SSIM) if is_of_this_pyav(row.encoder_version) else (NEARLY_DB, NEARLY_SSIM)
+    for name, found, said, same in (
+        ("PSNR-Y", quality.psnr_y_db, row.psnr_y_db, same_db), ("PSNR-YUV", quality.psnr_yuv_db, row.psnr_yuv_db, same_db),
+        ("SSIM", quality.ssim, row.ssim, same_ssim),
+    ):  # fmt: skip
+        if said is None or not (found == said or abs(found - said) <= same):
+            yield f"{name} against its source is {found:.4f}, the manifest says {said}"
+    if check.ffmpeg and not _engines_differ(row, facts, painter):
+        yield from _faults_by_ffmpeg(path, check, painter.picture, settings, done)
+
+
+def _faults_by_ffmpeg(
+    path: Path, check: Check, picture: Picture, settings: RunSettings, done: Checked
+) -> Iterator[str]:
+    unit = check.source
+    assert unit is not None
+    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
+        info = source.info
+    try:
+        scores = score_with_ffmpeg(
+            check.ffmpeg, unit.path, path, picture, info, settings, exact_seconds(unit.start_seconds),
+            exact_seconds(unit.end_seconds), vmaf=check.vmaf,
+        )  # fmt: skip
+    except FfmpegError as error:  # an old one lacks options that a source needs: nothing of ours is wrong
+        done.ffmpeg_failed = f"{check.row.id}: {error.message}"
+        return
+    done.ffmpeg_psnr_y_db, done.vmaf, done.vmaf_min = scores.psnr_y_db, scores.vmaf, scores.vmaf_min
+    found, here = scores.psnr_y_db, done.psnr_y_db
+    if settings.gate.verify_every == 1 and here is not None and not (found == here or abs(found - here) <= SAME_DB):
+        yield f"PSNR-Y by the ffmpeg command is {found:.4f} dB, in process {here:.4f}"
+
+
+def _engines_differ(row: ManifestRow, facts: SourceFacts, painter: Painter) -> bool:
+    """Whether ffmpeg's command would make other frames: it neither sorts timestamps nor keeps the clock when sizes change or
+    a source is damaged, and its bwdif makes another first frame."""
+    moved = facts.stamps_nudged or facts.stamps_crowded
+    mended = facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or moved
+    damaged = any(text.startswith("damaged") for text in row.warnings)
+    return bool(mended or damaged or painter.num_changes or facts.num_deinterlaced)
+
+
+def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
+    with open_video(path) as container:
+        context = container.streams.video[0].codec_context
+        found = (context.colorspace, context.color_primaries, context.color_trc, context.color_range)
+    colour = output.colour
+    due = (colour.matrix, colour.primaries, colour.transfer, 2 if colour.full_range else 1)
+    if tuple(map(int, found)) != due:
+        yield f"its colour tags (matrix, primaries, transfer, range) are {tuple(map(int, found))}, its frames are {due}"
+
+
+def _compare_stored(
+    path: Path,
+    row: ManifestRow,
+    settings: RunSettings,
+    made: tuple[Painter, OutputFormat, Iterator[OutputFrame]],
+    indexes: list[int],
+) -> Generator[str, None, QualityReport | None]:
+    """Frames of a store against those that the source makes. Returns their scores, None where they have no loss."""
+    assert settings.frames is not None
+    painter, output, timed = made
+    frames, _ = _stored(path, row, LAYOUTS[settings.frames.store])
+    sums = QualitySums()
+    scorer = FrameScorer(output.size, output.pixel_format, output.colour)
+    coder = jpeg_coder(settings.frames.quality)
+    levels = SAME_LEVELS if is_of_this_pyav(row.encoder_version) else NEARLY_LEVELS
+    for number, item in enumerate(timed):
+        indexes.append(item.source_index)
+        painted = painter.paint(item.frame)
+        if number >= len(frames):
+            yield f"holds {len(frames)} frames, its source makes more"
+            return None
+        if settings.frames.is_coded and number % settings.gate.verify_every == 0:
+            sums.add(number, scorer.score(painted, coder.decode(frames[number], painted)))
+        elif not settings.frames.is_coded and _levels_apart(painted.to_ndarray(), frames[number]) > levels:
+            yield f"frame {number} is another than its source makes"
+            return None
+    if len(indexes) != len(frames):
+        yield f"holds {len(frames)} frames, its source makes {len(indexes)}"
+        return None
+    return sums.report(255) if settings.frames.is_coded else None
+
+
+def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
+    """The largest difference of two samples; 256 where the sizes differ."""
+    if made.size != len(stored):
+        return 256
+    return int(np.abs(made.reshape(-1).astype(np.int16) - np.frombuffer(stored, np.uint8)).max(initial=0))
+
+
+# ------------------------------------------------------------------------------------------------ in other readers
+
+
+def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
+    """Each loader against itself: a frame that a seek reaches is the frame of that number in order."""
+    count = check.row.num_frames or 0
+    chance = random.Random(check.row.id)
+    wanted = chance.sample(range(count), min(check.seeks, count))
+    hint = (
+        "" if check.row.frame_rate_num else " (its frame rate varies; with --fps a loader that seeks by time is right)"
+    )
+    for name in check.loaders:
+        seeks = done.seeks[name] = Seeks()
+        try:
+            loader = LOADERS[name](path)
+            due: dict[int, int] = {}
+            for number, picture in enumerate(loader.in_order()):
+                if number in wanted:
+                    due[number] = zlib.crc32(picture.tobytes())
+        except Exception as error:  # noqa: BLE001 (whatever a library of others raises is its answer)
+            seeks.unread = 1
+            seeks.reason = f"{path.name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:200]
+            continue
+        if missing := [number for number in wanted if number not in due]:
+            yield f"{name}: frame {missing[0]} is not among those that it reads in order; the manifest says {count}"
+            continue
+        for number in wanted:
+            seeks.tried += 1
+            try:
+                same = zlib.crc32(loader.at(number).tobytes()) == due[number]
+            except Exception as error:  # noqa: BLE001 (the same)
+                seeks.wrong += 1
+                yield f"{name}: a seek to frame {number} fails: {error}"
+                continue
+            if not same:
+                seeks.wrong += 1
+                yield f"{name}: a seek to frame {number} gives another picture than reading in order{hint}"

@@ -1,0 +1,287 @@
+"""A finished destination against what its manifest says of it, and against its sources when they are given.
+
+One child process for each core reads units again (check_unit.py), after the structure (check_store.py). What was checked is
+journalled, so that a check that was interrupted goes on; in the end it stands in DST/validation.parquet.
+
+DST/.vidprep/validation.jsonl   first what is being checked, then a line for each unit that passed
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, SettingsError, StoreError, WorkerError
+from vidprep.formats.files.local import replacing
+from vidprep.formats.files.no_links import open_unlinked, refuse_links
+from vidprep.formats.files.untrusted import parse_json, read_regular
+from vidprep.formats.manifest.table import ManifestRow, read_rows
+from vidprep.formats.stores.kind import ENCODED
+from vidprep.formats.stores.layouts import LAYOUTS
+from vidprep.transcode.check.peers import installed
+from vidprep.transcode.check.reading import opened_ids
+from vidprep.transcode.check.structure import faults_of_others, faults_of_store, files_without_row
+from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
+from vidprep.transcode.destination.account import account
+from vidprep.transcode.destination.folder import HOUSE, settings_of
+from vidprep.transcode.destination.partition import parts_in
+from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.workers.child import FRAMES_PER_SECOND, LEAST_SECONDS, SECONDS_PER_SECOND, Child
+from vidprep.transcode.workers.local import Workers, stopped_by_signals
+
+VALIDATION_NAME = "validation.parquet"
+SEEKS = [
+    ("loader", pa.string()),
+    ("tried", pa.int32()),
+    ("wrong", pa.int32()),
+    ("unread", pa.int32()),
+    ("reason", pa.string()),
+]
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()), ("file_name", pa.string()), ("faults", pa.list_(pa.string())), ("psnr_y_db", pa.float64()),
+        ("psnr_yuv_db", pa.float64()), ("psnr_y_p1_db", pa.float64()), ("ssim", pa.float64()),
+        ("ffmpeg_psnr_y_db", pa.float64()), ("ffmpeg_failed", pa.string()), ("vmaf", pa.float64()), ("vmaf_min", pa.float64()),
+        ("seeks", pa.list_(pa.struct(SEEKS))), ("seconds", pa.float64()),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to check. sample: so many units, None for all. cross_check: so many are scored by the ffmpeg command too.
+
+    vmaf: all are, with libvmaf. seeks: so many random seeks in each video, in every loader that is installed.
+    """
+
+    sample: int | None = None
+    cross_check: int = 0
+    vmaf: bool = False
+    seeks: int = 0
+    ffmpeg: str | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """checked: units that were read again, of them `resumed` by a check before. faults: a line each.
+
+    ffmpeg_failed: why the ffmpeg command could not score one. unwritten: why nothing could be recorded in the destination.
+    """
+
+    checked: int = 0
+    resumed: int = 0
+    failed_before: int = 0
+    cross_checked: int = 0
+    ffmpeg_failed: str | None = None
+    faults: list[str] = field(default_factory=list)
+    seeks: dict[str, Seeks] = field(default_factory=dict)
+    unwritten: str | None = None
+
+    def add(self, done: Checked) -> None:
+        self.checked += 1
+        self.cross_checked += done.ffmpeg_psnr_y_db is not None
+        self.ffmpeg_failed = self.ffmpeg_failed or done.ffmpeg_failed
+        for name, seeks in done.seeks.items():
+            total = self.seeks.setdefault(name, Seeks())
+            total.tried += seeks.tried
+            total.wrong += seeks.wrong
+            total.unread += seeks.unread
+            total.reason = total.reason or seeks.reason
+
+
+def validate(
+    destination: Path,
+    sources: dict[str, Unit] | None,
+    wanted: Wanted,
+    *,
+    jobs: int,
+    on_fault: Callable[[str], None],
+    on_start: Callable[[int], None] = lambda _count: None,
+    on_unit: Callable[[], object] = lambda: None,
+) -> Report:
+    """Check the structure, then units. sources: units by id, to make the frames anew; each must have a row.
+
+    on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
+    Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
+    """
+    refuse_links(destination / HOUSE)
+    settings = settings_of(destination)
+    if (destination / HOUSE / "journal.jsonl").exists():
+        raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
+    if parts_in(destination, destination / HOUSE):
+        raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
+    rows = {row.id: row for row in read_rows(destination)}
+    missing = account(destination).missing
+    if sources is not None:
+        missing |= {
+            id_: f"no row: {unit.path} was not made"
+            for id_, unit in sources.items()
+            if not (id_ in rows or id_ in missing)
+        }
+    if not rows and not missing:
+        raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
+    good = [row for row in rows.values() if row.ok]
+    report = Report(failed_before=len(rows) - len(good))
+
+    def tell(faults: Iterable[str]) -> None:
+        for fault in faults:
+            report.faults.append(fault)
+            on_fault(fault)
+
+    tell(f"{id_}: {why}" for id_, why in sorted(missing.items()))
+    if not rows:
+        return report
+    layout = LAYOUTS[settings.frames.store] if settings.frames else None
+    tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
+    tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
+    found, unopened = opened_ids(destination, layout.name if layout else None, good)
+    tell(unopened)
+    checks = _checks(destination, good, settings, sources, wanted, found)
+    if sources is not None:
+        tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
+    journal = _Journal(destination, json.dumps([asdict(wanted), settings.digest, sources is not None]))
+    results = [done for check in checks if (done := journal.passed(check)) is not None]
+    for done in results:
+        report.add(done)
+    report.resumed = len(results)
+    known = {done.id for done in results}
+    todo = [check for check in checks if check.row.id not in known]
+    on_start(len(todo))
+    try:
+        journal.begin(results)
+    except OSError as error:
+        report.unwritten = f"{destination} cannot be written ({error.strerror})"
+    with (
+        Workers(max(1, min(jobs, len(todo))), checked_in) as workers,
+        stopped_by_signals(workers, grace_seconds=0) as stop,
+    ):
+        for _, checked in workers.results(todo):
+            if checked is None:
+                continue
+            tell(checked.faults)
+            report.add(checked)
+            results.append(checked)
+            if report.unwritten is None:
+                journal.append(checked)
+            on_unit()
+    if stop.signal is not None:
+        raise KeyboardInterrupt
+    if report.unwritten is None:
+        _write(destination, results)
+        journal.path.unlink()
+    return report
+
+
+def _checks(
+    destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, wanted: Wanted,
+    found: set[str],
+) -> list[Check]:  # fmt: skip
+    chosen = rows if wanted.sample is None else choose(rows, wanted.sample)
+    if (wanted.vmaf or wanted.seeks) and settings.frames is not None:
+        raise SettingsError("--vmaf and --seek-check are for encoded videos; this destination holds frames one by one")
+    if wanted.vmaf and sources is None:
+        raise SettingsError("--vmaf compares with the sources; give SRC too")
+    loaders = tuple(installed()) if wanted.seeks else ()
+    ffmpeg, crossed = "", set[str]()
+    if sources is not None and settings.frames is None and (wanted.vmaf or wanted.cross_check):
+        ffmpeg = _witness(wanted.ffmpeg, vmaf=wanted.vmaf)
+        crossed = {row.id for row in (chosen if wanted.vmaf else choose(chosen, wanted.cross_check))}
+    return [
+        Check(
+            destination, row, settings, sources.get(row.id) if sources is not None else None,
+            ffmpeg=ffmpeg if row.id in crossed else "", vmaf=wanted.vmaf, seeks=wanted.seeks, loaders=loaders,
+            opens=row.id in found,
+        )
+        for row in chosen
+    ]  # fmt: skip
+
+
+def _witness(asked: str | None, *, vmaf: bool) -> str:
+    """The ffmpeg asked for, else the one in imageio-ffmpeg: it is of an age with the libraries in PyAV, and older ones paint
+    some sources otherwise. Raises MissingError."""
+    import imageio_ffmpeg
+
+    binary = find_ffmpeg(asked or os.environ.get("VIDPREP_FFMPEG") or imageio_ffmpeg.get_ffmpeg_exe())
+    if vmaf and not has_filter(binary, "libvmaf"):
+        raise MissingError(f"--vmaf: {binary} was built without libvmaf; give --ffmpeg the path of one that has it")
+    return binary
+
+
+def checked_in(child: Child, check: Check) -> Checked:
+    """What is found in a unit. One that kills the process that reads it, or never ends, has that for a fault."""
+    row = check.row
+    frames = max(row.num_frames or 0, row.source_num_frames or 0)
+    allowed = LEAST_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
+    try:
+        return child.call(check_unit, check, lambda _work: allowed)
+    except WorkerError:
+        raise  # nothing is known of the unit
+    except (CrashedError, MemoryError) as error:
+        why = f"does not read: {error}"
+    except DeadlineError:
+        why = f"does not read: it took over {allowed:.0f} s and was stopped"
+    return Checked(row.id, row.file_name, faults=[f"{check.destination / row.file_name}: {row.id}: {why}"])
+
+
+class _Journal:
+    """Units that passed. It is taken up only by a check of the same things, and only for files that are as they were."""
+
+    def __init__(self, destination: Path, wanted: str) -> None:
+        self.path = destination / HOUSE / "validation.jsonl"
+        self._destination = destination
+        self._wanted = wanted
+        self._passed: dict[str, Checked] = {}
+        try:
+            first, *lines = read_regular(self.path).decode().splitlines()
+        except (OSError, ValueError):
+            return
+        if first != wanted:
+            return
+        found = []
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # torn by a kill
+                values = parse_json(line)
+                seeks = {name: Seeks(**seeks) for name, seeks in values["seeks"].items()}
+                found.append(Checked(**(values | {"seeks": seeks})))
+        with suppress(
+            pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError
+        ):  # nonsense: all is read again
+            _table(found)
+            self._passed = {done.id: done for done in found}
+
+    def passed(self, check: Check) -> Checked | None:
+        done = self._passed.get(check.row.id)
+        return done if done is not None and done.read_as == check.read_as() else None
+
+    def begin(self, passed: list[Checked]) -> None:
+        lines = [self._wanted, *(json.dumps(asdict(done)) for done in passed)]
+        with replacing(self.path) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def append(self, done: Checked) -> None:
+        if not done.faults:
+            with os.fdopen(open_unlinked(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
+                file.write(json.dumps(asdict(done)) + "\n")
+
+
+def _table(results: list[Checked]) -> pa.Table:
+    def values(done: Checked) -> dict[str, object]:
+        return asdict(done) | {"seeks": [{"loader": name} | asdict(seeks) for name, seeks in done.seeks.items()]}
+
+    return pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
+
+
+def _write(destination: Path, results: list[Checked]) -> None:
+    table = _table(results)
+    with replacing(destination / VALIDATION_NAME) as file:
+        pq.write_table(table, file)

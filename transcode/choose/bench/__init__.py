@@ -1,0 +1,1 @@
+"""Loaders timed on stores, right pixels first."""

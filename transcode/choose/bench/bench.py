@@ -1,0 +1,218 @@
+"""`vidprep bench`: every loader on every store, by several patterns of access, from a warm and a cold page cache.
+
+Loaders must agree before they are timed: one that gives another picture than was asked for is named with the frame and its
+PSNR, and left out. Each cell runs in fresh processes of its own, one for each worker, which begin together.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vidprep.formats.errors import MissingError, SettingsError, StoreError, VidprepError
+from vidprep.transcode.choose.bench.agree import Question, agrees
+from vidprep.transcode.choose.bench.measure import Cell, Measured, drop_from_cache, fill_cache, measure
+from vidprep.transcode.choose.bench.patterns import PATTERNS, Access
+from vidprep.transcode.choose.bench.places import (
+    ONLY_IN_ORDER,
+    PACKAGES,
+    READ_BY,
+    Place,
+    find_place,
+    is_installed,
+    surveyed,
+)
+from vidprep.transcode.choose.bench.process import Ready, run_together
+
+COLD, WARM = "cold", "warm"
+SURVEY_SECONDS, AGREE_SECONDS, ROUND_SECONDS = 1800.0, 1800.0, 1800.0
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """loaders: names; empty for all that are installed. sample: so many videos of each store. caches: COLD, WARM."""
+
+    loaders: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ("consecutive", "single")
+    frames: int = 8
+    stride: int = 4
+    workers: tuple[int, ...] = (1,)
+    caches: tuple[str, ...] = (WARM,)
+    seconds: float = 2.0
+    sample: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.loaders) - set(PACKAGES):
+            raise SettingsError(f"--loader {unknown.pop()}: not one of {', '.join(PACKAGES)}")
+        for name in self.loaders:
+            if not is_installed(name):
+                raise MissingError(f"--loader {name}: not installed: pip install 'vidprep[bench]'")
+        if COLD in self.caches and not hasattr(os, "posix_fadvise"):
+            raise SettingsError("--cache cold: this system has no posix_fadvise to empty the page cache with")
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        return tuple(Access(name, self.frames, self.stride) for name in PATTERNS if name in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What lies where. notes: what was left out or chosen, as lines."""
+
+    places: tuple[Place, ...]
+    notes: tuple[str, ...]
+
+
+def survey(paths: Sequence[Path], wanted: Wanted) -> Survey:
+    """Open what is there and choose videos: of the ids that all places have, where there are some. Raw files come first.
+
+    Raises StoreError, SettingsError, MissingError.
+    """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise SettingsError("a store was given twice")
+    found, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), []
+    shared = set.intersection(*(set(place.ids) for place in found))
+    if not shared and len(found) > 1:
+        notes.append("no id is in all of the stores: each is read with videos of its own")
+    pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in found]
+    order = sorted(set().union(*pools))
+    random.Random(wanted.seed).shuffle(order)
+    places: list[Place] = []
+    unread: dict[str, str] = {}
+    for place, pool in zip(found, pools, strict=True):
+        known = set(pool)
+        chosen = set(islice((id_ for id_ in order if id_ in known), wanted.sample))
+        opened, failed = _opened(place, [id_ for id_ in pool if id_ in chosen])
+        places.append(opened)
+        unread |= failed
+        if len(pool) > len(chosen):
+            notes.append(f"{place.path}: {len(chosen)} of {len(pool)} videos, chosen at random")
+    notes += [f"left out: {id_}: {why}" for id_, why in unread.items()]
+    if shared:
+        places = [replace(each, videos=tuple(v for v in each.videos if v.id not in unread)) for each in places]
+    if empty := [place for place in places if not place.videos]:
+        raise StoreError("holds no video that can be read", path=empty[0].path)
+    return Survey(tuple(places), tuple(notes))
+
+
+def _opened(place: Place, ids: list[str]) -> tuple[Place, dict[str, str]]:
+    try:
+        [found] = run_together(_survey, [(place, ids)], SURVEY_SECONDS)
+    except VidprepError as error:
+        raise StoreError(f"cannot be opened: {error.message}", path=place.path) from error
+    return found
+
+
+def _survey(what: tuple[Place, list[str]], _ready: Ready) -> tuple[Place, dict[str, str]]:
+    return surveyed(*what)
+
+
+def bench(places: Sequence[Place], wanted: Wanted, say: Say) -> Iterator[Row]:
+    """A row for each cell as it is measured, and one for each loader that is refused. say: gets what comes next."""
+    for place in places:
+        files = sorted({file for video in place.videos for file in video.files})
+        chosen = [name for name in place.loaders if not wanted.loaders or name in wanted.loaders]
+        right = []
+        for name in chosen:
+            accesses = _possible(name, wanted)
+            if not accesses:
+                continue
+            say(f"{place.path}: {name}: pixels")
+            fault, lowest_db = _fault(place, name, accesses, wanted.seed)
+            if fault is None:
+                right.append((name, accesses, lowest_db))
+            else:
+                yield _about(place, name) | {"refused": fault}
+        for cache in (each for each in (WARM, COLD) if each in wanted.caches):
+            (fill_cache if cache == WARM else drop_from_cache)(files)
+            for name, accesses, lowest_db in right:
+                for access in accesses:
+                    for workers in wanted.workers:
+                        say(f"{place.path}: {name}: {access}, {cache}, {workers} workers")
+                        about = _about(place, name) | {
+                            "pattern": access.pattern, "access": str(access), "cache": cache, "workers": workers,
+                            "lowest_psnr_db": lowest_db,
+                        }  # fmt: skip
+                        yield about | _measured(place, name, access, cache, workers, wanted)
+
+
+def _possible(name: str, wanted: Wanted) -> tuple[Access, ...]:
+    return tuple(each for each in wanted.accesses if name not in ONLY_IN_ORDER or each.pattern == "whole")
+
+
+def _fault(place: Place, name: str, accesses: tuple[Access, ...], seed: int) -> tuple[str | None, float | None]:
+    """What is wrong with a loader's pictures, or None; and the lowest PSNR of those compared."""
+    reference = next(each for each in READ_BY[place.kind] if each in place.loaders)
+    try:
+        [answer] = run_together(agrees, [Question(place, name, reference, accesses, seed)], AGREE_SECONDS)
+    except VidprepError as error:
+        return error.message, None
+    return answer.fault, answer.lowest_db
+
+
+def _about(place: Place, name: str) -> Row:
+    return {
+        "store": str(place.path), "kind": place.kind, "holds": place.holds, "frame_size": place.frame_size,
+        "videos": len(place.videos), "loader": name, "refused": None,
+    }  # fmt: skip
+
+
+def _measured(place: Place, name: str, access: Access, cache: str, workers: int, wanted: Wanted) -> Row:
+    cells = [
+        Cell(place, name, access, cache == COLD, worker, workers, wanted.seconds, wanted.seed)
+        for worker in range(workers)
+    ]
+    try:
+        return summary(run_together(measure, cells, ROUND_SECONDS + 10 * wanted.seconds))
+    except VidprepError as error:
+        return {"refused": error.message}
+
+
+def summary(measured: Sequence[Measured]) -> Row:
+    """What the workers of a cell come to: rates and memory add up, times are of all their sequences."""
+    times = np.concatenate([each.sequence_seconds for each in measured]) * 1e3
+    frames = sum(each.frames for each in measured)
+
+    def per_frame(name: str) -> float | None:
+        counts = [getattr(each, name) for each in measured]
+        return None if None in counts else sum(counts) / frames
+
+    p25, median, p75 = np.percentile(times, (25, 50, 75)).tolist()
+    return {
+        "sequences": len(times), "frames": frames, "seconds": statistics.mean(sum(each.sequence_seconds) for each in measured),
+        "frames_per_second": sum(each.frames / sum(each.sequence_seconds) for each in measured),
+        "ms_p25": p25, "ms_median": median, "ms_p75": p75,
+        "cpu_seconds_per_1000_frames": sum(each.cpu_seconds for each in measured) / frames * 1000,
+        "peak_memory_bytes": sum(each.peak_bytes for each in measured),
+        "read_bytes_per_frame": per_frame("read_bytes"), "storage_bytes_per_frame": per_frame("storage_bytes"),
+        "packets_per_frame": per_frame("packets"),
+    }  # fmt: skip
+
+
+def add_speed_ups(rows: Sequence[Row]) -> None:
+    """Times as many frames a second as the same loader has on raw files, by the same access, cache and workers: `speed_up`.
+
+    None without raw files, or where the loader was refused there.
+    """
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return row["loader"], row.get("access"), row.get("cache"), row.get("workers")
+
+    raw: dict[tuple[Any, ...], float] = {}
+    for row in rows:
+        if row["kind"] == "raw" and not row["refused"]:
+            raw.setdefault(key(row), row["frames_per_second"])
+    for row in rows:
+        before = raw.get(key(row)) if row["kind"] != "raw" and not row["refused"] else None
+        row["speed_up"] = row["frames_per_second"] / before if before else None

@@ -1,0 +1,214 @@
+"""What lies in a folder that `vidprep bench` is given, and who can read it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+
+from vidprep.formats import open_store
+from vidprep.formats.errors import MissingError, StoreError, VidprepError
+from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.encoded import VideoStore
+from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.stores.webdataset import TarStore
+from vidprep.transcode.check.peers import LOADERS, STREAM_LOADERS
+from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS
+
+OURS = "vidprep"
+PICTURE_SUFFIXES = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png"}
+SHARD_SUFFIXES = {".bin", ".gulp", ".raw", ".tar"}
+FILE_LOADERS = (OURS, *LOADERS, *STREAM_LOADERS)
+# The first that is installed is what the others are compared with.
+READ_BY = {
+    "raw": FILE_LOADERS, "encoded": FILE_LOADERS, "burst": (OURS,), "tensor": (OURS,), "gulp": (OURS, "GulpIO2"),
+    "webdataset": (OURS, "webdataset"), "webdataset of videos": (OURS,), "jpg": ("Pillow", "OpenCV"), "png": ("Pillow", "OpenCV"),
+}  # fmt: skip
+PACKAGES = {name: loader.package for name, loader in (*LOADERS.items(), *STREAM_LOADERS.items())} | {
+    OURS: "vidprep", "GulpIO2": "gulpio2", "webdataset": "webdataset", "Pillow": "PIL",
+}  # fmt: skip
+# They begin with the first frame, or the first video, and cannot be told to begin elsewhere.
+ONLY_IN_ORDER = {*STREAM_LOADERS, "webdataset"}
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """keyframes: None where every frame is decoded alone. files: what is read for it; of a folder of pictures one a frame."""
+
+    id: str
+    num_frames: int
+    height: int
+    width: int
+    keyframes: tuple[int, ...] | None
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder that was found to hold videos of one kind of READ_BY. It can be pickled.
+
+    store: reads it; None for folders of pictures. ids: of all videos, in the order in which they lie. holds: codec and
+    keyframe interval, where they are known. videos: those that are read, once `surveyed`.
+    """
+
+    path: Path
+    kind: str
+    store: FrameStore | None
+    ids: tuple[str, ...]
+    holds: str
+    videos: tuple[Video, ...] = ()
+
+    @property
+    def loaders(self) -> list[str]:
+        """Those that read it and are installed."""
+        return [name for name in READ_BY[self.kind] if is_installed(name)]
+
+    @property
+    def frame_size(self) -> str:
+        """WxH, or the smallest and the largest."""
+        sizes = sorted({(video.width, video.height) for video in self.videos}, key=lambda size: size[0] * size[1])
+        return "–".join(f"{width}x{height}" for width, height in (sizes[:1] + sizes[1:][-1:]))
+
+
+def is_installed(loader: str) -> bool:
+    return importlib.util.find_spec(PACKAGES[loader]) is not None
+
+
+def find_place(path: Path) -> Place:
+    """Raises StoreError when nothing is there that can be read, MissingError for pictures without Pillow."""
+    if not path.is_dir():
+        raise StoreError(
+            "is no folder; give a store, a folder of videos, or a folder with pictures of each video", path=path
+        )
+    try:
+        store = open_store(path)
+    except StoreError as error:
+        if not error.message.startswith("is no store"):
+            raise
+        return _of_loose_files(path)
+    if not store.ids:
+        raise StoreError("holds no video", path=path)
+    kind = _kind_of(store)
+    ids = _in_tar_order(store) if isinstance(store, TarStore) else store.ids
+    return Place(path, kind, store, tuple(ids), _encoded_as(path) if kind == "encoded" else kind)
+
+
+def _kind_of(store: FrameStore) -> str:
+    from vidprep.formats.stores.burst import BurstStore
+    from vidprep.formats.stores.gulp import GulpStore
+
+    if isinstance(store, TarStore) and store.facts(store.ids[0]).keyframes is not None:
+        return "webdataset of videos"
+    kinds = {VideoStore: "encoded", BurstStore: "burst", GulpStore: "gulp", TarStore: "webdataset"}
+    return next((kind for of, kind in kinds.items() if isinstance(store, of)), "tensor")
+
+
+def _encoded_as(path: Path) -> str:
+    """`h264 GOP 5`, from the manifest; each once where they differ."""
+    columns = ["status", "codec", "keyframe_interval_max"]
+    table = read_table(path, columns)
+    rows = [row for row in with_columns(table, columns).to_pylist() if row["status"] == "ok"] if table else []
+    longest = {
+        codec: max(row["keyframe_interval_max"] or 0 for row in rows if row["codec"] == codec)
+        for codec in sorted({row["codec"] for row in rows if row["codec"] is not None})
+    }
+    return ", ".join(f"{codec} GOP {interval}" for codec, interval in longest.items())
+
+
+def _in_tar_order(store: TarStore) -> list[str]:
+    """A stream of shards is read as it lies."""
+    return sorted(store.ids, key=store.place)
+
+
+def _of_loose_files(path: Path) -> Place:
+    videos: list[Path] = []
+    folders: dict[str, dict[str, int]] = {}
+    for file in _files_below(path):
+        suffix = file.suffix.lower()
+        if suffix in PICTURE_SUFFIXES:
+            kinds = folders.setdefault(file.parent.relative_to(path).as_posix(), {})
+            kinds[PICTURE_SUFFIXES[suffix]] = kinds.get(PICTURE_SUFFIXES[suffix], 0) + 1
+        elif suffix[1:] in VIDEO_EXTENSIONS:
+            videos.append(file)
+    if videos and folders:
+        raise StoreError(f"holds videos ({videos[0].name} …) and pictures; give folders of one of them", path=path)
+    if videos:
+        store = VideoFiles(sorted(videos))
+        return Place(path, "raw", store, tuple(store.ids), "raw")
+    kinds_there = {kind for kinds in folders.values() for kind in kinds}
+    if len(kinds_there) == 1 and "." not in folders:
+        kind = kinds_there.pop()
+        if not is_installed("Pillow"):
+            raise MissingError("folders of pictures need Pillow: pip install 'vidprep[report]'", path=path)
+        return Place(path, kind, None, tuple(sorted(folders)), f"folder of .{kind}")
+    raise StoreError(
+        "holds nothing that can be read: no store, no videos, and no folder of .jpg or of .png for each video",
+        path=path,
+    )
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """What is not hidden, links followed, but each folder seen once: links may lead in circles."""
+    waiting, seen = [str(root)], set()
+    while waiting:
+        folder = waiting.pop()
+        status = os.stat(folder)  # noqa: PTH116
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        with suppress(PermissionError), os.scandir(folder) as entries:
+            for entry in sorted(entries, key=attrgetter("name")):
+                if entry.is_dir():
+                    waiting.append(entry.path)
+                elif not entry.name.startswith(".") and entry.is_file():
+                    yield Path(entry.path)
+
+
+def surveyed(place: Place, ids: Sequence[str]) -> tuple[Place, dict[str, str]]:
+    """The place with the facts of these videos; and of those that cannot be read, why. Opens every one."""
+    found, unread = [], {}
+    for id_ in ids:
+        try:
+            found.append(_video(place, id_))
+        except (VidprepError, OSError) as error:
+            unread[id_] = str(error)
+    return replace(place, videos=tuple(found)), unread
+
+
+def _video(place: Place, id_: str) -> Video:
+    store = place.store
+    if store is None:
+        from PIL import Image
+
+        pictures = numbered_pictures(place.path / id_)
+        with Image.open(pictures[0]) as first:
+            return Video(id_, len(pictures), first.height, first.width, None, tuple(pictures))
+    facts = store.facts(id_)
+    if facts.num_frames == 0:
+        raise StoreError(f"{id_} has no frames", path=place.path)
+    store[id_].frames([facts.num_frames - 1])
+    if isinstance(store, VideoFiles | VideoStore):
+        files = [store.file(id_)]
+    else:
+        files = sorted(path for path in place.path.iterdir() if path.suffix in SHARD_SUFFIXES)
+    keyframes = None if facts.keyframes is None else tuple(facts.keyframes)
+    return Video(id_, facts.num_frames, facts.height, facts.width, keyframes, tuple(map(str, files)))
+
+
+def numbered_pictures(folder: Path) -> list[str]:
+    """Pictures of one video, in the order of the last number in their names. Raises StoreError where that is none."""
+    found = []
+    for path in folder.iterdir():
+        if path.suffix.lower() not in PICTURE_SUFFIXES or path.name.startswith("."):
+            continue
+        numbers = re.findall(r"\d+", path.stem)
+        if not numbers:
+            raise StoreError("has no number in its name, so its place is not known", path=path)
+        found.append((int(numbers[-1]), str(path)))
+    return [path for _, path in sorted(found)]

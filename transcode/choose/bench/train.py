@@ -1,0 +1,254 @@
+"""A training loop whose network is a pause: what loading costs it, batch by batch; and the search for workers and batch size.
+
+The synthetic loop hands out one batch again and again, and pauses as long. An iteration of the real loop that takes longer
+waited for data: that is the overhead of NVVL's figure 3, and the ratio of the two rates is what a faster loader could bring.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from vidprep.formats.errors import VidprepError
+from vidprep.formats.files.local import cpu_seconds, memory_bytes
+from vidprep.formats.training.dataset import VideoDataset
+from vidprep.formats.training.loader import GIBIBYTE, PrefetchLoader
+from vidprep.transcode.choose.bench.bench import Row, Say, Wanted
+from vidprep.transcode.choose.bench.places import Place
+from vidprep.transcode.choose.bench.process import Ready, run_together
+
+TORCH = "torch DataLoader"
+SIMULATED = ("PrefetchLoader", TORCH)
+STRAGGLER = 3.0
+SYNTHETIC_BATCHES = 30
+FEWEST_BATCHES = 10
+MEMORY_EVERY_SECONDS = 0.1
+TRAIN_SECONDS = 600.0
+BATCH_SIZES = (4, 8, 16)
+LEAST_CACHED_BATCHES = 8
+ENDLESS = 1 << 40
+GOOD_ENOUGH = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """loader: one of SIMULATED. step_seconds: the pause that stands for the network; 0 measures the loader alone."""
+
+    place: Place
+    loader: str
+    frames: int
+    batch_size: int
+    workers: int
+    step_seconds: float
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """iteration_seconds: from one batch in hand to the next, pause included, of every batch after the first. synthetic_seconds:
+    the same without loading, median. frame_size: WxH of the batches. peak_bytes: of the process and all below it.
+    """
+
+    iteration_seconds: list[float]
+    synthetic_seconds: float
+    first_batch_seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    frame_size: str
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Of an iteration over synthetic data, mean."""
+        return max(0.0, statistics.mean(self.iteration_seconds) - self.synthetic_seconds)
+
+    @property
+    def of_synthetic(self) -> float:
+        """Real throughput as a part of that with synthetic data."""
+        return self.synthetic_seconds / (self.synthetic_seconds + self.overhead_seconds)
+
+    @property
+    def batches_per_second(self) -> float:
+        return 1 / statistics.mean(self.iteration_seconds)
+
+    @property
+    def stragglers(self) -> list[int]:
+        """Iterations that took more than STRAGGLER times the median."""
+        limit = STRAGGLER * statistics.median(self.iteration_seconds)
+        return [number for number, taken in enumerate(self.iteration_seconds) if taken > limit]
+
+
+def simulated() -> list[str]:
+    """Those of SIMULATED that can be imported here."""
+    return [name for name in SIMULATED if name != TORCH or importlib.util.find_spec("torch") is not None]
+
+
+def train(training: Training, _ready: Ready) -> Trained:
+    """Raises SettingsError where the store has no sequence of that length, StoreError."""
+    dataset = _dataset(training)
+    peak, over = [0], threading.Event()
+    watch = threading.Thread(target=_watch_memory, args=(peak, over))
+    watch.start()
+    try:
+        cpu, began = cpu_seconds(), time.perf_counter()
+        batches = _epochs(dataset, training)
+        batch = next(batches)
+        first = time.perf_counter() - began
+        taken: list[float] = []
+        started = before = time.perf_counter()
+        while before - started < training.seconds or len(taken) < FEWEST_BATCHES:
+            time.sleep(training.step_seconds)
+            next(batches)
+            now = time.perf_counter()
+            taken.append(now - before)
+            before = now
+        batches.close()
+        cpu = cpu_seconds() - cpu
+    finally:
+        over.set()
+        watch.join()
+    synthetic = statistics.median(_pause(training.step_seconds) for _ in range(SYNTHETIC_BATCHES))
+    height, width = batch.shape[2:4]
+    return Trained(taken, synthetic, first, cpu, peak[0], f"{width}x{height}")
+
+
+def _dataset(training: Training) -> VideoDataset:
+    """Sequences that do not overlap, of all videos; of raw files those that were surveyed. Cropped to the smallest where sizes
+    differ, so that they make batches.
+    """
+    place, frames = training.place, training.frames
+    assert place.store is not None
+    source = [video.files[0] for video in place.videos] if place.kind == "raw" else place.store
+    dataset = VideoDataset(source, frames, step=frames)
+    sizes = dataset.store.sizes()[:, 1:]
+    height, width = sizes.min(axis=0).tolist()
+    if (sizes == (height, width)).all():
+        return dataset
+    return VideoDataset(dataset.store, frames, step=frames, crop=(height, width))
+
+
+def _cache_bytes(dataset: VideoDataset, batch_size: int) -> int:
+    """A tenth of all frames, at most what is the default: a small sample must not end up in memory, decoded, which a data set
+    would not.
+    """
+    height, width = dataset.frame_size
+    batch = batch_size * dataset.sequence_length * height * width * 3
+    decoded = int(dataset.store.sizes().prod(axis=1).sum()) * 3
+    return max(LEAST_CACHED_BATCHES * batch, min(GIBIBYTE, decoded // 10))
+
+
+def _epochs(dataset: VideoDataset, training: Training) -> Generator[Any]:
+    """Shuffled batches (B, T, H, W, 3) without end."""
+    size, workers = training.batch_size, training.workers
+    if training.loader == TORCH:
+        import torch
+        from torch.utils.data import DataLoader, RandomSampler
+
+        # One endless epoch: those of a small sample would be over before the workers are at speed.
+        order = RandomSampler(
+            dataset, replacement=True, num_samples=ENDLESS, generator=torch.Generator().manual_seed(training.seed)
+        )
+        yield from DataLoader(
+            dataset, size, sampler=order, num_workers=workers, collate_fn=_stacked, multiprocessing_context="forkserver"
+        )
+    cache = _cache_bytes(dataset, size)
+    with PrefetchLoader(dataset, size, shuffle=True, seed=training.seed, workers=workers, cache_bytes=cache) as ours:
+        while True:
+            for batch in ours:
+                yield batch["frames"]
+
+
+def _stacked(items: list[dict[str, Any]]) -> Any:
+    """What torch's own collation makes of frames."""
+    import torch
+
+    return torch.from_numpy(np.stack([item["frames"] for item in items]))
+
+
+def _pause(seconds: float) -> float:
+    """What an iteration takes whose batch is there already."""
+    began = time.perf_counter()
+    time.sleep(seconds)
+    return time.perf_counter() - began
+
+
+def _watch_memory(peak: list[int], over: threading.Event) -> None:
+    while not over.wait(MEMORY_EVERY_SECONDS):
+        peak[0] = max(peak[0], memory_bytes())
+
+
+def simulations(
+    places: Sequence[Place], wanted: Wanted, step_seconds: float, batch_size: int, say: Say
+) -> Iterator[Row]:
+    """A row for each store that videos can be read from, loader and number of workers; `failed` says why one has no figures."""
+    for place in (each for each in places if each.store is not None):
+        for name in simulated():
+            for workers in wanted.workers:
+                say(f"{place.path}: {name}, {workers} workers: training")
+                training = Training(
+                    place, name, wanted.frames, batch_size, workers, step_seconds, wanted.seconds, wanted.seed
+                )
+                about = {
+                    "store": str(place.path), "holds": place.holds, "loader": name, "workers": workers,
+                    "batch_size": batch_size, "step_ms": step_seconds * 1e3, "failed": None,
+                }  # fmt: skip
+                yield about | _trained(training)
+
+
+def _trained(training: Training) -> Row:
+    try:
+        [trained] = run_together(train, [training], TRAIN_SECONDS + training.seconds)
+    except VidprepError as error:
+        return {"failed": error.message}
+    sequences = len(trained.iteration_seconds) * training.batch_size
+    return {
+        "frame_size": trained.frame_size, "batches": len(trained.iteration_seconds),
+        "first_batch_ms": trained.first_batch_seconds * 1e3, "overhead_ms": trained.overhead_seconds * 1e3,
+        "of_synthetic": trained.of_synthetic, "sequences_per_second": trained.batches_per_second * training.batch_size,
+        "cpu_seconds_per_1000_frames": trained.cpu_seconds / sequences / training.frames * 1000,
+        "peak_memory_bytes": trained.peak_bytes, "iteration_ms": [each * 1e3 for each in trained.iteration_seconds],
+        "stragglers": trained.stragglers,
+    }  # fmt: skip
+
+
+def advice(places: Sequence[Place], wanted: Wanted, say: Say) -> Iterator[Row]:
+    """Of each store: PrefetchLoader's rates over workers and batch sizes, and which are `advised`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    counts = [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
+    for place in (each for each in places if each.store is not None):
+        tried, failed = [], None
+        for workers, size in product(counts, BATCH_SIZES):
+            say(f"{place.path}: {workers} workers, batches of {size}")
+            training = Training(place, SIMULATED[0], wanted.frames, size, workers, 0.0, wanted.seconds, wanted.seed)
+            found = _trained(training)
+            failed = found.get("failed")
+            if failed is not None:
+                break
+            tried.append(Tried(workers, size, found["sequences_per_second"]))
+        about = {"store": str(place.path), "holds": place.holds, "failed": failed}
+        yield about | ({} if failed else {"advised": asdict(advised(tried)), "tried": [asdict(each) for each in tried]})
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One point of the grid: sequences a second of the loader alone."""
+
+    workers: int
+    batch_size: int
+    sequences_per_second: float
+
+
+def advised(tried: Sequence[Tried]) -> Tried:
+    """The fewest workers, and then the smallest batches, that give GOOD_ENOUGH of the best rate."""
+    best = max(each.sequences_per_second for each in tried)
+    enough = (each for each in tried if each.sequences_per_second >= GOOD_ENOUGH * best)
+    return min(enough, key=lambda each: (each.workers, each.batch_size))

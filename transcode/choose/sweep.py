@@ -1,0 +1,242 @@
+"""`vidprep sweep`: a sample of the sources in many settings, measured; NVVL's figure 2 on the user's own videos.
+
+Sources are decoded, scaled and retimed once, into lossless H.264; every cell is an ordinary run over those, so it is verified,
+isolated and taken up again like any run. What was measured is left in sweep.parquet (a row for each cell and video) and
+sweep.json (what it comes to), which `vidprep report` draws.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vidprep.formats import open_store
+from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.files.local import replacing
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.profiles import CODECS, EncoderOptions
+from vidprep.formats.stores.base import StoredVideo
+from vidprep.transcode.choose.rates import on_limited_scale
+from vidprep.transcode.choose.reading import read_times
+from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of
+from vidprep.transcode.report.figures import for_json
+from vidprep.transcode.run.trial import excerpt, run_trial
+from vidprep.transcode.settings import FrameOptions, Retime, RunSettings, Scale
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.workers.local import Workers
+
+TABLE_NAME = "sweep.parquet"
+LADDER_DB = (27.0, 32.0, 37.0, 42.0)
+STILL_CODECS = ("jpeg", "png")
+STILLS_EACH = 8
+LOSSLESS = EncoderOptions(crf=0, preset="ultrafast")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is swept. values: CRFs or qualities of a codec, else four that span what people use; presets: likewise.
+
+    videos, seconds: how much of the sources. sequence_length, stride: of the random sequences whose reading is timed.
+    """
+
+    codecs: tuple[str, ...] = (*CODECS, *STILL_CODECS)
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    gops: tuple[int, ...] = (16,)
+    presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    videos: int = 12
+    seconds: float = 10.0
+    sequence_length: int = 8
+    stride: int = 1
+    retime: Retime = field(default_factory=Retime)
+    scale: Scale = field(default_factory=Scale)
+
+    def __post_init__(self) -> None:
+        for codec in (*self.codecs, *self.values, *self.presets):
+            if codec not in (*CODECS, *STILL_CODECS):
+                raise SettingsError(f"{codec}: not one of {', '.join((*CODECS, *STILL_CODECS))}")
+
+    def cells(self) -> list[Cell]:
+        """Raises SettingsError for values that a codec does not have."""
+        found = []
+        for codec in dict.fromkeys(self.codecs):
+            if codec == "png":
+                continue
+            kinds: list[tuple[int | None, str | None]] = [(None, None)]
+            if codec != "jpeg":
+                kinds = [(gop, preset) for gop in self.gops for preset in self.presets.get(codec, (None,))]
+            for gop, preset in kinds:
+                usual = Cell(codec, gop, preset, 90 if codec == "jpeg" else None)
+                for value in self.values.get(codec) or ladder(usual.settings()):
+                    found.append(Cell(codec, gop, usual.settings().encoder.resolved.preset if gop else None, value))
+                    found[-1].settings()
+        return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """value: a CRF, or a JPEG quality; None for the codec's default."""
+
+    codec: str
+    gop: int | None
+    preset: str | None
+    value: int | None
+
+    @property
+    def curve(self) -> str:
+        return "jpeg" if self.codec == "jpeg" else f"{self.codec} gop {self.gop} preset {self.preset}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.curve} {'quality' if self.codec == 'jpeg' else 'crf'} {self.value}".replace(" ", "_")
+
+    def settings(self) -> RunSettings:
+        if self.codec == "jpeg":
+            assert self.value is not None
+            return RunSettings(frames=FrameOptions(quality=self.value))
+        assert self.gop is not None
+        crf = None if self.value is None else float(self.value)
+        return RunSettings(encoder=EncoderOptions(codec=self.codec, gop=self.gop, preset=self.preset, crf=crf))
+
+
+def ladder(settings: RunSettings) -> tuple[int, ...]:
+    """Four values of what sets the quality, coarsest first."""
+    knob = settings.knob
+    return tuple(dict.fromkeys(knob.values[knob.guess(db)] for db in LADDER_DB))
+
+
+def sweep(
+    units: Sequence[Unit], out: Path, wanted: Wanted, workers: Workers[Job, Made], *, at_db: float, anchor: str, created: str,
+    on_start: Callable[[int], object] = lambda _count: None, on_row: Callable[[], object] = lambda: None,
+    say: Callable[[str], None] = lambda _text: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure every cell, write the table and the summary into `out`, and return the summary. What is there is kept.
+
+    Raises SettingsError when no source of the sample can be read, MissingError, Stopped.
+    """
+    cells = wanted.cells()
+    curves = list(dict.fromkeys(cell.curve for cell in cells))
+    if not curves:
+        raise SettingsError("--codec png alone makes no curve; add another")
+    anchor = next((name for name in curves if anchor in (name, name.split()[0])), anchor)
+    if anchor not in curves:
+        raise SettingsError(f"--anchor {anchor}: not one of {', '.join(curves)}")
+    if "png" in wanted.codecs:
+        _need_pillow()
+    sample = choose(units, wanted.videos)
+    on_start(len(sample) * (1 + len(cells)))
+    made = prepare(sample, out / "prepared", wanted, workers, on_row=on_row)
+    prepared = made_units(made, out / "prepared")
+    left_out = [(row.id, row.message) for row in made if not row.ok]
+    for id_, why in left_out:
+        say(f"left out: {id_}: {why}")
+    if not prepared:
+        raise SettingsError(f"none of the {len(sample)} sampled sources can be read")
+    frames = open_store(out / "prepared")
+    png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in wanted.codecs else {}
+    rows: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
+    for cell in cells:
+        root = out / "cells" / cell.name
+        made = run_trial(cell.settings(), list(prepared.values()), root, workers, on_row=lambda _row: on_row())
+        for row in made:
+            if not row.ok:
+                say(f"left out of {cell.name}: {row.id}: {row.message}")
+        rows += [_measured(cell, row) for row in made if row.ok]
+        told.append(_timed(cell, root, [row.id for row in made if row.ok], wanted))
+    _write_table(out / TABLE_NAME, rows)
+    summary = {
+        "format": SWEEP_FORMAT, "created": created, "settings": asdict(wanted), "sampled_from": len(units),
+        "videos": [{"id": id_, "png": png.get(id_)} for id_ in prepared],
+        "left_out": [{"id": id_, "why": why} for id_, why in left_out],
+    }  # fmt: skip
+    summary |= curves_of(rows, told, png, at_db=at_db, anchor=anchor)
+    text = json.dumps(for_json(summary), indent=1, default=str)
+    with replacing(out / SUMMARY_NAME) as file:
+        file.write(text.encode())
+    written: dict[str, Any] = json.loads(text)
+    return written
+
+
+def prepare(
+    sample: Sequence[Unit], root: Path, wanted: Wanted, workers: Workers[Job, Made], *,
+    on_row: Callable[[], object] = lambda: None,
+) -> list[ManifestRow]:  # fmt: skip
+    """Make lossless copies of the first seconds of the sources, scaled and retimed."""
+    settings = RunSettings(encoder=LOSSLESS, retime=wanted.retime, scale=wanted.scale)
+    cuts = [excerpt(unit, wanted.seconds) for unit in sample]
+    return run_trial(settings, cuts, root, workers, on_row=lambda _row: on_row())
+
+
+def made_units(rows: Sequence[ManifestRow], root: Path) -> dict[str, Unit]:
+    """Outputs of a trial as sources of the next, by id."""
+    units = {}
+    for row in rows:
+        if row.ok:
+            stat = (path := root / row.file_name).stat()
+            units[row.id] = Unit(row.id, str(path), stat.st_size, stat.st_mtime_ns)
+    return units
+
+
+def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
+    if row.psnr_y_db is None or row.psnr_yuv_db is None or row.psnr_y_p1_db is None or not row.num_frames:
+        raise StoreError(f"{row.id}: its row in cell {cell.name} has no scores; remove the folder and sweep again")
+    luma, planes, low = row.psnr_y_db, row.psnr_yuv_db, row.psnr_y_p1_db
+    if cell.codec == "jpeg":
+        luma, planes = on_limited_scale(luma, planes)
+        low, _ = on_limited_scale(low, low)
+    return asdict(cell) | {
+        "curve": cell.curve, "cell": cell.name, "id": row.id, "num_frames": row.num_frames, "width": row.width, "height": row.height,
+        "size_bytes": row.size_bytes, "psnr_y_db": luma, "psnr_yuv_db": planes, "psnr_y_p1_db": low, "ssim": row.ssim,
+        "encode_seconds": row.encode_seconds, "cpu_seconds": row.cpu_seconds,
+    }  # fmt: skip
+
+
+def _timed(cell: Cell, root: Path, ids: list[str], wanted: Wanted) -> dict[str, Any]:
+    frame, sequence = read_times(root, ids, wanted.sequence_length, wanted.stride)
+    return {"cell": cell.name, "ms_per_frame": frame, "ms_per_sequence": sequence}
+
+
+def _as_png(video: StoredVideo) -> dict[str, float]:
+    """Bytes of all frames of a video as PNG, by a few of them; and median milliseconds to decode one, by Pillow."""
+    from PIL import Image
+
+    spread = sorted({(2 * n + 1) * len(video) // (2 * STILLS_EACH) for n in range(STILLS_EACH)})
+    sizes, taken = [], []
+    for frame in video.frames(spread):
+        file = io.BytesIO()
+        Image.fromarray(frame).save(file, "PNG")
+        sizes.append(file.tell())
+        file.seek(0)
+        began = time.perf_counter()
+        Image.open(file).load()
+        taken.append((time.perf_counter() - began) * 1e3)
+    size = round(statistics.mean(sizes) * len(video))
+    return {
+        "size_bytes": size,
+        "ms_per_frame": statistics.median(taken),
+        "num_frames": len(video),
+        "measured": len(sizes),
+    }
+
+
+def _need_pillow() -> None:
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise MissingError("png needs Pillow: pip install 'vidprep[report]', or leave it out of --codec") from error
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    with replacing(path) as file:
+        pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")

@@ -1,0 +1,83 @@
+"""What the cells of a sweep come to: a curve for each codec, GOP and preset, sizes at equal PSNR, Bjøntegaard deltas."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vidprep.transcode.choose.rates import bd_rate, size_at, value_at
+
+SUMMARY_NAME, SWEEP_FORMAT = "sweep.json", "vidprep sweep 1"
+Row = Mapping[str, Any]
+# A still scene may lose nothing at all: so that it does not carry the mean off, more than this counts as this.
+MOST_DB = 60.0
+LEAST_CPU_SECONDS = 0.001  # where CPU time is counted in ticks of 10 ms, short clips may have taken none
+
+
+def curves_of(
+    rows: Sequence[Row], timed: Sequence[Row], png: Mapping[str, Mapping[str, float]], *, at_db: float, anchor: str
+) -> dict[str, Any]:
+    """anchor: the name of a curve. Only videos that every cell has count."""
+    by_cell: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        by_cell[row["cell"]][row["id"]] = row
+    ids = sorted(set.intersection(*(set(found) for found in by_cell.values()))) if by_cell else []
+    times = {row["cell"]: row for row in timed}
+    cells = [_cell(name, [found[id_] for id_ in ids], times[name]) for name, found in by_cell.items()] if ids else []
+    names = list(dict.fromkeys(cell["curve"] for cell in cells))
+    per_video: dict[str, dict[str, list[tuple[float, float]]]] = {name: defaultdict(list) for name in names}
+    for row in rows:
+        per_video[row["curve"]][row["id"]].append((row["size_bytes"], row["psnr_y_db"]))
+    png_bytes = sum(png[id_]["size_bytes"] for id_ in ids) if png else None
+    frames = sum(by_cell[cells[0]["cell"]][id_]["num_frames"] for id_ in ids) if cells else 0
+    return {
+        "compared_videos": ids,
+        "num_frames": frames,
+        "png": {
+            "size_bytes": png_bytes, "ms_per_frame": statistics.median(png[id_]["ms_per_frame"] for id_ in ids),
+            "measured_frames": sum(png[id_]["measured"] for id_ in ids),
+        } if png_bytes else None,
+        "cells": cells,
+        "at_psnr": {"psnr_y_db": at_db, "curves": [_at(name, cells, at_db) for name in names]},
+        "bd_rate": {
+            "anchor": anchor,
+            "curves": {name: {other: _mean_delta(per_video[other], per_video[name], ids) for other in names} for name in names},
+        },
+    }  # fmt: skip
+
+
+def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
+    frames = sum(row["num_frames"] for row in rows)
+    means = {
+        key: statistics.mean(min(row[key], MOST_DB) for row in rows)
+        for key in ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim")
+    }
+    sums = {key: sum(row[key] for row in rows) for key in ("size_bytes", "cpu_seconds", "encode_seconds")}
+    first = {key: rows[0][key] for key in ("curve", "codec", "gop", "preset", "value")}
+    return {"cell": name} | first | means | sums | {
+        "bytes_per_frame": sums["size_bytes"] / frames, "frames_per_cpu_second": frames / max(sums["cpu_seconds"], LEAST_CPU_SECONDS),
+        "ms_per_frame": times["ms_per_frame"], "ms_per_sequence": times["ms_per_sequence"],
+    }  # fmt: skip
+
+
+def _at(name: str, cells: Sequence[Row], db: float) -> dict[str, Any]:
+    """A curve at one PSNR; None where its cells do not reach from below it to above."""
+    mine = [cell for cell in cells if cell["curve"] == name]
+    return {
+        "curve": name,
+        "size_bytes": size_at([(cell["size_bytes"], cell["psnr_y_db"]) for cell in mine], db),
+        "reaches": [min(cell["psnr_y_db"] for cell in mine), max(cell["psnr_y_db"] for cell in mine)],
+    } | {
+        key: value_at([(cell[key], cell["psnr_y_db"]) for cell in mine], db)
+        for key in ("value", "ms_per_frame", "ms_per_sequence", "frames_per_cpu_second", "ssim")
+    }
+
+
+def _mean_delta(
+    anchor: Mapping[str, list[tuple[float, float]]], test: Mapping[str, list[tuple[float, float]]], ids: Sequence[str]
+) -> dict[str, Any]:
+    """Of the videos on which both have four points and PSNR in common."""
+    found = [delta for id_ in ids if (delta := bd_rate(anchor[id_], test[id_])) is not None]
+    return {"mean": statistics.mean(found) if found else None, "videos": len(found)}

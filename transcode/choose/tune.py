@@ -1,0 +1,246 @@
+"""`vidprep tune`: what to make of these sources for this way of reading, at a PSNR, and why.
+
+For every codec and a few keyframe intervals the coarsest CRF that reaches the PSNR is searched on lossless excerpts, and what
+it makes is measured: bytes, PSNR, milliseconds a sequence, CPU time. Of what no other choice beats in both size and time, the
+smallest product of the two is recommended; with the speed of the storage given, the least time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vidprep.formats.errors import CrashedError, DeadlineError, SettingsError, VidprepError
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.source import Source
+from vidprep.transcode.choose.reading import read_times
+from vidprep.transcode.choose.sweep import LOSSLESS, Wanted, made_units, prepare
+from vidprep.transcode.choose.sweep_tables import MOST_DB
+from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, shared_value
+from vidprep.transcode.run.trial import excerpt, run_trial
+from vidprep.transcode.settings import FrameOptions, Limits, RunSettings, Target
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.workers.child import Child
+from vidprep.transcode.workers.local import Workers
+
+MOST_GOP = 250
+ALLOWED_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the network reads. storage: bytes per second, None where it does not matter. loader: of encoded videos."""
+
+    sequence_length: int
+    stride: int
+    storage: float | None = None
+    loader: str | None = None
+
+    @property
+    def span(self) -> int:
+        """Frames from the first of a sequence to its last."""
+        return (self.sequence_length - 1) * self.stride + 1
+
+    def gops(self) -> tuple[int, ...]:
+        """Keyframe intervals worth trying: half of a sequence, all of it, and twice."""
+        return tuple(sorted({min(MOST_GOP, max(1, round(self.span * part))) for part in (0.5, 1, 2)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """value: CRF or quality. total_bytes, encode_hours: of the whole set; hours of one core.
+
+    ms_per_sequence: decoding and, where the storage's speed was given, reading the bytes that a sequence needs.
+    """
+
+    codec: str
+    gop: int | None
+    value: int
+    psnr_y_p1_db: float
+    psnr_y_db: float
+    bytes_per_frame: float
+    total_bytes: float
+    decode_ms: float
+    storage_ms: float
+    encode_hours: float
+
+    @property
+    def ms_per_sequence(self) -> float:
+        return self.decode_ms + self.storage_ms
+
+    def beats(self, other: Choice) -> bool:
+        mine, theirs = (self.total_bytes, self.ms_per_sequence), (other.total_bytes, other.ms_per_sequence)
+        return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """choices: all that were measured, smallest first. left_out: codecs and sources that could not be, with why."""
+
+    choices: tuple[Choice, ...]
+    best: Choice
+    reason: str
+    sampled: int
+    left_out: tuple[str, ...]
+
+    @property
+    def pareto(self) -> tuple[Choice, ...]:
+        return tuple(one for one in self.choices if not any(other.beats(one) for other in self.choices))
+
+
+def tune(
+    units: Sequence[Unit], work: Path, wanted: Wanted, reading: Reading, target_db: float,
+    workers: Workers[Job, Made], *, say: Callable[[str], None],
+) -> Tuned:  # fmt: skip
+    """Measure and choose. work: where trials are made; what is there is not made again. wanted: what of the sources, and codecs.
+
+    Raises SettingsError when no source can be read or no codec reaches the PSNR, Stopped.
+    """
+    sample = choose(units, wanted.videos)
+    made = prepare(sample, work / "prepared", wanted, workers)
+    ready = tuple(excerpt(unit, PROBE_SECONDS) for unit in made_units(made, work / "prepared").values())
+    left_out = [f"{row.id}: {row.message}" for row in made if not row.ok]
+    if not ready:
+        raise SettingsError(f"none of the {len(sample)} sampled sources can be read: {'; '.join(left_out[:3])}")
+    again = run_trial(RunSettings(encoder=LOSSLESS), ready, work / "lossless", workers)
+    seconds_each = _total_seconds(sample, wanted) / len(sample)
+    frame_rate = _frames(again) / sum(row.duration_seconds or 0.0 for row in again)
+    whole = _Whole(
+        frames=seconds_each * len(units) * frame_rate,
+        decode_cpu=max(0.0, _cpu(made) - _cpu(again)) / _frames(again),
+    )  # fmt: skip
+    choices = []
+    for codec in wanted.codecs:
+        for gop in (None,) if codec == "jpeg" else reading.gops():
+            name = codec if gop is None else f"{codec} gop {gop}"
+            say(f"trying {name}")
+            settings = (
+                RunSettings(frames=FrameOptions())
+                if gop is None
+                else RunSettings(encoder=EncoderOptions(codec=codec, gop=gop))
+            )
+            root = work / name.replace(" ", "_")
+            try:
+                aimed = replace(settings, target=Target(target_db))
+                value = shared_value(aimed, ready, root, workers=workers, say=lambda _text: None).value
+                rows = run_trial(settings.at(value), ready, root / f"{value}", workers)
+                choices.append(_choice(codec, gop, value, rows, root / f"{value}", reading, whole, target_db))
+            except SettingsError as error:
+                left_out.append(f"{name}: {error.message}")
+    if not choices:
+        raise SettingsError(f"nothing reaches --target-psnr {target_db:g}: {'; '.join(left_out)}")
+    choices.sort(key=lambda choice: choice.total_bytes)
+    best, reason = _recommended(choices, reading)
+    return Tuned(tuple(choices), best, reason, len(ready), tuple(left_out))
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """frames: of the whole set, estimated. decode_cpu: seconds a frame to decode and scale a source, beyond a lossless copy."""
+
+    frames: float
+    decode_cpu: float
+
+
+def _choice(
+    codec: str, gop: int | None, value: int, rows: list[ManifestRow], root: Path, reading: Reading, whole: _Whole, target_db: float
+) -> Choice:  # fmt: skip
+    """Raises SettingsError for what is no choice."""
+    good = [row for row in rows if row.ok]
+    reached = sum((row.psnr_y_p1_db or 0.0) >= target_db for row in good)
+    if not good or reached < len(good) * (1 - MISSES_ALLOWED):
+        raise SettingsError(f"only {reached} of {len(good)} videos reach {target_db:g} dB at its finest")
+    decode_ms = _decode_ms(root, [row.id for row in good], reading, reading.loader if gop else None)
+    size = sum(row.size_bytes or 0 for row in good) / _frames(good)
+    needed = reading.sequence_length if gop is None else reading.span - 1 + gop
+    return Choice(
+        codec=codec, gop=gop, value=value, psnr_y_p1_db=min(row.psnr_y_p1_db or 0.0 for row in good),
+        psnr_y_db=statistics.mean(min(row.psnr_y_db or 0.0, MOST_DB) for row in good), bytes_per_frame=size,
+        total_bytes=size * whole.frames, decode_ms=decode_ms,
+        storage_ms=needed * size / reading.storage * 1e3 if reading.storage else 0.0,
+        encode_hours=(_cpu(good) / _frames(good) + whole.decode_cpu) * whole.frames / 3600,
+    )  # fmt: skip
+
+
+def _recommended(choices: Sequence[Choice], reading: Reading) -> tuple[Choice, str]:
+    smallest = min(choices, key=lambda choice: (choice.total_bytes, choice.ms_per_sequence))
+    quickest = min(choices, key=lambda choice: (choice.ms_per_sequence, choice.total_bytes))
+    if reading.storage:
+        best = quickest
+        reason = f"the least time for a sequence, storage included: {best.decode_ms:.1f} ms decoding, {best.storage_ms:.1f} ms reading"
+    else:
+        best = min(choices, key=lambda choice: (choice.total_bytes * choice.ms_per_sequence, choice.total_bytes))
+        reason = "the smallest product of size and time"
+    if best != smallest:
+        reason += f"; {best.total_bytes / smallest.total_bytes:.1f} times the size of the smallest ({_named(smallest)})"
+        reason += f" at {best.ms_per_sequence / smallest.ms_per_sequence:.2f} of its time"
+    if best != quickest:
+        reason += f"; {best.ms_per_sequence / quickest.ms_per_sequence:.1f} times the time of the quickest ({_named(quickest)})"
+        reason += f" at {best.total_bytes / quickest.total_bytes:.2f} of its size"
+    return best, reason
+
+
+def _named(choice: Choice) -> str:
+    return choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
+
+
+def _frames(rows: Sequence[ManifestRow]) -> int:
+    return sum(row.num_frames or 0 for row in rows if row.ok)
+
+
+def _cpu(rows: Sequence[ManifestRow]) -> float:
+    return sum(row.cpu_seconds or 0.0 for row in rows if row.ok)
+
+
+def _decode_ms(root: Path, ids: list[str], reading: Reading, loader: str | None) -> float:
+    """In a child: other people's readers bring libraries of their own."""
+    child = Child(threading.Event())
+    try:
+        found = child.call(_time, (root, ids, reading, loader), lambda _work: ALLOWED_SECONDS)
+    except (CrashedError, DeadlineError, MemoryError) as error:
+        raise SettingsError(f"{loader or 'vidprep'} cannot read it: {error}") from error
+    finally:
+        child.close()
+    if isinstance(found, str):
+        raise SettingsError(f"{loader} cannot read it: {found}")
+    return found
+
+
+def _time(what: tuple[Path, list[str], Reading, str | None]) -> float | str:
+    root, ids, reading, loader = what
+    try:
+        return read_times(root, ids, reading.sequence_length, reading.stride, loader)[1] or 0.0
+    except Exception as error:  # noqa: BLE001 (whatever a library of others raises is its answer)
+        return f"{type(error).__name__}: {error}"
+
+
+def _total_seconds(sample: Sequence[Unit], wanted: Wanted) -> float:
+    """Of the sampled sources as a whole, by their headers; where one says nothing, what was read of it."""
+    child = Child(threading.Event())
+    try:
+        return sum(_seconds(child, unit) or wanted.seconds for unit in sample)
+    finally:
+        child.close()
+
+
+def _seconds(child: Child, unit: Unit) -> float | None:
+    try:
+        whole = child.call(_header_seconds, unit.path, lambda _work: ALLOWED_SECONDS)
+    except (CrashedError, DeadlineError, MemoryError):
+        return None
+    end = whole if unit.end_seconds is None else unit.end_seconds
+    return None if end is None else end - (unit.start_seconds or 0.0)
+
+
+def _header_seconds(path: str) -> float | None:
+    try:
+        with Source(path, max_pixels=Limits().max_pixels) as source:
+            return source.info.duration_seconds
+    except (VidprepError, OSError):
+        return None

@@ -1,0 +1,288 @@
+"""The commands that help to choose settings: many are measured on a sample of the sources."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from vidprep.formats.errors import MissingError, SettingsError
+from vidprep.formats.profiles import CODECS
+from vidprep.transcode import settings as knobs
+from vidprep.transcode.cli.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command, Finite, LocalPath
+from vidprep.transcode.sources.text import megabytes, printable
+
+CARRIED_OVER = {
+    "include", "exclude", "limit", "label_from_folder", "keep_source_suffix",
+    "fps", "short_side", "size", "fit", "scaler", "upscale", "hdr",
+}  # fmt: skip
+
+if TYPE_CHECKING:
+    from vidprep.transcode.choose.tune import Tuned
+    from vidprep.transcode.sources.listing import Unit
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise SettingsError(f"{option} {text}: give whole numbers with commas between") from None
+
+
+def _by_codec(option: str, given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        codec, equals, values = text.partition("=")
+        if not equals or codec not in CODECS:
+            raise SettingsError(f"{option} {text}: give CODEC=VALUE,VALUE with a codec of {', '.join(CODECS)}")
+        found[codec] = values
+    return found
+
+
+def _units(source: Path, out: Path, given: dict[str, Any]) -> tuple[Unit, ...]:
+    from vidprep.transcode.sources.listing import find_sources
+
+    found = find_sources(
+        source, out, include=given["include"], exclude=given["exclude"], limit=given["limit"],
+        label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"], extension="mp4",
+    )  # fmt: skip
+    return found.units
+
+
+def _scale(given: dict[str, Any]) -> knobs.Scale:
+    size = knobs.parse_size(given["size"]) if given["size"] else None
+    return knobs.Scale(given["short_side"], size, given["fit"], given["scaler"], given["upscale"])
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="SRC", type=LocalPath())
+@click.argument("out", metavar="OUT", type=LocalPath())
+@SOURCE_OPTIONS
+@FRAME_OPTIONS
+@click.option(
+    "--codec", default="h264,hevc,vp9,av1,jpeg,png", show_default=True, metavar="LIST", help="What is compared."
+)
+@click.option(
+    "--crf",
+    multiple=True,
+    metavar="CODEC=LIST",
+    help="CRFs of a codec, four or more. Default: four that span some 32 to 44 dB.",
+)
+@click.option("--quality", metavar="LIST", help="Of JPEGs. Default: four.")
+@click.option("--gop", default="16", show_default=True, metavar="LIST", help="Keyframe intervals, frames.")
+@click.option(
+    "--preset", multiple=True, metavar="CODEC=LIST", help="Presets of a codec. Default: the one that runs take."
+)
+@click.option(
+    "--anchor", default="h264", show_default=True, metavar="CODEC", help="What the others are compared with first."
+)
+@click.option(
+    "--at-psnr", type=float, default=36.0, show_default=True, metavar="DB", help="Sizes are told at this PSNR-Y."
+)
+@click.option(
+    "--sample", type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="So many of the sources."
+)
+@click.option("--seconds", type=Finite(min=0.1), default=10.0, show_default=True, help="The first so many of each.")
+@click.option(
+    "--sequence-length", type=click.IntRange(min=1), default=8, show_default=True, metavar="N", help="Of what is read."
+)
+@click.option(
+    "--stride", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Each N-th frame of it."
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def sweep(source: Path, out: Path, **given: Any) -> None:
+    """Measure a sample of SRC in many settings: size against PNG and JPEG, PSNR, SSIM, encoding and reading times.
+
+    Sources are decoded and scaled once. OUT gets sweep.parquet (a row for each setting and video), sweep.json, and
+    report.html with rate-distortion curves. The same command again goes on after a stop; settings that are added are
+    measured beside what is there.
+
+    \b
+    vidprep sweep raw/ choose/ --short-side 240 --gop 5,16
+    vidprep sweep raw/ choose/ --codec h264,av1 --crf av1=20,30,40,50 --preset av1=6,8,10
+    """
+    from datetime import datetime
+
+    from tqdm import tqdm
+
+    from vidprep.transcode.choose.sweep import Wanted
+    from vidprep.transcode.choose.sweep import sweep as measure
+    from vidprep.transcode.run.trial import Stopped
+    from vidprep.transcode.workers.child import make, stops_the_run
+    from vidprep.transcode.workers.local import Workers, default_jobs
+
+    if given["hdr"] == "keep":
+        raise SettingsError("--hdr keep: sweeps compare 8 bits; leave it out")
+    values = {codec: _numbers("--crf", text) for codec, text in _by_codec("--crf", given["crf"]).items()}
+    values |= {"jpeg": _numbers("--quality", given["quality"])} if given["quality"] else {}
+    wanted = Wanted(
+        codecs=tuple(given["codec"].split(",")), values=values, gops=_numbers("--gop", given["gop"]),
+        presets={codec: tuple(text.split(",")) for codec, text in _by_codec("--preset", given["preset"]).items()},
+        videos=given["sample"], seconds=given["seconds"], sequence_length=given["sequence_length"], stride=given["stride"],
+        retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None), scale=_scale(given),
+    )  # fmt: skip
+    created, jobs = f"{datetime.now():%Y-%m-%d %H:%M}", given["jobs"] or default_jobs()
+    units = _units(source, out, given)
+    with (
+        Workers(jobs, make, stops_the_run) as workers,
+        tqdm(unit="video", disable=True if given["quiet"] else None, file=sys.stderr, smoothing=0.1) as bar,
+    ):
+        try:
+            told = measure(
+                units, out, wanted, workers, at_db=given["at_psnr"], anchor=given["anchor"], created=created,
+                on_start=bar.reset, on_row=bar.update, say=lambda text: bar.write(f"vidprep: {text}", file=sys.stderr),
+            )  # fmt: skip
+        except Stopped as stopped:
+            bar.write(f"vidprep: {stopped}", file=sys.stderr)
+            sys.exit(stopped.exit_code)
+    _print_table(told)
+    try:
+        from vidprep.transcode.report.report import report
+    except ModuleNotFoundError as error:
+        raise MissingError(f"all is measured; a page needs {error.name}: pip install 'vidprep[report]'") from error
+    page = report([out], out, title="vidprep sweep", created=created, jobs=jobs, strips=0)
+    click.echo(page.html)
+
+
+def _print_table(told: dict[str, Any]) -> None:
+    """Sizes at equal PSNR, for people."""
+    from vidprep.transcode.report.sweep_section import at_rows
+
+    frames = len(told["compared_videos"]), told["num_frames"]
+    click.echo(f"at {told['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {frames[0]} videos, {frames[1]:,} frames:", err=True)
+    click.echo(f"{'':30}{'CRF':>6}{'bytes/frame':>13}{'PNG /':>8}{'JPEG /':>8}{'ms/frame':>10}", err=True)
+
+    def text(value: float | None, decimals: int) -> str:
+        return "-" if value is None else f"{value:,.{decimals}f}"
+
+    for name, value, size, png, jpeg, frame, *_ in at_rows(told):
+        each = size / told["num_frames"] if size else None
+        columns = f"{text(value, 1):>6}{text(each, 0):>13}{text(png, 1):>8}{text(jpeg, 1):>8}{text(frame, 2):>10}"
+        click.echo(f"{name:30}{columns}", err=True)
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="SRC", type=LocalPath())
+@SOURCE_OPTIONS
+@FRAME_OPTIONS
+@click.option(
+    "--target-psnr",
+    type=float,
+    default=38.0,
+    show_default=True,
+    metavar="DB",
+    help="What every video must reach, as in runs.",
+)
+@click.option(
+    "--sequence-length",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Frames of a sequence.",
+)
+@click.option(
+    "--stride",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Frames from one to the next in it.",
+)
+@click.option("--storage", type=Finite(min=0, min_open=True), metavar="MB/S", help="What storage gives one reader.")
+@click.option(
+    "--loader",
+    type=click.Choice(("torchcodec", "decord")),
+    help="What will read encoded videos. Default: vidprep's own.",
+)
+@click.option("--codec", default="h264,hevc,vp9,av1,jpeg", show_default=True, metavar="LIST", help="What is tried.")
+@click.option(
+    "--sample", type=click.IntRange(min=1), default=6, show_default=True, metavar="N", help="So many of the sources."
+)
+@click.option("--seconds", type=Finite(min=0.1), default=5.0, show_default=True, help="The first so many of each.")
+@click.option("--work", type=LocalPath(), metavar="FOLDER", help="Keep trials here; a stopped command goes on.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
+def tune(source: Path, **given: Any) -> None:
+    """Measure on a sample of SRC what to make of it, for how the network reads; and say which command makes it.
+
+    Prints what no other choice beats in both size and time, and a recommendation with its reason.
+
+    \b
+    vidprep tune raw/ --short-side 240 --sequence-length 8 --target-psnr 38
+    vidprep tune raw/ --fps 15 --sequence-length 16 --stride 2 --storage 200 --loader torchcodec
+    """
+    import tempfile
+
+    from vidprep.transcode.choose.sweep import Wanted
+    from vidprep.transcode.choose.tune import Reading
+    from vidprep.transcode.choose.tune import tune as measure
+    from vidprep.transcode.run.trial import Stopped
+    from vidprep.transcode.workers.child import make, stops_the_run
+    from vidprep.transcode.workers.local import Workers, default_jobs
+
+    if given["hdr"] == "keep":
+        raise SettingsError("--hdr keep: 8 bits are tried; leave it out")
+    wanted = Wanted(
+        codecs=tuple(given["codec"].split(",")), videos=given["sample"], seconds=given["seconds"], scale=_scale(given),
+        retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None),
+    )  # fmt: skip
+    if "png" in wanted.codecs:
+        raise SettingsError("--codec png: give codecs and jpeg")
+    if given["loader"] and importlib.util.find_spec(given["loader"]) is None:
+        raise MissingError(f"--loader {given['loader']}: not installed: pip install {given['loader']}")
+    storage = given["storage"] * 1e6 if given["storage"] else None
+    reading = Reading(given["sequence_length"], given["stride"], storage, given["loader"])
+    with tempfile.TemporaryDirectory(prefix="vidprep-tune-") as temporary:
+        work = given["work"] or Path(temporary)
+        units = _units(source, work, given)
+        with Workers(given["jobs"] or default_jobs(), make, stops_the_run) as workers:
+            try:
+                tuned = measure(
+                    units, work, wanted, reading, given["target_psnr"], workers,
+                    say=lambda text: click.echo(f"vidprep: {text}", err=True),
+                )  # fmt: skip
+            except Stopped as stopped:
+                click.echo(f"vidprep: {stopped}", err=True)
+                sys.exit(stopped.exit_code)
+    _print_choices(tuned, len(units))
+    best = tuned.best
+    coded = ["burst"] if best.gop is None else ["transcode"]
+    own = [] if best.gop is None else ["--codec", best.codec, "--gop", str(best.gop)]
+    command = shlex.join(
+        ["vidprep", *coded, str(source), "DST", *_given_again(), *own, "--target-psnr", f"{given['target_psnr']:g}"]
+    )
+    click.echo(f"\n{command}\nbecause: {tuned.reason}.")
+
+
+def _given_again() -> list[str]:
+    """The options of sources and frames that were given, as they were."""
+    context = click.get_current_context()
+    said = []
+    for option in context.command.params:
+        name, value = option.name or "", context.params.get(option.name or "")
+        if name not in CARRIED_OVER or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            said += [option.opts[0]] if each is True else [option.opts[0], str(each)]
+    return said
+
+
+def _print_choices(tuned: Tuned, count: int) -> None:
+    """What no other beats, as a table on stdout."""
+    click.echo(f"{'':16}{'CRF/q':>6}{'p1 dB':>8}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU hours':>11}")
+    for choice in tuned.pareto:
+        name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
+        row = f"{choice.value:6}{choice.psnr_y_p1_db:8.2f}{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
+        click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{choice.encode_hours:11.3g}")
+    beaten = len(tuned.choices) - len(tuned.pareto)
+    click.echo(
+        f"Measured on {tuned.sampled} of {count} videos; {beaten} choices that others beat in size and time are not shown."
+    )
+    for text in tuned.left_out:
+        click.echo(f"left out: {printable(text)}")

@@ -1,0 +1,307 @@
+"""What commands share: how they end, their options in groups, and their help."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vidprep.formats.errors import VidprepError
+from vidprep.formats.files.remote import is_url, names_no_place
+from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
+from vidprep.transcode import settings as knobs
+from vidprep.transcode.sources.text import printable
+
+
+def _crf_help() -> str:
+    rows = (ENCODERS[name] for name in DEFAULT_ENCODER.values())
+    return "; ".join(
+        f"{row.codec} {row.crf_range[0]:g}-{row.crf_range[1]:g}, default {row.crf_default:g}" for row in rows
+    )
+
+
+def _preset_help() -> str:
+    x26x, vp9, av1 = ENCODERS["libx264"], ENCODERS["libvpx-vp9"], ENCODERS["libsvtav1"]
+    return (
+        f"Speed of the encoder. h264, hevc: {x26x.presets[0]} to {x26x.presets[-1]}, default {x26x.preset_default} and "
+        f"{ENCODERS['libx265'].preset_default}; vp9: cpu-used 0 (slow) to 8, default {vp9.preset_default}; av1: 0 (slow) "
+        f"to 13, default {av1.preset_default}."
+    )
+
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+Option = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _options(*options: Option) -> Option:
+    def apply(function: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+def _say(error: Exception) -> None:
+    """What names, ids and labels from elsewhere would do to a terminal is shown, not done."""
+    click.echo("vidprep: " + "\n".join(map(printable, str(error).split("\n"))), err=True)
+
+
+class Command(click.Command):
+    """Turns our own errors and the file system's into one line on stderr, and 2 for what stops a run before it starts."""
+
+    interrupted = "interrupted; run the same command again to go on"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VidprepError as error:
+            _say(error)
+            ctx.exit(error.exit_code)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            _say(error if error.filename is None else OSError(f"{os.fsdecode(error.filename)}: {error.strerror}"))
+            ctx.exit(USAGE_ERROR)
+        except MemoryError:
+            click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
+            ctx.exit(USAGE_ERROR)
+        except KeyboardInterrupt:
+            click.echo(f"vidprep: {self.interrupted}", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+class Viewer(Command):
+    """Shows something until it is stopped."""
+
+    interrupted = "no longer shown"
+
+
+class BriefCommand(Command):
+    """Writes all or nothing, at its end."""
+
+    interrupted = "interrupted; nothing was written"
+
+
+class Finite(click.FloatRange):
+    """A range of numbers that are some: no infinity, no NaN."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
+class LocalPath(click.Path):
+    """A path on this machine, where a URL would become a folder of that name; it is refused before anything is done."""
+
+    def __init__(self, path_type: type[str] | type[Path] = Path, **more: Any) -> None:
+        super().__init__(path_type=path_type, **more)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = str(value).removeprefix("file://")
+        if is_url(path):
+            self.fail(f"{path} is a URL; give a path on this machine.", param, ctx)
+        return super().convert(path, param, ctx)
+
+
+class FolderOrUrl(click.Path):
+    """A path here, or a URL that fsspec knows, which stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
+        path = str(value).removeprefix("file://")
+        if not is_url(path):
+            return Path(path)
+        if names_no_place(path):
+            self.fail(f"{path} names no bucket; give s3://bucket/folder.", param, ctx)
+        return path
+
+
+SOURCE_OPTIONS = _options(
+    click.option("--include", metavar="GLOB", multiple=True, help="Take only files that match; may be repeated."),
+    click.option(
+        "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match; may be repeated."
+    ),
+    click.option(
+        "--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N, in the order of their names."
+    ),
+    click.option(
+        "--label-from-folder", is_flag=True, help="Fill the column `label` with the name of the parent folder."
+    ),
+    click.option(
+        "--keep-source-suffix", is_flag=True, help="Name outputs x.avi.mp4, where x.avi and x.mov would collide."
+    ),
+)
+FRAME_OPTIONS = _options(
+    click.option(
+        "--fps",
+        metavar="RATE",
+        help="Constant frame rate: 15, 29.97, 30000/1001. Without it the source's own times stay.",
+    ),
+    click.option("--short-side", type=int, metavar="N", help="Scale the shorter side to N pixels (even)."),
+    click.option("--size", metavar="WxH", help="Scale to exactly this size; see --fit."),
+    click.option(
+        "--fit", type=click.Choice(knobs.FITS), default="pad", show_default=True, help="How a picture fills --size."
+    ),
+    click.option(
+        "--scaler", type=click.Choice(knobs.SCALERS), default="bicubic", show_default=True, help="Scaling algorithm."
+    ),
+    click.option("--upscale", is_flag=True, help="Allow pictures to be enlarged."),
+    click.option(
+        "--hdr", type=click.Choice(knobs.HDR), help="PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10)."
+    ),
+)
+ENCODE_OPTIONS = _options(
+    click.option(
+        "--codec", type=click.Choice(CODECS), default="h264", show_default=True, help="What outputs are encoded in."
+    ),
+    click.option(
+        "--encoder", metavar="NAME", help="Another encoder of that codec, such as h264_nvenc with --engine ffmpeg."
+    ),
+    click.option(
+        "--container", type=click.Choice(tuple(CONTAINERS)), help="Default: webm for vp9, mp4 for the others."
+    ),
+    click.option(
+        "--gop", type=int, default=16, show_default=True, metavar="N", help="A keyframe exactly every N output frames."
+    ),
+    click.option("--crf", type=float, metavar="Q", help=f"Quality, smaller is finer. {_crf_help()}."),
+    click.option("--preset", metavar="NAME", help=_preset_help()),
+    click.option("--tune", type=click.Choice(TUNES), default="psnr", show_default=True, help="What bits are spent on."),
+    click.option(
+        "--pixel-format",
+        metavar="NAME",
+        help="yuv420p (default), yuv420p10le to keep 10 bits, or another of the encoder's.",
+    ),
+    click.option(
+        "--audio", type=click.Choice(knobs.AUDIO), default="drop", show_default=True, help="What becomes of the sound."
+    ),
+    click.option(
+        "--split",
+        "split_seconds",
+        type=float,
+        metavar="SECONDS",
+        help="Encode longer videos in pieces of about SECONDS, several at a time, joined without another generation.",
+    ),
+    click.option(
+        "--encoder-threads", type=int, default=1, show_default=True, metavar="N", help="More than 1 changes the bytes."
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(knobs.ENGINES),
+        default="av",
+        show_default=True,
+        help="In process, or an ffmpeg command.",
+    ),
+    click.option(
+        "--ffmpeg",
+        type=LocalPath(str),
+        metavar="PATH",
+        help="The ffmpeg of --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
+    ),
+)
+STORE_OPTIONS = _options(
+    click.option(
+        "--format",
+        "store",
+        type=click.Choice(knobs.STORES),
+        default="burst",
+        show_default=True,
+        help="How frames are stored.",
+    ),
+    click.option("--quality", type=int, metavar="Q", help="Of JPEGs, 1 to 100, larger is finer. Default: 90."),
+    click.option(
+        "--subsampling",
+        type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
+        default="420",
+        show_default=True,
+        help="Chroma of JPEGs.",
+    ),
+    click.option(
+        "--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this."
+    ),
+)
+CHECK_OPTIONS = _options(
+    click.option(
+        "--target-psnr",
+        type=float,
+        metavar="DB",
+        help="Find the coarsest CRF or quality at which 99 % of the videos have a 1st percentile of PSNR-Y of DB or "
+        "more, on a sample; what is still below is made again, finer.",
+    ),
+    click.option(
+        "--target-mode",
+        type=click.Choice(("dataset", "per-video")),
+        default="dataset",
+        show_default=True,
+        help="One value for all, or one for each video.",
+    ),
+    click.option("--min-psnr", type=float, metavar="DB", help="Fail outputs whose mean PSNR-Y is below."),
+    click.option(
+        "--verify-every",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Score each N-th frame; all are decoded.",
+    ),
+    click.option(
+        "--on-damage",
+        type=click.Choice(("warn", "fail")),
+        default="warn",
+        show_default=True,
+        help="Sources that are not whole.",
+    ),
+)
+RUN_OPTIONS = _options(
+    click.option(
+        "--backend",
+        type=click.Choice(("local", "dask", "ray")),
+        default="local",
+        show_default=True,
+        help="Work in processes of this machine, or on the workers of a cluster, which see the same paths.",
+    ),
+    click.option("--scheduler", metavar="ADDRESS", help="Of dask: tcp://host:8786, or the scheduler's file."),
+    click.option(
+        "--address", metavar="ADDRESS", help="Of ray: host:6379. Default: the cluster that this machine is in."
+    ),
+    click.option(
+        "--shard",
+        metavar="I/N",
+        help="Do part I (from 0) of N, as one task of an array; auto: what Slurm's array says.",
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Videos at a time. Default: one per core that this process may use (affinity, quota of its container).",
+    ),
+    click.option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="Stop a video after this time. Default: by its size and progress.",
+    ),
+    click.option(
+        "--max-pixels", type=int, default=36_000_000, show_default=True, help="Refuse frames with more pixels."
+    ),
+    click.option("--max-frames", type=int, default=1_000_000, show_default=True, help="Refuse more frames in or out."),
+    click.option("--overwrite", is_flag=True, help="Make everything anew, also with other settings than before."),
+    click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
+    click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),
+    click.option(
+        "--events",
+        type=LocalPath(str),
+        metavar="FILE",
+        help="Append what happens as lines of JSON, for `vidprep monitor`; - is stdout.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON line per row on stdout, then the summary."),
+    click.option("--quiet", is_flag=True, help="No progress bar."),
+)

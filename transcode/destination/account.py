@@ -1,0 +1,158 @@
+"""What an array run was to make against the rows that are there: which parts did not end, and which videos are missing, and why.
+
+DST/.vidprep/merged.json   {"plan": digest, "ended": [0, 2], "missing": {id: why}}: the parts of the plan that ended and were
+                           joined, and videos that running the same tasks again does not make
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vidprep.formats.errors import DestinationError
+from vidprep.formats.files.local import replacing
+from vidprep.formats.files.no_links import remove_file
+from vidprep.formats.files.untrusted import parse_json, read_regular, whole_between
+from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.transcode.destination.array_plan import (
+    MERGED_PLAN_NAME,
+    PART_END_NAME,
+    PART_PLAN_NAME,
+    PLAN_NAME,
+    STATE_COLUMNS,
+    ArrayPlan,
+    read_array_plan,
+    read_end,
+)
+from vidprep.transcode.destination.folder import HOUSE, MERGED_NAME, read_run
+from vidprep.transcode.destination.partition import MOST_PARTS, Part, parts_in
+
+ROW_COLUMNS = ["id", "settings_digest", *STATE_COLUMNS]
+UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"
+ABSENT = "no row: in the plan of the array run, but no longer among the sources"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What merged.json says."""
+
+    plan_digest: str = ""
+    ended: frozenset[int] = frozenset()
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """count: of parts, 0 where no array run is open. unended: parts of it. missing: why, by id. kept: for merged.json."""
+
+    count: int
+    unended: tuple[int, ...]
+    missing: dict[str, str]
+    kept: Merged
+
+
+def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
+    """Of the rows in all manifests of a destination. parts: those that stand in it. Raises DestinationError, ManifestError."""
+    house = root / HOUSE
+    parts = parts_in(root, house) if parts is None else parts
+    plan, before = _plan_of(house), _merged(house / MERGED_NAME)
+    rows = _rows(root)
+    digest = plan.settings_digest if plan else _digest_of_run(house)
+    missing = {
+        id_: f"made with other settings than this destination (their digest is {row[0]}, not {digest})"
+        for id_, row in rows.items()
+        if digest is not None and row[0] != digest
+    }
+    is_newer = plan is not None and plan.digest != before.plan_digest  # and made of what was among the sources then
+    lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
+    if plan is None:
+        count = max((part.count for part in parts), default=0)
+        return Account(count, tuple(range(count)), missing | lasting, Merged("", frozenset(), lasting))
+    own = [part for part in parts if part.count == plan.count]
+    found = {part.index: read_end(house / part.house_name / PART_END_NAME) for part in own}
+    sizes = Counter(plan.parts.values())
+    ends = {
+        index: end
+        for index, end in found.items()
+        if end and end.plan_digest == plan.digest and end.units + len(end.absent) == sizes[index]
+    }
+    begun = {part.index for part in own if (house / part.house_name / PART_PLAN_NAME).exists()}
+    ended = (frozenset() if is_newer else before.ended) - begun | ends.keys()
+    for end in ends.values():
+        lasting |= {id_: ABSENT for id_ in end.absent if id_ not in rows and id_ in plan.parts}
+        lasting |= {id_: UNPLANNED for id_ in end.unplanned if id_ not in rows}
+    for id_, index in plan.parts.items():
+        if id_ in lasting or id_ in missing:
+            continue
+        if id_ not in rows:
+            missing[id_] = f"no row: part {index} of {plan.count} " + ("lost it" if index in ended else "did not end")
+        elif index not in ended and rows[id_][1:] != plan.states[id_]:
+            missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not end"
+    ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
+    unended = tuple(sorted(set(range(plan.count)) - ended))
+    return Account(plan.count, unended, missing | lasting, Merged(plan.digest, frozenset(ended), lasting))
+
+
+def record(root: Path, found: Account) -> None:
+    """For the next merge: nothing else of the parts will be there."""
+    path = root / HOUSE / MERGED_NAME
+    if not found.count and not path.exists():
+        return
+    content = {"plan": found.kept.plan_digest, "ended": sorted(found.kept.ended), "missing": found.kept.missing}
+    with replacing(path) as file:
+        file.write(json.dumps(content).encode())
+
+
+def put_plan_away(root: Path, found: Account) -> None:
+    """All parts are joined: what is left of the plan is for tasks that did not end."""
+    plan, merged = root / HOUSE / PLAN_NAME, root / HOUSE / MERGED_PLAN_NAME
+    if not found.unended:
+        remove_file(merged)
+        remove_file(plan)
+    elif plan.exists():
+        plan.replace(merged)
+
+
+def _plan_of(house: Path) -> ArrayPlan | None:
+    for name in (PLAN_NAME, MERGED_PLAN_NAME):
+        if (house / name).exists():
+            return read_array_plan(house / name)
+    return None
+
+
+def _merged(path: Path) -> Merged:
+    if not path.exists():
+        return Merged()
+    try:
+        found = parse_json(read_regular(path))
+        if isinstance(found, list):  # of a version that knew no plans
+            for index, count in found:
+                whole_between("part", index, 0, whole_between("number of parts", count, 1, MOST_PARTS) - 1)
+            return Merged()
+        missing = {str(id_): str(why) for id_, why in found["missing"].items()}
+        ended = frozenset(whole_between("part", index, 0, MOST_PARTS) for index in found["ended"])
+        return Merged(str(found["plan"]), ended, missing)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f"cannot be read ({error}); remove it: what was joined before is then not known"
+        raise DestinationError(why, path=path) from error
+
+
+def _rows(root: Path) -> dict[str, tuple[Any, ...]]:
+    """Digest of the settings, and the state of the source, by id."""
+    table = read_table(root, ROW_COLUMNS)
+    if table is None:
+        return {}
+    columns = (with_columns(table, ROW_COLUMNS)[name].to_pylist() for name in ROW_COLUMNS)
+    return {id_: tuple(rest) for id_, *rest in zip(*columns, strict=True)}
+
+
+def _digest_of_run(house: Path) -> str | None:
+    try:
+        digest = read_run(house).get("digest")
+    except (OSError, ValueError):
+        return None
+    return digest if isinstance(digest, str) else None

@@ -1,0 +1,265 @@
+"""What the tasks of an array run are to do, written down once, and what each of them says of its part.
+
+DST/.vidprep/plan.parquet                    every video and the part that makes it; the settings of all parts
+DST/.vidprep/part-00003-of-00064/plan.json   what part 3 is about to do, by which plan
+DST/.vidprep/part-00003-of-00064/end.json    it did all of that
+DST/.vidprep/merged-plan.parquet             the plan of a run that `vidprep merge` found incomplete
+
+The first task writes the plan, and only then does anybody work: who makes a video never depends on what else is among the
+sources when a task starts, and all parts have one set of settings. A task that runs again after a merge takes up the plan
+that was incomplete; one with another number of parts begins a new plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vidprep.formats.errors import DestinationError
+from vidprep.formats.files.local import sha256_of
+from vidprep.formats.files.untrusted import arrow_file, as_parquet, parse_json, read_json, whole_between
+from vidprep.transcode.destination.folder import MERGED_NAME, RUN_BYTES_MAX, Destination, differences
+from vidprep.transcode.destination.partition import MOST_PARTS, Part, dealt
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import SourceList, Unit
+
+PLAN_NAME, MERGED_PLAN_NAME = "plan.parquet", "merged-plan.parquet"
+PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
+ABOUT_KEY = b"vidprep.array_plan"
+STATE_COLUMNS = ["source_size_bytes", "source_mtime_ns", "start_seconds", "end_seconds"]
+State = tuple[int, int, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the run was given to choose its sources by."""
+
+    source: str
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    limit: int | None = None
+
+    @property
+    def narrowing(self) -> tuple[tuple[str, ...], tuple[str, ...], int | None] | None:
+        """None where nothing was left out."""
+        found = self.include, self.exclude, self.limit
+        return found if any(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPlan:
+    """parts: the number of the part that makes a video, by id. states: of its source, when the plan was made. digest: of it all."""
+
+    count: int
+    settings: dict[str, Any]
+    settings_digest: str
+    selection: Selection
+    parts: dict[str, int]
+    states: dict[str, State]
+    digest: str
+
+    def ids_of(self, index: int) -> list[str]:
+        return [id_ for id_, part in self.parts.items() if part == index]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a task does. absent: videos of the plan that are not among the sources now. unplanned: sources that the plan lacks."""
+
+    sources: SourceList
+    plan_digest: str
+    absent: tuple[str, ...]
+    unplanned: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnd:
+    """What a part that ended says of itself. units: so many it did."""
+
+    plan_digest: str
+    units: int
+    absent: tuple[str, ...]
+    unplanned: tuple[str, ...]
+
+
+def previewed(place: Destination, sources: SourceList, settings: RunSettings, *, overwrite: bool) -> SourceList:
+    """What this part would do. Writes nothing in the destination. Raises DestinationError as `begin_part`."""
+    assert place.part is not None
+    if place.shared_file(PLAN_NAME) is not None:
+        return _share(sources, place.part, _plan_in_force(place, place.part, settings).parts)
+    merged = _incomplete_plan(place, place.part, settings, overwrite=overwrite)
+    if merged is not None:
+        return _share(sources, place.part, read_array_plan(merged).parts)
+    place.check_settings(settings, overwrite=overwrite)
+    return _share(sources, place.part, {unit.id: part for unit, part in dealt(sources.units, place.part.count)})
+
+
+def begin_part(
+    place: Destination, sources: SourceList, settings: RunSettings, selection: Selection, *, overwrite: bool
+) -> Share:
+    """Take the share of this part, as the plan has it; the first task makes the plan. To be called while the part is held.
+
+    Raises DestinationError where other parts have other settings, or the plan cannot be read.
+    """
+    part = place.part
+    assert part is not None
+    if place.shared_file(PLAN_NAME) is None:
+        merged = _incomplete_plan(place, part, settings, overwrite=overwrite)
+        if merged is not None:
+            data = merged.read_bytes()
+        else:
+            place.check_settings(settings, overwrite=overwrite)
+            _check_nothing_is_forgotten(place, selection)
+            data = _written(part.count, settings, selection, sources.units)
+        place.create_shared(PLAN_NAME, data)
+    plan = _plan_in_force(place, part, settings)
+    mine = _share(sources, part, plan.parts)
+    ids, found = plan.ids_of(part.index), {unit.id for unit in mine.units}
+    place.remove_own(PART_END_NAME)
+    own = hashlib.sha256("\n".join(ids).encode()).hexdigest()
+    content = {"plan": plan.digest, "source": selection.source, "units": len(ids), "digest": own}
+    place.write_own(PART_PLAN_NAME, json.dumps(content).encode())
+    return Share(
+        mine, plan.digest, tuple(id_ for id_ in ids if id_ not in found),
+        tuple(unit.id for unit in sources.units if unit.id not in plan.parts),
+    )  # fmt: skip
+
+
+def end_part(place: Destination, share: Share) -> None:
+    """All of it was done, and its rows are in its manifest."""
+    content = {
+        "plan": share.plan_digest, "units": len(share.sources.units),
+        "absent": share.absent, "unplanned": share.unplanned,
+    }  # fmt: skip
+    place.write_own(PART_END_NAME, json.dumps(content).encode())
+
+
+def forget_plan(place: Destination, selection: Selection) -> None:
+    """A whole run did what any part has left, unless it was given fewer sources than the array run."""
+    names = (PLAN_NAME, MERGED_PLAN_NAME)
+    if selection.narrowing is not None:
+        for path in filter(None, map(place.shared_file, names)):
+            if read_array_plan(path).selection.narrowing != selection.narrowing:
+                return
+    place.remove_shared(*names, MERGED_NAME)
+
+
+def _incomplete_plan(place: Destination, part: Part, settings: RunSettings, *, overwrite: bool) -> Path | None:
+    """The plan of which a merge found parts that did not end, where this task is one of theirs."""
+    path = None if overwrite else place.shared_file(MERGED_PLAN_NAME)
+    if path is None:
+        return None
+    plan = read_array_plan(path)
+    return path if plan.count == part.count and not any(differences(plan.settings, settings)) else None
+
+
+def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> None:
+    """A new plan takes the place of an incomplete one, and must not have fewer videos by what it was given."""
+    path = place.shared_file(MERGED_PLAN_NAME)
+    if path is None or selection.narrowing is None:
+        return
+    before = read_array_plan(path)
+    if before.selection.narrowing != selection.narrowing:
+        raise DestinationError(
+            f"an array run of {before.count} parts is incomplete here, and --include, --exclude or --limit would leave out some of"
+            " its videos; run its parts that did not end, or an array of all videos",
+            path=place.shown,
+        )
+
+
+def _plan_in_force(place: Destination, part: Part, settings: RunSettings) -> ArrayPlan:
+    path = place.shared_file(PLAN_NAME)
+    if path is None:
+        raise DestinationError("could not be written: start this task again", path=place.shared / PLAN_NAME)
+    plan = read_array_plan(path)
+    first = f"let its tasks end and `vidprep merge {place.shown}` first"
+    if plan.count != part.count:
+        raise DestinationError(f"is at work for an array run of {plan.count} parts; {first}", path=place.shown)
+    if difference := "; ".join(differences(plan.settings, settings)):
+        raise DestinationError(
+            f"an array run was begun here with other settings: {difference}. Give all its tasks the same, or {first}",
+            path=place.shown,
+        )
+    return plan
+
+
+def _share(sources: SourceList, part: Part, parts: Mapping[str, int]) -> SourceList:
+    """What cannot even be started is left to the first part."""
+    units = tuple(unit for unit in sources.units if parts.get(unit.id) == part.index)
+    return replace(sources, units=units, problems=sources.problems if part.index == 0 else ())
+
+
+def _written(count: int, settings: RunSettings, selection: Selection, units: tuple[Unit, ...]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = sorted(dealt(units, count), key=lambda pair: pair[0].id)
+    states = {
+        "source_size_bytes": pa.array([unit.size_bytes for unit, _ in rows], pa.int64()),
+        "source_mtime_ns": pa.array([unit.mtime_ns for unit, _ in rows], pa.int64()),
+        "start_seconds": pa.array([unit.start_seconds for unit, _ in rows], pa.float64()),
+        "end_seconds": pa.array([unit.end_seconds for unit, _ in rows], pa.float64()),
+    }
+    about = {
+        "count": count, "settings": settings.as_dict(), "settings_digest": settings.digest,
+        "selection": {name: getattr(selection, name) for name in Selection.__slots__},
+    }  # fmt: skip
+    table = pa.table(
+        {
+            "id": pa.array([unit.id for unit, _ in rows], pa.string()),
+            "part": pa.array([index for _, index in rows], pa.int32()),
+        }
+        | states
+    ).replace_schema_metadata({ABOUT_KEY: json.dumps(about, sort_keys=True).encode()})
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="snappy", use_dictionary=False, write_page_checksum=True)
+    return file.getvalue()
+
+
+def read_array_plan(path: Path) -> ArrayPlan:
+    """Raises DestinationError for one that cannot be read."""
+    import pyarrow as pa
+
+    try:
+        with arrow_file(path) as source, as_parquet(source, path) as file:
+            about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
+            columns = [file.read([name])[name].to_pylist() for name in ("id", "part", *STATE_COLUMNS)]
+        ids, parts, *states = columns
+        count = whole_between("number of parts", about["count"], 1, MOST_PARTS)
+        numbers = [whole_between("part", part, 0, count - 1) for part in parts]
+        if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
+            raise ValueError("its ids are no texts, or not all different")
+        chosen = about["selection"]
+        selection = Selection(
+            str(chosen["source"]), texts(chosen["include"]), texts(chosen["exclude"]), chosen["limit"]
+        )
+        RunSettings.from_dict(about["settings"])
+        return ArrayPlan(
+            count, about["settings"], str(about["settings_digest"]), selection,
+            dict(zip(ids, numbers, strict=True)), dict(zip(ids, zip(*states, strict=True), strict=True)), sha256_of(path),
+        )  # fmt: skip
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        why = f"cannot be read ({error}); remove it, and run all tasks of the array again"
+        raise DestinationError(why, path=path) from error
+
+
+def read_end(path: Path) -> PartEnd | None:
+    """None where a part did not end, or left what cannot be read."""
+    try:
+        found = read_json(path, RUN_BYTES_MAX)
+        return PartEnd(str(found["plan"]), int(found["units"]), texts(found["absent"]), texts(found["unplanned"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def texts(values: Iterable[Any]) -> tuple[str, ...]:
+    """Raises ValueError for what is no list of texts."""
+    found = tuple(values)
+    if not all(type(value) is str for value in found):
+        raise ValueError("a list of texts was expected")
+    return found

@@ -1,0 +1,93 @@
+"""Parts of a run that array tasks work on, each alone: which units, and which files in the destination.
+
+DST/manifest-00003-of-00064.parquet   the rows of part 3, counted from 0; all parts are read as one
+DST/.vidprep/part-00003-of-00064/     its lock, journal and partial files
+    plan.json                         written before its work (array_plan.py)
+    end.json                          written after it
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidprep.formats.errors import SettingsError
+from vidprep.transcode.sources.listing import Unit
+
+FILE_COST, BYTES_PER_SECOND = 100_000, 1_000_000
+MOST_PARTS = 99_999
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """index: from 0 to count - 1."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index:05d}-of-{self.count:05d}"
+
+    @property
+    def manifest_name(self) -> str:
+        return f"manifest-{self}.parquet"
+
+    @property
+    def house_name(self) -> str:
+        return f"part-{self}"
+
+
+def dealt(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit, int]]:
+    """Each unit with the part that does it: the costliest first, each goes to the part that has least."""
+    loads = [(0, index) for index in range(count)]
+    for unit in sorted(units, key=_cost, reverse=True):
+        load, index = loads[0]
+        heapq.heapreplace(loads, (load + _cost(unit), index))
+        yield unit, index
+
+
+def _cost(unit: Unit) -> int:
+    """Bytes to be read, as far as is known without opening it."""
+    cost = unit.size_bytes
+    if unit.end_seconds is not None:
+        cost = min(cost, int((unit.end_seconds - (unit.start_seconds or 0.0)) * BYTES_PER_SECOND))
+    return cost + FILE_COST
+
+
+def parse_part(text: str, environment: Mapping[str, str]) -> Part:
+    """`3/64`, or `auto`: what Slurm's array says. Raises SettingsError."""
+    if text == "auto":
+        try:
+            last = int(environment["SLURM_ARRAY_TASK_MAX"])
+            first, step = (int(environment.get(f"SLURM_ARRAY_TASK_{name}", default)) for name, default in _SLURM)
+            index = (int(environment["SLURM_ARRAY_TASK_ID"]) - first) // step
+            count = (last - first) // step + 1
+            if count != int(environment.get("SLURM_ARRAY_TASK_COUNT", count)):
+                raise ValueError(f"its tasks do not run from {first} to {last} by {step}")
+        except KeyError as error:
+            raise SettingsError(f"--shard auto: not in a Slurm array ({error.args[0]} is not set); give I/N") from None
+        except ValueError as error:
+            raise SettingsError(f"--shard auto: not in an even Slurm array ({error}); give I/N") from None
+    else:
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if found is None:
+            raise SettingsError(f"--shard {text}: give I/N with I from 0 to N - 1, or auto")
+        index, count = int(found[1]), int(found[2])
+    if not 0 <= index < count <= MOST_PARTS:
+        raise SettingsError(f"--shard {text}: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999")
+    return Part(index, count)
+
+
+_SLURM = (("MIN", "0"), ("STEP", "1"))
+
+
+def parts_in(root: Path, house: Path) -> list[Part]:
+    """Parts that have begun, by their manifests, plans and journals: the folder of one that was refused says nothing."""
+    files = (*root.glob("manifest-*.parquet"), *house.glob("part-*/plan.json"), *house.glob("part-*/journal.jsonl"))
+    names = {path.name if path.parent == root else path.parent.name for path in files}
+    found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)
+    parts = {Part(int(each[1]), int(each[2])) for each in found if each and each[1] < each[2]}
+    return sorted(parts, key=lambda part: (part.count, part.index))

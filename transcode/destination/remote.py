@@ -1,0 +1,344 @@
+"""A destination behind a URL. Its state is fetched into a scratch folder, which then is an ordinary destination; outputs go
+to their names from the worker that made them, rows follow every few seconds, the manifest when the run ends.
+
+DST/.vidprep/journal-<when>-00000.jsonl   rows on their way to the manifest, in pieces of about a megabyte
+DST/.vidprep/lock                         who is at work, or was last (lease.py)
+
+What is lost with a machine: rows of the last few seconds, whose videos are made again, to the same bytes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from vidprep.formats.errors import DestinationError, StorageError, StoreError
+from vidprep.formats.files.remote import NONE, RemoteFile, RemoteFolder
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.destination.array_plan import MERGED_PLAN_NAME, PART_END_NAME, PART_PLAN_NAME, PLAN_NAME
+from vidprep.transcode.destination.folder import HOUSE, MERGED_NAME, Destination, KnownUnit
+from vidprep.transcode.destination.ledgers import Ledger, StoreLedger
+from vidprep.transcode.destination.merge import Merged, merge
+from vidprep.transcode.destination.partition import Part
+from vidprep.transcode.destination.scratch import scratch_folder
+from vidprep.transcode.destination.sharded import PackedDestination
+from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.unit.job import Upload
+
+SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
+SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in pieces, to which no condition is given
+JOURNAL = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
+PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
+PART_FILE = re.compile(rf"{re.escape(HOUSE)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
+SHARED_NAMES = (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME)
+PART_LOCK = re.compile(rf"{re.escape(HOUSE)}/part-\d+-of-\d+/lock")
+STATE = re.compile(rf"{re.escape(HOUSE)}/run\.json|manifest[^/]*\.parquet")
+
+
+def _is_state(name: str) -> bool:
+    return any(kind.fullmatch(name) for kind in (STATE, JOURNAL, PART_FILE))
+
+
+def _scratch() -> Path:
+    """A folder that goes with this process."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(scratch_folder())
+
+
+class _Remote(Destination):
+    """What differs from a folder. root: the scratch folder."""
+
+    def _begin(self, url: str) -> None:
+        self._folder = RemoteFolder(url)
+        self.shown = self._folder.url
+        self._segment = f"{self._house_name}/journal-{time.time_ns():020d}"
+        self._sending = threading.Lock()
+        self._files: dict[str, RemoteFile] = {}
+        self._segments, self._sent, self._kept = 0, 0, 0
+        self._fetch_state()
+
+    def _fetch_state(self) -> None:
+        """What a run must know: settings, manifests, journals, parts. Nothing where that is as it was fetched before."""
+        before, self._files = self._files, self._folder.files()
+        names = list(filter(_is_state, sorted(self._files)))
+        known = {name: file for name, file in before.items() if _is_state(name)}
+        if known == {name: self._files[name] for name in names} and all(file.tag for file in known.values()):
+            return
+        for name in known:
+            self._scratched(name).unlink(missing_ok=True)
+        for name in names:
+            if PART_FILE.fullmatch(name) and self.part is not None:  # that it is there is all that a task must know
+                self._scratched(name).parent.mkdir(parents=True, exist_ok=True)
+                self._scratched(name).touch()
+            elif not JOURNAL.fullmatch(name):
+                self._fetch(name, self._scratched(name))
+            else:
+                journal = self._scratched(name)
+                piece = journal.with_suffix(".piece")
+                self._fetch(name, piece)
+                with journal.open("ab") as file:
+                    file.write(piece.read_bytes())
+                piece.unlink()
+        if self.journal.path.exists():
+            self._kept = self._sent = self.journal.path.stat().st_size
+
+    def _scratched(self, name: str) -> Path:
+        """Where a file of the state stands in the scratch folder; the pieces of a journal are one there."""
+        path = self.root / name
+        return path.with_name("journal.jsonl") if JOURNAL.fullmatch(name) else path
+
+    def _fetch(self, name: str, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder.fetch(name, path)
+
+    @contextmanager
+    def hold(self, *, merging: bool = False) -> Iterator[None]:
+        with super().hold(merging=merging):
+            if merging:  # there, nothing is to be seen of it before all is done
+                yield
+                return
+            over = threading.Event()
+            keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
+            keeper.start()
+            try:
+                yield
+            finally:
+                over.set()
+                keeper.join()
+                if self.is_held():
+                    self._send_rows()
+
+    def _lock(self, locks: ExitStack) -> None:
+        """What was fetched before another ended is not what is there now."""
+        self._ledger = StoreLedger(self._folder, self._lease_name)
+        self._take_lease(self._ledger, self._other_ledgers(), locks)
+        self._fetch_state()
+
+    @property
+    def _house_name(self) -> str:
+        return str(self.house.relative_to(self.root))
+
+    @property
+    def _lease_name(self) -> str:
+        return f"{self._house_name}/lock"
+
+    def _other_ledgers(self) -> list[Ledger]:
+        names = [f"{HOUSE}/lock"] if self.part else filter(PART_LOCK.fullmatch, self._folder.files())
+        return [StoreLedger(self._folder, name) for name in names]
+
+    @property
+    def disk(self) -> str:
+        return f"{tempfile.gettempdir()} (TMPDIR), where outputs wait until they are in {self.shown}"
+
+    def is_held(self) -> bool:
+        try:
+            self.check_held()
+        except (DestinationError, StorageError):
+            return False
+        return True
+
+    def _keep(self, over: threading.Event) -> None:
+        while not over.wait(SEND_SECONDS):
+            try:
+                if self.is_held():
+                    self._send_rows()
+            except StorageError:
+                continue  # the next turn sends them, and the end of the run says what stays unsent
+
+    def _send_rows(self) -> None:
+        """Rows that are not there yet. A piece is written again until it is full."""
+        with self._sending:
+            try:
+                with self.journal.path.open("rb") as file:
+                    file.seek(self._kept)
+                    data = file.read()
+            except FileNotFoundError:
+                return
+            data = data[: data.rfind(b"\n") + 1]
+            if self._kept + len(data) <= self._sent:
+                return
+            self._folder.write(f"{self._segment}-{self._segments:05d}.jsonl", data)
+            self._sent = self._kept + len(data)
+            if len(data) > SEGMENT_BYTES:
+                self._kept, self._segments = self._sent, self._segments + 1
+
+    def upload(self, file_name: str) -> Upload | None:
+        token = self.lease.mine.token if self.lease else ""
+        return Upload(f"{self.shown}/{file_name}", self.shown, self._lease_name, token)
+
+    def shared_file(self, name: str) -> Path | None:
+        try:
+            self._fetch(f"{HOUSE}/{name}", self.shared / name)
+        except FileNotFoundError:
+            (self.shared / name).unlink(missing_ok=True)
+        return super().shared_file(name)
+
+    def create_shared(self, name: str, data: bytes) -> None:
+        self._folder.create(f"{HOUSE}/{name}", data)
+
+    def remove_shared(self, *names: str) -> None:
+        super().remove_shared(*names)
+        self._folder.remove(f"{HOUSE}/{name}" for name in names)
+
+    def write_own(self, name: str, data: bytes) -> None:
+        super().write_own(name, data)
+        self._folder.write(f"{self._house_name}/{name}", data)
+
+    def remove_own(self, name: str) -> None:
+        super().remove_own(name)
+        self._folder.remove([f"{self._house_name}/{name}"])
+
+    def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
+        """Against what they are now: another run may have been here since the state was fetched."""
+        self.shared_file("run.json")
+        super().check_settings(settings, overwrite=overwrite)
+
+    def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
+        super().write_settings(settings, versions)
+        self._folder.put(self.shared / "run.json", f"{HOUSE}/run.json")
+
+    def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
+        there = self._files.get(unit.file_name)
+        return unit.file_name == file_name and there is not None and there.size_bytes == unit.size_bytes
+
+    def name(self, row: ManifestRow, partial: Path, /) -> None:
+        """The worker gave it its name."""
+
+    def remove_output(self, file_name: str, /) -> None:
+        self._folder.remove([file_name])
+
+    def clear_other_stores(self, settings: RunSettings) -> None:
+        had_rows = self.journal.path.exists()
+        super().clear_other_stores(settings)
+        if had_rows and not self.journal.path.exists():
+            self._kept = self._sent = 0
+            self._remove([name for name in self._files if self._is_own_journal(name)])
+
+    def _names(self) -> list[str]:
+        return [name for name in self._files if "/" not in name]
+
+    def _remove(self, file_names: list[str]) -> None:
+        self._folder.remove(name for name in file_names if self._files.pop(name, None))
+
+    def _is_own_journal(self, name: str) -> bool:
+        return JOURNAL.fullmatch(name) is not None and name.rpartition("/")[0] == str(self.house.relative_to(self.root))
+
+    def check_opens(self) -> None:
+        """Its shards are elsewhere."""
+
+    def _is_there(self, path: Path) -> bool:
+        """Whether a file of the scratch folder lies behind the URL, byte for byte."""
+        there = self._files.get(path.name)
+        size = path.stat().st_size
+        return there is not None and there.size_bytes == size and self._folder.read(path.name) == path.read_bytes()
+
+    def finish(self) -> None:
+        """The manifest last, and then the rows away that are in it. With no rows, an index that is lost or damaged there."""
+        with self._sending:
+            had_rows = self.journal.path.exists()
+            super().finish()
+            for path in sorted(self.root.iterdir()):
+                if path.is_file() and not path.name.startswith("manifest") and (had_rows or not self._is_there(path)):
+                    self._folder.put(path, path.name)
+            if not had_rows:
+                return
+            self._put_manifest()
+            self._folder.remove(filter(self._is_own_journal, self._folder.files()))
+
+    def _put_manifest(self) -> None:
+        """In the place of the one that was there when the lease was taken. Raises DestinationError where that is another by now."""
+        name, size = self.manifest.name, self.manifest.stat().st_size
+        self.check_held()
+        if self.lease is None or not self._ledger.has_conditions or size > SWAPPED_BYTES_MAX:
+            self._folder.put(self.manifest, name)
+            return
+        before, data = self._files.get(name), self.manifest.read_bytes()
+        if self._folder.swap(name, data, before.tag if before else NONE) is None and self._folder.read(name) != data:
+            raise DestinationError(
+                f"{name} was written by another run meanwhile; this one writes nothing more. Run the same command again",
+                path=self.shown,
+            )
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all files there, by name."""
+        return {name: file.size_bytes for name, file in self._files.items()}
+
+    def check_begun(self) -> None:
+        """Raises StoreError where no run ever began."""
+        if not any(name.startswith(f"{HOUSE}/") for name in self._files):
+            raise StoreError("is no destination of a run: .vidprep/run.json is not there", path=self.shown)
+
+    def put_merged(self) -> None:
+        """The scratch folder was merged: so is what lies behind the URL, the parts last, of them first what asks for their ends."""
+        for path in sorted(self.root.iterdir()):
+            if path.is_file():
+                self._folder.put(path, path.name)
+        for path in map(self.shared.joinpath, reversed(SHARED_NAMES)):
+            if path.exists():
+                self._folder.put(path, f"{HOUSE}/{path.name}")
+        names = self._folder.files()
+        self._folder.remove(filter(PART_FILE.fullmatch, sorted(names, reverse=True)))
+        for name in names:
+            if name.startswith(f"{HOUSE}/part-") or JOURNAL.fullmatch(name) or PART_MANIFEST.fullmatch(name):
+                self._folder.remove([name])
+        self._folder.remove(f"{HOUSE}/{name}" for name in SHARED_NAMES if not (self.shared / name).exists())
+
+
+class RemoteDestination(_Remote):
+    """Outputs behind a URL."""
+
+    def __init__(self, url: str, part: Part | None = None) -> None:
+        super().__init__(_scratch(), part)
+        self._begin(url)
+
+
+class RemotePackedDestination(_Remote, PackedDestination):
+    """Shards behind a URL. One is here at a time; it goes there when the next one begins, and when the run ends."""
+
+    def __init__(self, url: str, options: FrameOptions, part: Part | None = None) -> None:
+        super().__init__(_scratch(), options, part)
+        self._begin(url)
+        self._far_shards.update(self.sizes())
+        self._sizes.update(self._far_shards)
+
+    def upload(self, _file_name: str) -> Upload | None:
+        """The parent writes shards."""
+        return None
+
+    def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
+        return PackedDestination.holds(self, unit, file_name)
+
+    def place(self, row: ManifestRow, partial: Path) -> None:
+        super().place(row, partial)
+        for path in self.root.iterdir():
+            if self._layout.shard_number(path.name) is not None and path.name != row.file_name:
+                self._folder.put(path, path.name)
+                self._far_shards[path.name] = path.stat().st_size
+                path.unlink()
+
+    def name(self, _row: ManifestRow, partial: Path) -> None:
+        partial.unlink()
+
+    def remove_output(self, _file_name: str) -> None:
+        """What a unit was before stays in its shard."""
+
+
+def merge_remote(url: str) -> Merged:
+    """`merge` of parts behind a URL."""
+    place = RemoteDestination(url)
+    place.check_begun()
+    with place.hold(merging=True):
+        for name in SHARED_NAMES:
+            place.shared_file(name)
+        (place.shared / "index-stale").touch()
+        merged = merge(place.root, place.sizes())
+        place.check_held()
+        place.put_merged()
+    return merged

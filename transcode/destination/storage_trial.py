@@ -1,0 +1,165 @@
+"""What a destination's file system or store can do of what runs lean on, found out by doing it, by two workers at once.
+
+The workers are two processes of this machine for `vidprep doctor DST`; with workers on two hosts, `try_folder` finds out what
+holds between hosts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from vidprep.formats.files.remote import NONE, RemoteFolder
+from vidprep.transcode.destination.finding import Finding
+from vidprep.transcode.destination.ledgers import NO_FLOCK, NO_LINKS, NO_SUCH_TAG
+
+ROUNDS = 20
+WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.05
+
+
+class Answer(Protocol):
+    def result(self) -> Any: ...
+
+
+# Has a function done by one worker, as the `submit` of an executor or of a cluster's client does.
+Submit = Callable[..., Answer]
+
+
+def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Finding]:
+    """folder: one that both workers see; a folder is made in it, and removed again. Raises OSError."""
+    place = folder / f".vidprep-trial-{secrets.token_hex(4)}"
+    place.mkdir()
+    path = str(place)
+    try:
+        first(leave, path, "mark").result()
+        seconds = second(seen_after, path, "mark").result()
+        yield Finding(
+            "seen by both", seconds is not None,
+            "what one writes the other sees" + (f" after {seconds:.1f} s" if seconds else ""),
+            "give a folder that all machines mount",
+        )  # fmt: skip
+        if seconds is None:
+            return
+        yield _exclusive(path, first, second)
+        yield _flock(path, first, second)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
+    answers = [submit(take_all, path) for submit in (first, second)]
+    taken = [answer.result() for answer in answers]
+    twice = set(taken[0][1]) & set(taken[1][1])
+    how = "hard links" if taken[0][0] == taken[1][0] == "link" else "O_EXCL, as there are no hard links"
+    detail = f"of two that make one name at once one does, by {how}"
+    if twice:
+        detail = f"{len(twice)} of {ROUNDS} names were made by both at once"
+    return Finding("exclusive names", not twice, detail, "never start two runs in one destination here")
+
+
+def _flock(path: str, first: Submit, second: Submit) -> Finding:
+    holder = first(hold_flock, path)
+    answer = second(try_flock, path).result()
+    holder.result()
+    details = {
+        "refused": "a lock of one keeps the other out",
+        "taken": "is local to each machine; the lease that runs keep stands in for it",
+        "none": "is not there; the lease that runs keep stands in for it",
+    }
+    return Finding("flock", answer == "refused", details[answer], "nothing needs to be done", needed=False)
+
+
+def try_store(url: str) -> Iterator[Finding]:
+    """Whether what lies behind a URL can be written, and on a condition. Raises MissingError, SettingsError, StorageError."""
+    folder, name = RemoteFolder(url), f".vidprep/trial-{secrets.token_hex(4)}"
+    folder.write(name, b"1")
+    try:
+        yield Finding(
+            "written and read", folder.read(name) == b"1", "what is written is read back", "give another place"
+        )
+        try:
+            has_conditions = folder.knows_conditions and not (
+                folder.swap(name, b"2", NONE) or folder.swap(name, b"3", NO_SUCH_TAG)
+            )
+        except NotImplementedError:
+            has_conditions = False
+        detail = "are kept" if has_conditions else "are not kept; a run waits and looks again before it begins"
+        advice = "start runs in one destination some seconds apart"
+        yield Finding("conditional writes", has_conditions, detail, advice, needed=False)
+    finally:
+        folder.remove([name])
+
+
+def leave(path: str, name: str) -> None:
+    Path(path, name).write_bytes(b"here")
+
+
+def seen_after(path: str, name: str) -> float | None:
+    """How long it took until a file was there; None for too long."""
+    begun = time.monotonic()
+    while not Path(path, name).exists():
+        if time.monotonic() - begun > WAIT_SECONDS:
+            return None
+        time.sleep(LOOK_SECONDS)
+    return time.monotonic() - begun
+
+
+def take_all(path: str) -> tuple[str, list[int]]:
+    """How names were made, and which of them by this worker."""
+    own, how, mine = Path(path, f"own-{secrets.token_hex(4)}"), "link", []
+    own.write_bytes(b"")
+    leave(path, f"ready-{own.name}")
+    begun = time.monotonic()
+    while len([*Path(path).glob("ready-*")]) < 2 and time.monotonic() - begun < WAIT_SECONDS:
+        time.sleep(LOOK_SECONDS)
+    for number in range(ROUNDS):
+        name = Path(path, f"name-{number}")
+        try:
+            if how == "link":
+                try:
+                    os.link(own, name)
+                except OSError as error:
+                    if error.errno not in NO_LINKS:
+                        raise
+                    how = "O_EXCL"
+            if how == "O_EXCL":
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        mine.append(number)
+    return how, mine
+
+
+def hold_flock(path: str) -> None:
+    """Until the other has tried."""
+    with Path(path, "flock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_FLOCK:
+                raise
+        leave(path, "held")
+        seen_after(path, "tried")
+
+
+def try_flock(path: str) -> str:
+    """`refused` while another worker holds it, `taken` all the same, or `none` where there is no such lock."""
+    seen_after(path, "held")
+    try:
+        with Path(path, "flock").open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return "taken"
+    except BlockingIOError:
+        return "refused"
+    except OSError as error:
+        if error.errno not in NO_FLOCK:
+            raise
+        return "none"
+    finally:
+        leave(path, "tried")

@@ -1,0 +1,1 @@
+"""What other tools read, and labels carried over."""

@@ -1,0 +1,153 @@
+"""One store made into another: JPEGs are copied as they are, and decoded only where the other store holds no JPEGs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import simplejpeg
+
+from vidprep.formats.errors import DestinationError, StoreError
+from vidprep.formats.files.local import check_writable, replacing
+from vidprep.formats.files.no_links import link_on_the_way
+from vidprep.formats.manifest.row import misfit
+from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, read_rows, write_rows
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.encoded import VideoStore
+from vidprep.formats.stores.layouts import LAYOUTS, TarLayout, described, sample_key, tar_member
+from vidprep.formats.stores.shards import Layout, Shards
+from vidprep.transcode.media.versions import used_versions
+from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.sources.tables import storable
+
+
+def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
+    """Write `out` as a store of its own, with manifest and index. Returns how many videos went into it.
+
+    Videos of an encoded folder go into webdataset shards as they are. Raises DestinationError, StoreError, OSError.
+    """
+    refuse_odd_ids(store)
+    refuse_linked_files(store)
+    make_empty(out)
+    as_videos = options.store == "webdataset" and isinstance(store, VideoStore)
+    layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else LAYOUTS[options.store]
+    shards = Shards.of(out, layout, options.shard_bytes, ())
+    rows: list[ManifestRow] = []
+    for id_ in store.ids:
+        frames = (
+            [store.file(id_).read_bytes()]
+            if as_videos and isinstance(store, VideoStore)
+            else coded(store, id_, options)
+        )
+        row = _row(store, id_, frames, options, as_videos=as_videos)
+        shards.append(row, io.BytesIO(b"".join(frames)))
+        rows.append(row)
+    if as_videos:
+        return len(rows)
+    write_rows(out / MANIFEST_NAME, None, rows)
+    settings = RunSettings(frames=options)
+    about = {"settings": settings.as_dict(), "versions": used_versions(settings, "")}
+    (out / ".vidprep" / "partial").mkdir(parents=True)
+    with replacing(out / ".vidprep" / "run.json") as file:
+        file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
+    layout.write_index(out, read_rows(out), about)
+    return len(rows)
+
+
+def refuse_odd_ids(store: FrameStore) -> None:
+    """Raises StoreError that lists ids which lead out of the folder that is made of them: other people's stores name any."""
+    odd = [id_ for id_ in store.ids if not {"", ".", ".."}.isdisjoint(id_.split("/"))]
+    if odd:
+        raise StoreError(f"has ids that are no names below a folder: {', '.join(map(repr, odd[:5]))}", path=store.path)
+
+
+def refuse_linked_files(store: FrameStore) -> None:
+    """Raises StoreError for a store whose files are links: they may lead to what nobody meant to pack."""
+    names = (
+        [store.file(id_).relative_to(store.path).as_posix() for id_ in store.ids]
+        if isinstance(store, VideoStore)
+        else [path.name for path in store.path.iterdir() if path.is_symlink()]
+    )
+    for name in names:
+        if link := link_on_the_way(store.path, name):
+            raise StoreError(
+                "is a symbolic link, which is not followed into a store that came from elsewhere; copy the store with `cp -RL`, "
+                "and pack the copy",
+                path=link,
+            )
+
+
+def make_empty(out: Path) -> None:
+    """Make a folder to write to. Raises DestinationError for one that holds something."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise DestinationError("is not empty; give a new folder", path=out)
+        check_writable(out, "give another folder")
+    except OSError as error:
+        if isinstance(error, DestinationError):
+            raise
+        raise DestinationError(f"cannot be written: {error.strerror}", path=out) from error
+
+
+def coded(store: FrameStore, id_: str, options: FrameOptions) -> list[Any]:
+    """The frames of a video as `options` stores them: the very JPEGs where the store has them, else encoded from RGB."""
+    video = store[id_]
+    if not options.is_coded:
+        return [frame.tobytes() for frame in video.frames()]
+    found = store.coded(id_)
+    if found is not None:
+        return list(found)
+    return [jpeg_of(frame, options) for frame in video.frames()]
+
+
+def jpeg_of(frame: Any, options: FrameOptions) -> bytes:
+    """frame: (H, W, 3) uint8 RGB."""
+    subsampling = {"gray": "Gray"}.get(options.subsampling, options.subsampling)
+    return bytes(simplejpeg.encode_jpeg(frame, options.quality, "RGB", subsampling))
+
+
+def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOptions, *, as_videos: bool) -> ManifestRow:
+    facts = store.facts(id_)
+    data = b"".join(frames)
+    row = ManifestRow(id=id_, file_name="", source=storable(str(store.path)), status="ok", container=options.store)
+    row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
+    row.settings_digest = RunSettings(frames=options).digest
+    row.pixel_format = options.pixel_format
+    row.codec = "jpeg" if options.is_coded else "rawvideo"
+    if facts.frame_rate is not None:
+        row.frame_rate_num, row.frame_rate_den = facts.frame_rate.numerator, facts.frame_rate.denominator
+    base = facts.time_base or (1 / facts.frame_rate if facts.frame_rate else None)
+    if base is not None:
+        row.time_base_num, row.time_base_den = base.numerator, base.denominator
+    if facts.pts is not None:
+        row.pts = [int(pts) for pts in facts.pts]
+    row.frame_sizes = [len(frame) for frame in frames]
+    row.frame_crc32 = [zlib.crc32(frame) for frame in frames]
+    row.size_bytes, row.sha256 = len(data), hashlib.sha256(data).hexdigest()
+    row.labels = store.labels(id_)
+    if as_videos:
+        row.keyframes = list(facts.keyframes or ())
+    if (fault := misfit(row)) is not None:
+        raise StoreError(f"{id_}: {fault}", path=store.path)
+    return row
+
+
+class _VideoTarLayout(TarLayout):
+    """Tar shards whose samples are the encoded video and its `.json`."""
+
+    def __init__(self, store: VideoStore) -> None:
+        self._store = store
+
+    def pieces(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+        key, suffix = sample_key(row.id), self._store.file(row.id).suffix
+        gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
+        times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
+        about = {"id": row.id, "gop": gop} | described(row) | times
+        yield from tar_member(f"{key}{suffix}", frames.read())
+        yield from tar_member(f"{key}.json", json.dumps(about, ensure_ascii=False).encode())

@@ -1,0 +1,1 @@
+"""Frames and audio samples of one video, from source to output. Knows no job and no row."""

@@ -1,0 +1,67 @@
+"""How many frames --fps may make of a source: a few bytes can claim that one is shown for days."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from fractions import Fraction
+
+from vidprep.formats.errors import LimitError
+from vidprep.formats.model import round_half_away
+from vidprep.formats.video.source import Source
+from vidprep.transcode.settings import RunSettings
+
+MAX_REPEATS = 10_000
+ANY_FRAMES = 2**31 - 1  # where the run that made an output had its own limit
+
+
+def most_repeats(max_frames: int) -> int:
+    """How often one source frame may stand in a row: 5½ minutes at 30/s, longer with a larger --max-frames."""
+    return max(MAX_REPEATS, max_frames // 100)
+
+
+def check_repeats(count: int, due: int, rate: Fraction, max_frames: int) -> None:
+    """Whether one source frame may become the output frames [count, due). Raises LimitError past max_frames, and for more
+    repeats than real footage has.
+    """
+    repeats = due - count
+    allowed = most_repeats(max_frames)
+    if due <= max_frames and repeats <= allowed:
+        return
+    needed = due if repeats <= allowed else max(due, 100 * repeats)
+    raise LimitError(
+        f"one frame is shown for {float(repeats / rate):.1f} s and would become {repeats} frames at {rate}/s, up to frame "
+        f"{due} (allowed are {allowed} of one, {max_frames} in all); --max-frames {needed} if it is meant to"
+    )
+
+
+def check_claims(
+    path: str, settings: RunSettings, start: Fraction | None, end: Fraction | None, worked: Callable[[], None]
+) -> None:
+    """By the times of its packets, whether `retimed` would refuse what ffmpeg is to make of them. Decodes nothing.
+
+    worked: called for each frame that ffmpeg has to decode or to make. Raises LimitError, ReadError.
+    """
+    ticks, end_tick = array("q"), 0
+    with Source(path, max_pixels=settings.limits.max_pixels) as source:
+        base, rate = source.info.time_base, settings.retime.frame_rate
+        for packet in source.packets():
+            worked()
+            if packet.pts is not None and not packet.is_discard:
+                ticks.append(packet.pts)
+                end_tick = max(end_tick, packet.pts + (packet.duration or 0))
+    if rate is None or not ticks:
+        return
+    origin, count = min(ticks), 0
+    opening: Fraction | None = None
+    for tick in (*sorted(ticks), end_tick):
+        time = (tick - origin) * base
+        if end is not None and time >= end:
+            break
+        if time >= (start or 0):
+            opening = time if opening is None else opening
+            due = round_half_away((time - opening) * rate)
+            check_repeats(count, due, rate, settings.limits.max_frames)
+            count = due
+    for _ in range(count):
+        worked()

@@ -1,0 +1,58 @@
+"""The in-process engine: frames into the encoder, its packets measured on the way to the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from vidprep.formats.model import OutputFormat
+from vidprep.formats.video.writer import VideoWriter
+from vidprep.transcode.media.audio_output import AudioTrack
+from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.timeline import OutputFrame
+from vidprep.transcode.media.verify import Measured, Verifier, check_decoder
+from vidprep.transcode.settings import RunSettings
+
+
+def encode_and_measure(
+    settings: RunSettings,
+    partial: Path,
+    output: OutputFormat,
+    painter: Painter,
+    frames: Iterable[OutputFrame],
+    source_indexes: list[int],
+    sound: AudioTrack,
+) -> Measured:
+    """Write `partial`, and prove what left the encoder. source_indexes: filled with the source frame of every output frame.
+
+    Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
+    """
+    options = settings.encoder
+    writer = VideoWriter(partial, options, output)
+    durations: dict[int, int] = {}
+    try:
+        decoder = check_decoder(options.codec, writer.context.extradata)
+        verifier = Verifier(output, options.codec, decoder, gop=options.gop, every=settings.gate.verify_every)
+        sound.add_to(writer)
+
+        def settle(packets: list[Packet[VideoStream]]) -> None:
+            for packet in packets:
+                verifier.check(packet)
+                assert packet.pts is not None
+                sound.mux_until(packet.pts * output.time_base)
+                writer.mux(packet, durations.pop(packet.pts))
+
+        for item in frames:
+            frame = painter.paint(item.frame)
+            source_indexes.append(item.source_index)
+            durations[item.pts] = item.duration
+            verifier.expect(frame, item.pts)
+            settle(writer.encode(frame, item.pts))
+        settle(writer.encode(None))
+        sound.finish()
+        return verifier.finish()
+    finally:
+        writer.close()

@@ -1,0 +1,266 @@
+"""The second engine, and the only place that builds or runs an ffmpeg command.
+
+The same filters, options and names as the in-process engine, as one command: for encoders that only a user's ffmpeg
+has, and as an independent witness. What it wrote is then measured in a second pass over the source.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+from av.error import FFmpegError as AvError
+
+from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
+from vidprep.formats.files.local import DISK_FULL
+from vidprep.formats.model import NO_CROPPING, OutputFormat, VideoInfo, rescale
+from vidprep.formats.profiles import CONTAINERS, MUXERS
+from vidprep.formats.video.pyav import time_base_of
+from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
+from vidprep.formats.video.ticks import file_time_base
+from vidprep.transcode.media.ffmpeg_program import crops_for_containers
+from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.picture import Picture, is_rgb
+from vidprep.transcode.media.timeline import DEINTERLACER, OutputFrame, SourceFacts
+from vidprep.transcode.media.verify import Measured, Verifier
+from vidprep.transcode.settings import RunSettings
+
+STDERR_TAIL_BYTES = 4096
+NO_ROOM = tuple(f": {os.strerror(number)}" for number in DISK_FULL)
+GREY_NOT_DEINTERLACED = ("gray9", "gray10", "gray12", "gray14", "ya")
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, CAP_SYS_NICE = 1, 24, 23
+
+
+def filter_chain(
+    picture: Picture, info: VideoInfo, settings: RunSettings, start: Fraction | None, end: Fraction | None
+) -> str:
+    """The whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
+    name, args = DEINTERLACER
+    # It takes YCbCr in planes, and grey of 8 and 16 bits: of other formats ffmpeg would make RGB first, by its own ways.
+    deinterlaces = not is_rgb(info.pixel_format) and not info.pixel_format.startswith(GREY_NOT_DEINTERLACED)
+    chain = ["setpts=PTS-STARTPTS", *([f"{name}={args}"] if deinterlaces else [])]
+    if start is not None or end is not None:
+        tick = info.time_base / 2 if deinterlaces else info.time_base  # bwdif doubles the clock
+        trim = [f"start_pts={_ceil(start / tick)}"] if start is not None else []
+        trim += [f"end_pts={_ceil(end / tick)}"] if end is not None else []
+        chain += [f"trim={':'.join(trim)}", "setpts=PTS-STARTPTS"]
+    rate = settings.retime.frame_rate
+    if rate is not None:
+        chain.append(f"fps={rate}:round=near")
+    colour = picture.colour
+    chain += [
+        picture.chain,
+        "setsar=1",
+        f"setparams=range={'pc' if colour.full_range else 'tv'}:color_primaries={colour.primaries}"
+        f":color_trc={colour.transfer}:colorspace={colour.matrix}",
+        "sidedata=mode=delete:type=DISPLAYMATRIX",
+    ]
+    return ",".join(chain)
+
+
+def _ceil(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)
+
+
+def build_command(
+    binary: str, source: str, partial: Path, picture: Picture, output: OutputFormat, info: VideoInfo,
+    settings: RunSettings, start: Fraction | None, end: Fraction | None,
+) -> list[str]:  # fmt: skip
+    """The command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
+    import ffmpeg  # every child process imports this module, and few run ffmpeg
+
+    options = settings.encoder
+    box = CONTAINERS[options.container_name]
+    reading = _reading(binary, info, settings)
+    writing: dict[str, object] = {
+        "map": f"0:{info.stream_index}",
+        "vf": filter_chain(picture, info, settings, start, end),
+        "fps_mode": "passthrough",
+        "enc_time_base": f"{output.time_base.numerator}/{output.time_base.denominator}",
+        "c:v": options.profile.name,
+        "pix_fmt": output.pixel_format,
+        "threads": options.threads,
+        "map_metadata": -1,
+        "map_chapters": -1,
+        "f": MUXERS[box.name],
+    }
+    writing |= {
+        f"{name}:v" if name == "b" else name: value for name, value in options.library_options(output.light).items()
+    }
+    if "x265-params" in writing:  # it takes the rate for its rate control, and ffmpeg guesses another where times vary
+        writing["x265-params"] = f"{writing['x265-params']}:fps={output.nominal_rate}"
+    if box.name == "mp4":
+        writing["video_track_timescale"] = file_time_base(
+            box.name, output.time_base, is_constant=output.frame_rate is not None
+        ).denominator
+        if options.codec == "hevc":
+            writing["tag:v"] = "hvc1"
+    writing |= box.options
+    if output.frame_rate:  # where packets tell nothing of a gap; `retimed` finds what was cut off
+        writing["frames:v"] = settings.limits.max_frames + 1
+    else:  # a duration of one tick says nothing: the step before stands in, as in the other engine
+        too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
+        writing["bsf:v"] = f"setts=pts=PTS:dts=DTS:duration=if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
+    node = ffmpeg.input(file_url(source), **reading).output(file_url(partial), **writing)
+    command = ffmpeg.compile(
+        node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_threads", "1"),
+        cmd=binary,
+        overwrite_output=True,
+    )
+    return [str(part) for part in command]
+
+
+def _reading(binary: str, info: VideoInfo, settings: RunSettings) -> dict[str, object]:
+    """The options that the source is opened with."""
+    reading: dict[str, object] = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels}
+    reading["flags"] = "+unaligned"
+    if info.cropping != NO_CROPPING and crops_for_containers(binary):
+        reading["apply_cropping"] = "codec"  # the picture's own filters do the rest
+    return reading | READ_OPTIONS | ({"c:v": info.decoder} if info.has_alpha_layer else {})
+
+
+def run_ffmpeg(command: list[str], path: str) -> str:
+    """Run it to the end. Its stderr is read as it comes, so it never blocks, and needs no room on a disk; the end of it is
+    returned.
+
+    Raises FfmpegError with command and stderr tail, DiskFullError when that says there is no room.
+    """
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )  # fmt: skip
+    except OSError as error:
+        raise FfmpegError(f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path) from error
+    said = b""
+    with process:
+        assert process.stderr is not None
+        try:
+            while piece := process.stderr.read(STDERR_TAIL_BYTES):
+                said = (said + piece)[-STDERR_TAIL_BYTES:]
+        except BaseException:
+            process.kill()
+            raise
+    tail = said.decode("utf-8", "replace").strip()
+    # ffmpeg 5.1 says so, and ends with 0.
+    if process.returncode == -signal.SIGXFSZ or any(line.endswith(NO_ROOM) for line in tail.splitlines()):
+        raise DiskFullError("ffmpeg found no room left", path=path)
+    if process.returncode:
+        last = " | ".join(tail.splitlines()[-3:]) or "it said nothing"
+        raise FfmpegError(
+            f"ffmpeg ended with {process.returncode}: {last}", command=command, stderr_tail=tail, path=path
+        )
+    return tail
+
+
+def _die_with_parent() -> None:
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # or SVT-AV1, run by root, takes the highest real-time priority
+
+
+def beyond_ffmpeg(facts: SourceFacts, painter: Painter) -> str | None:
+    """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
+    if painter.source.has_reserved_matrix:
+        return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
+    if painter.is_reshaped:
+        return "the shape of its pixels changes, and --engine ffmpeg keeps the first"
+    if painter.num_changes:
+        return "--engine ffmpeg does not keep the clock when the size changes"
+    if facts.stamps_sorted:
+        return "the timestamps of the source are out of order, and --engine ffmpeg sorts none"
+    if facts.stamps_joined:
+        return "the clock of the source jumps back, and --engine ffmpeg may not join it"
+    if facts.stamps_guessed:
+        return "frames of the source have no timestamp, and --engine ffmpeg sets none"
+    if facts.stamps_nudged or facts.stamps_crowded:
+        return "frames of the source share a timestamp, and --engine ffmpeg keeps one of them"
+    if facts.stamps_spaced:
+        return "frames of the source are closer than a tick of the container, and --engine ffmpeg moves none apart"
+    return None
+
+
+def measure_file(
+    settings: RunSettings, partial: Path, output: OutputFormat, painter: Painter, frames: Iterable[OutputFrame],
+    source_indexes: list[int],
+) -> Measured:  # fmt: skip
+    """Measure a finished file against the frames it should hold, one packet for each frame.
+
+    source_indexes: filled with the source frame of every output frame. PTS are in ticks of the output, as from the other engine.
+    Raises VerifyError.
+    """
+    options = settings.encoder
+    try:
+        with open_video(partial) as container:
+            if len(container.streams.video) != 1:
+                raise VerifyError(f"the file has {len(container.streams.video)} video streams")
+            stream = container.streams.video[0]
+            stream.thread_count = 1
+            verifier = Verifier(
+                output, options.codec, stream.codec_context, gop=options.gop, every=settings.gate.verify_every
+            )
+            packets = (packet for packet in container.demux(stream) if packet.size)
+            file_base = time_base_of(stream)
+            order = array("q")
+            for item in frames:
+                order.append(item.pts)
+                source_indexes.append(item.source_index)
+                verifier.expect(painter.paint(item.frame), rescale(item.pts, output.time_base, file_base))
+                packet = next(packets, None)
+                if packet is not None:
+                    verifier.check(packet, "container")
+            for packet in packets:
+                verifier.check(packet, "container")
+            measured = verifier.finish()
+            shown = sorted(measured.pts)
+            return replace(measured, pts=array("q", (order[bisect_left(shown, tick)] for tick in measured.pts)))
+    except (AvError, OSError) as error:
+        raise VerifyError(f"the file does not read back: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CliScores:
+    """By ffmpeg's own filters, over all frames. vmaf, vmaf_min: mean and minimum, None when it was not asked."""
+
+    psnr_y_db: float
+    vmaf: float | None = None
+    vmaf_min: float | None = None
+
+
+def score_with_ffmpeg(
+    binary: str, source: str, made: Path, picture: Picture, info: VideoInfo, settings: RunSettings,
+    start: Fraction | None, end: Fraction | None, *, vmaf: bool,
+) -> CliScores:  # fmt: skip
+    """An output against its source, n-th frame with n-th, by one ffmpeg command. Raises FfmpegError."""
+    counted = f"format={settings.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "vmaf.json"
+        graph = (
+            f"[0:{info.stream_index}]{filter_chain(picture, info, settings, start, end)},{counted},split[due][again];"
+        )
+        graph += f"[1:v:0]{counted}[made];[made][due]psnr[scored];[scored][again]"
+        graph += f"libvmaf=log_fmt=json:log_path={report}" if vmaf else "ssim"
+        command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]
+        for name, value in _reading(binary, info, settings).items():
+            command += [f"-{name}"] if value is None else [f"-{name}", str(value)]
+        command += ["-i", file_url(source), "-threads", "1", "-i", file_url(made)]
+        command += ["-filter_complex", graph, "-an", "-sn", "-dn", "-f", "null", "-"]
+        told = re.findall(r"PSNR y:(\S+)", run_ffmpeg(command, source))
+        if not told:
+            raise FfmpegError("ffmpeg told no PSNR", command=command, stderr_tail="", path=source)
+        if not vmaf:
+            return CliScores(float(told[-1]))
+        pooled = json.loads(report.read_bytes())["pooled_metrics"]["vmaf"]
+        return CliScores(float(told[-1]), pooled["mean"], pooled["min"])

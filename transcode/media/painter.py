@@ -1,0 +1,160 @@
+"""Frames through the filters of their picture, and what changes half way."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+import av
+from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
+
+from vidprep.formats.errors import PictureError
+from vidprep.formats.model import FrameSize, VideoInfo
+from vidprep.formats.video.pixel_shape import new_shape_of
+from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.pyav import light_side_data
+from vidprep.transcode.media.picture import (
+    TOLD_AT_KEYFRAMES,
+    Picture,
+    describe,
+    is_hdr,
+    is_refused,
+    plan_picture,
+    tags_of,
+)
+from vidprep.transcode.media.timeline import buffer_arguments
+from vidprep.transcode.settings import RunSettings
+
+NAMED_CHANGES = 5
+PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes
+
+
+class Painter:
+    """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
+
+    A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
+    shows_through: whether a pixel of any of them was not opaque. is_reshaped: whether the shape of pixels changed.
+    """
+
+    def __init__(self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str) -> None:
+        self._info, self._settings, self._pixel_format = info, settings, pixel_format
+        self.source = describe(first, info)
+        self.picture = plan_picture(self.source, settings, pixel_format)
+        self.changes: list[str] = []
+        self.num_changes = self._num_painted = 0
+        self.shows_through = self.is_reshaped = False
+        self._has_alpha = self.source.has_alpha
+        self._graph: _Graph | None = None
+        self._last: tuple[VideoFrame, VideoFrame] | None = None
+        self._key: _Key | None = None
+        self._key = self._key_of(first)
+        self._build(first, self.picture)
+
+    def _build(self, frame: VideoFrame, picture: Picture) -> None:
+        if not picture.filters:
+            self._graph = None
+        elif picture.tone_mapped:
+            self._graph = _kept_graph(buffer_arguments(frame), picture.filters)
+        else:
+            self._graph = _Graph(buffer_arguments(frame), picture.filters)
+
+    def paint(self, frame: VideoFrame) -> VideoFrame:
+        self._num_painted += 1
+        if self._last is not None and self._last[0] is frame:
+            return self._last[1]
+        key = self._key_of(frame)
+        if key != self._key:
+            source = describe(frame, self._info)
+            changed = plan_picture(source, self._settings, self._pixel_format, like=self.picture)
+            self._note_change(key)
+            self._key, self._has_alpha = key, source.has_alpha
+            self._build(frame, changed)
+        if self._has_alpha and not self.shows_through:
+            self.shows_through = _shows_through(frame)
+        painted = frame if self._graph is None else self._graph.run(frame)
+        self._last = (frame, painted)
+        return painted
+
+    def _key_of(self, frame: VideoFrame) -> _Key:
+        light = light_side_data(frame) if is_hdr(frame) else None
+        if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
+            light = self._key.light
+        return _Key(
+            FrameSize(frame.width, frame.height), new_shape_of(frame), frame.format.name, light,
+            int(frame.colorspace), int(frame.color_range), int(frame.color_trc), is_refused(tags_of(frame)),
+        )  # fmt: skip
+
+    def _note_change(self, key: _Key) -> None:
+        self.num_changes += 1
+        held = self._key
+        assert held is not None
+        self.is_reshaped |= key.shape != held.shape
+        if self.num_changes <= NAMED_CHANGES:
+            if key.size != held.size:
+                what = str(key.size)
+            elif key.shape != held.shape:
+                what = f"pixels of {key.shape or self._info.sample_aspect_ratio}"
+            elif key.pixel_format != held.pixel_format:
+                what = key.pixel_format
+            else:
+                what = "other HDR metadata" if key.light != held.light else "other colours"
+            self.changes.append(f"to {what} at output frame {self._num_painted - 1}")
+
+
+class _Key(NamedTuple):
+    """What makes another chain of filters necessary when it changes."""
+
+    size: FrameSize
+    shape: Fraction | None
+    pixel_format: str
+    light: tuple[bytes | None, bytes | None] | None
+    matrix: int
+    range: int
+    transfer: int
+    is_refused: bool
+
+
+class _Graph:
+    """A chain of filters that gives one frame for one frame, in the pixel format that its last filter pins."""
+
+    def __init__(self, arguments: str, filters: tuple[tuple[str, str], ...]) -> None:
+        assert filters[-1][0] == "format"
+        # The graph must outlive its contexts: without this reference the process crashes.
+        self._graph = av.filter.Graph()
+        self._graph.threads = 1
+        self._source = last = self._graph.add("buffer", arguments)
+        for name, args in filters:
+            added = self._graph.add(name, args or None)
+            last.link_to(added)
+            last = added
+        self._sink = self._graph.add("buffersink")
+        last.link_to(self._sink)
+        try:
+            self._graph.configure()
+        except (AvError, ValueError) as error:
+            chain = ",".join(f"{name}={args}" for name, args in filters)
+            raise PictureError(f"libavfilter does not take {chain}: {error}") from error
+
+    def run(self, frame: VideoFrame) -> VideoFrame:
+        try:
+            self._source.push(frame)
+            painted = self._sink.pull()
+        except (AvError, OSError, ValueError) as error:
+            _kept_graph.cache_clear()
+            raise PictureError(f"filtering a frame failed: {error}") from error
+        assert isinstance(painted, VideoFrame)
+        return painted
+
+
+@lru_cache(maxsize=2)
+def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
+    """A tone map costs three seconds to set up, so it outlives its video; frames leave no trace in it."""
+    return _Graph(arguments, filters)
+
+
+def _shows_through(frame: VideoFrame) -> bool:
+    step, at = (4, PACKED_ALPHA[frame.format.name]) if frame.format.name in PACKED_ALPHA else (2, 1)
+    plane = (frame if step == 4 else frame.reformat(format="ya8")).planes[0]
+    return bool((plane_lines(plane)[:, at : step * frame.width : step] < 255).any())

@@ -1,0 +1,297 @@
+"""Proof of one output: what went into the encoder against what comes out of it, and then against what is on disk.
+
+Packets are decoded as they leave the encoder and compared, n-th with n-th, with the very frames that went in. What was
+measured is remembered as one checksum a packet, so the closed file can be held against it without decoding it again.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import StoreError, VerifyError
+from vidprep.formats.model import OutputFormat, VideoFacts, rescale
+from vidprep.formats.video.framing import payload_checksum
+from vidprep.formats.video.numbered import NumberedFrames
+from vidprep.formats.video.planes import visible_bytes
+from vidprep.formats.video.pyav import time_base_of
+from vidprep.formats.video.source import open_video, video_decoder
+from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
+
+# Native decoders but for AV1, where libavcodec's own needs hardware.
+CHECK_DECODERS = {"h264": "h264", "hevc": "hevc", "vp9": "vp9", "av1": "libdav1d"}
+KEPT_GOP_BYTES = 4 << 20
+
+
+def peak_of(pixel_format: str) -> int:
+    return 1023 if "10" in pixel_format else 255
+
+
+def frame_checksum(frame: VideoFrame) -> int:
+    """CRC-32 of the visible samples of all planes: lines end in padding that holds anything."""
+    checksum = 0
+    sample_bytes = 2 if peak_of(frame.format.name) > 255 else 1
+    for plane in frame.planes:
+        checksum = zlib.crc32(visible_bytes(plane, plane.width * sample_bytes), checksum)
+    return checksum
+
+
+class _GopFrames:
+    """The decoded frames of one GOP: as they are while they are small, as checksums where they would be much memory."""
+
+    def __init__(self) -> None:
+        self._frames: list[VideoFrame | int] = []
+        self._bytes = 0
+
+    def add(self, frame: VideoFrame) -> None:
+        self._bytes += sum(plane.buffer_size for plane in frame.planes)
+        self._frames.append(frame if self._bytes <= KEPT_GOP_BYTES else frame_checksum(frame))
+
+    def checksums(self) -> list[int]:
+        return [item if isinstance(item, int) else frame_checksum(item) for item in self._frames]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of one output: as many entries as packets, in decode order.
+
+    gops: (first frame, checksums of its frames as they decode) of some GOPs, the first and the last among them. samples: the
+    same of single frames by their numbers: 1, 2, 4, 8 and so on, and the two that are closest in time.
+    """
+
+    scores: QualitySums
+    quality: QualityReport
+    num_frames: int
+    pts: array[int]
+    is_keyframe: bytearray
+    checksums: array[int]
+    gops: tuple[tuple[int, list[int]], ...]
+    samples: dict[int, int]
+    keyframes: tuple[int, ...]
+    keyframe_interval_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileTimes:
+    """When the frames of an output are shown. pts: ticks of time_base, in order."""
+
+    time_base: Fraction
+    pts: list[int]
+
+
+class Verifier:
+    """Compares what leaves an encoder with what went in, frame by frame, in bounded memory.
+
+    Call `expect` for each frame before its packets come, `check` for each packet, then `finish`. Raises VerifyError.
+    """
+
+    def __init__(self, output: OutputFormat, codec: str, decoder: VideoCodecContext, *, gop: int, every: int) -> None:
+        self._output = output
+        self._codec = codec
+        self._decoder = decoder
+        self._gop = gop
+        self._every = every
+        self._scorer = FrameScorer(output.size, output.pixel_format, output.colour)
+        self._sums = QualitySums()
+        self._expected: deque[tuple[int, VideoFrame]] = deque()
+        self._num_decoded = 0
+        self._pts = array("q")
+        self._is_keyframe = bytearray()
+        self._checksums = array("L")
+        self._first_gop: list[int] = []
+        self._gop_frames = _GopFrames()
+        self._samples: dict[int, int] = {}
+        self._closest: dict[int, int] = {}
+        self._closest_ticks: int | None = None
+        self._previous: tuple[int, VideoFrame] | None = None
+        self._keyframe_pts: set[int] = set()
+        self._keyframes: list[int] = []
+
+    @property
+    def frames_in_flight(self) -> int:
+        return len(self._expected)
+
+    def expect(self, frame: VideoFrame, pts: int) -> None:
+        """A frame of another shape would be converted on the way into the encoder, and read past its end here."""
+        size, format_ = self._output.size, self._output.pixel_format
+        if (frame.width, frame.height) != size or frame.format.name != format_:
+            raise VerifyError(
+                f"a picture of {frame.width}x{frame.height} {frame.format.name} was made for {size} {format_}"
+            )
+        self._expected.append((pts, frame))
+
+    def check(self, packet: Packet[VideoStream], framing: str = "encoder") -> None:
+        """framing: "encoder" for packets as encoders give them, "container" for packets that were demuxed."""
+        if packet.pts is None:
+            raise VerifyError("the encoder gave a packet without a timestamp")
+        self._pts.append(packet.pts)
+        self._is_keyframe.append(packet.is_keyframe)
+        self._checksums.append(_checksum(packet, self._codec, framing))
+        if packet.is_keyframe:
+            self._keyframe_pts.add(packet.pts)
+        self._decode(packet)
+
+    def finish(self) -> Measured:
+        """Drain the decoder; every frame that went in must have come out. Then the keyframe contract."""
+        self._decode(None)
+        count = self._num_decoded
+        if self._expected:
+            raise VerifyError(f"{count + len(self._expected)} frames went in, {count} came out")
+        if len(self._pts) != count:
+            raise VerifyError(f"{count} frames are in {len(self._pts)} packets")
+        due = list(range(0, count, self._gop))
+        if self._keyframes != due:
+            wrong = sorted(set(self._keyframes) ^ set(due))[0]
+            state = "missing" if wrong in due else "too many"
+            raise VerifyError(f"a keyframe every {self._gop} frames was asked; at frame {wrong} one is {state}")
+        ends = [*due[1:], count]
+        gops = [(due[-1], self._gop_frames.checksums())] if due else []
+        if len(due) > 1:
+            gops.insert(0, (0, self._first_gop))
+        return Measured(
+            scores=self._sums,
+            quality=self._sums.report(peak_of(self._output.pixel_format)),
+            num_frames=count,
+            pts=self._pts,
+            is_keyframe=self._is_keyframe,
+            checksums=self._checksums,
+            gops=tuple(gops),
+            samples=self._samples | self._closest,
+            keyframes=tuple(due),
+            keyframe_interval_max=max((end - start for start, end in zip(due, ends, strict=True)), default=0),
+        )
+
+    def _decode(self, packet: Packet[VideoStream] | None) -> None:
+        try:
+            frames = self._decoder.decode(packet)
+        except (AvError, ValueError) as error:
+            raise VerifyError(f"the output does not decode at frame {self._num_decoded}: {error}") from error
+        for frame in frames:
+            self._compare(frame)
+
+    def _compare(self, frame: VideoFrame) -> None:
+        number = self._num_decoded
+        if not self._expected:
+            raise VerifyError(f"frame {number} came out and none more went in")
+        pts, reference = self._expected.popleft()
+        size, format_ = self._output.size, self._output.pixel_format
+        if frame.pts != pts:
+            raise VerifyError(f"frame {number} went in at tick {pts} and came out at {frame.pts}")
+        if (frame.width, frame.height) != size or frame.format.name != format_:
+            raise VerifyError(
+                f"frame {number} went in as {size} {format_} and came out as {frame.width}x{frame.height} {frame.format.name}"
+            )
+        if pts in self._keyframe_pts:
+            self._keyframe_pts.discard(pts)
+            self._keyframes.append(number)
+        if number % self._gop == 0:
+            if number == self._gop:
+                self._first_gop = self._gop_frames.checksums()
+            self._gop_frames = _GopFrames()
+        self._gop_frames.add(frame)
+        self._sample(number, pts, frame)
+        if number % self._every == 0:
+            self._sums.add(number, self._scorer.score(reference, frame))
+        self._num_decoded += 1
+
+    def _sample(self, number: int, pts: int, frame: VideoFrame) -> None:
+        if number & (number - 1) == 0:
+            self._samples[number] = frame_checksum(frame)
+        if self._previous is not None:
+            before, neighbour = self._previous
+            if self._closest_ticks is None or pts - before < self._closest_ticks:
+                self._closest_ticks = pts - before
+                self._closest = {number - 1: frame_checksum(neighbour), number: frame_checksum(frame)}
+        self._previous = pts, frame
+
+
+def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
+    try:
+        return payload_checksum(bytes(packet), codec, framing)
+    except ValueError as error:
+        raise VerifyError(f"the packet at tick {packet.pts} is broken: {error}") from error
+
+
+def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) -> FileTimes:
+    """Hold the closed file against what was measured, and read back when its frames are shown.
+
+    The same number of packets, each at a time of its own, PTS, keyframe flags and coded bytes (container framing undone); then
+    `check_numbers`. Raises VerifyError.
+    """
+    try:
+        with open_video(path) as container:
+            if len(container.streams.video) != 1:
+                raise VerifyError(f"the file has {len(container.streams.video)} video streams")
+            stream = container.streams.video[0]
+            times = _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream))
+    except (AvError, OSError) as error:
+        raise VerifyError(f"the file does not read back: {error}") from error
+    check_numbers(path, measured, time_base)
+    return times
+
+
+def check_numbers(path: Path, measured: Measured, time_base: Fraction) -> None:
+    """Read frames of the closed file by their numbers, as a store does, and hold them against what was measured: its first GOP,
+    its last, either side of what was joined, the two frames that are closest in time, and frames 1, 2, 4, 8 and so on.
+
+    Raises VerifyError.
+    """
+    expected = dict(measured.samples)
+    for first, checksums in measured.gops:
+        expected |= enumerate(checksums, first)
+    facts = VideoFacts(
+        measured.num_frames, 0, 0, pts=sorted(measured.pts), time_base=time_base, keyframes=measured.keyframes
+    )
+    try:
+        with closing(NumberedFrames(None, path, path.stem, facts)) as reader:
+            for number, frame in reader.read(sorted(expected)):
+                if frame_checksum(frame) != expected[number]:
+                    raise VerifyError(f"frame {number}, read by its number, is another picture than was measured")
+    except StoreError as error:
+        raise VerifyError(f"the file does not read back by number: {error.message}") from error
+
+
+def _check_packets(
+    packets: Iterator[Packet[VideoStream]], measured: Measured, codec: str, time_base: Fraction, file_base: Fraction
+) -> FileTimes:
+    count = 0
+    times: set[int] = set()
+    for packet in packets:
+        if not packet.size:
+            continue
+        if count >= measured.num_frames:
+            raise VerifyError(f"the file has more than the {measured.num_frames} packets that were measured")
+        due = rescale(measured.pts[count], time_base, file_base)
+        times.add(due)
+        if packet.pts != due:
+            raise VerifyError(f"packet {count} has PTS {packet.pts} in the file, {due} was written")
+        if packet.is_keyframe != bool(measured.is_keyframe[count]):
+            raise VerifyError(f"packet {count} has another keyframe flag in the file than was written")
+        if _checksum(packet, codec, "container") != measured.checksums[count]:
+            raise VerifyError(f"packet {count} has other bytes in the file than were measured")
+        count += 1
+    if count != measured.num_frames:
+        raise VerifyError(f"the file has {count} packets, {measured.num_frames} were written")
+    if len(times) != count:
+        raise VerifyError(f"{count - len(times)} frames share a timestamp in the file")
+    return FileTimes(file_base, sorted(times))
+
+
+def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:
+    """A single-threaded decoder for the packets of an encoder of this codec."""
+    decoder = video_decoder(CHECK_DECODERS[codec])
+    decoder.extradata = extradata
+    decoder.thread_count = 1
+    return decoder

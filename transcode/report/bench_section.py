@@ -1,0 +1,252 @@
+"""What `vidprep bench --out` writes, and its page: stores against loaders, every cell, what was refused, batch times, advice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vidprep.formats.files.local import replacing
+from vidprep.transcode.report.figures import for_json
+from vidprep.transcode.report.page import (
+    COLOURS,
+    LOG,
+    Chart,
+    Column,
+    Page,
+    Section,
+    Table,
+    Tile,
+    as_html,
+    as_markdown,
+    chart_text,
+    decimals,
+    in_bytes,
+    in_percent,
+    layout,
+)  # fmt: skip
+
+Row = dict[str, Any]
+ONE, TWO = decimals(1), decimals(2)
+BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
+
+
+def write(told: dict[str, Any], out: Path) -> Path:
+    """bench.html, .md, .json, bench.parquet (a row for each cell) and training.parquet. Returns the page."""
+    page = bench_page(told)
+    texts = {".html": as_html(page), ".md": as_markdown(page), ".json": json.dumps(for_json(told), indent=1)}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, rows in (("bench", told["cell"]), ("training", told["training"])):
+        if rows:
+            with replacing(out / f"{name}.parquet") as file:
+                pq.write_table(pa.Table.from_pylist(_filled(rows)), file)
+    for suffix, text in texts.items():
+        with replacing(out / f"bench{suffix}") as file:
+            file.write(text.encode())
+    return out / "bench.html"
+
+
+def _filled(rows: Sequence[Row]) -> list[Row]:
+    """Every column in every row: a table is made of those of the first."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def bench_page(told: dict[str, Any]) -> Page:
+    """told: what bench.json holds: machine, created, notes, and the rows of cell, training and advice."""
+    sections = [_summary(told), *_by_access(told), _every(told)]
+    sections += [_refused(told)] if any(row["refused"] for row in told["cell"]) else []
+    sections += [_training(told)] if told["training"] else []
+    sections += [_advice(told)] if told["advice"] else []
+    return Page("vidprep bench", f"{told['machine']} — {told['created']}", sections)
+
+
+def place_name(row: Row) -> str:
+    """Of a store, as tables call it: its folder and what it holds."""
+    name = Path(row["store"]).name
+    return name if name == row["holds"] else f"{name} ({row['holds']})"
+
+
+def timed(told: dict[str, Any]) -> list[Row]:
+    """The rows that have figures."""
+    return [row for row in told["cell"] if not row["refused"]]
+
+
+def _summary(told: dict[str, Any]) -> Section:
+    rows = timed(told)
+    section = Section("What was measured")
+    section.text = " ".join(
+        [
+            "Each loader was first held against the frames that are there, and is timed only where it gives them. A cell is the "
+            "work of fresh processes, each decoding with one thread, with 16 videos open at most; every round reads each video "
+            "once. Warm: the files were read before. Cold: what is about to be read is dropped from the page cache by "
+            "posix_fadvise, outside of the time.",
+            *(f"{note}." for note in told["notes"]),
+        ]
+    )
+    if any(row["cache"] == "cold" and row["storage_bytes_per_frame"] == 0 for row in rows):
+        section.text += (
+            " Some cold cells read nothing from storage: the page cache could not be emptied there, they are warm."
+        )
+    if rows:
+        best = max(rows, key=lambda row: float(row["frames_per_second"]))
+        section.tiles.append(
+            Tile(
+                f"{best['frames_per_second']:,.0f}",
+                "frames a second, the most",
+                f"{best['loader']}, {best['access']}, {best['cache']}, on {place_name(best)}",
+            )
+        )
+    faster = [row for row in rows if row["speed_up"]]
+    if faster:
+        best = max(faster, key=lambda row: float(row["speed_up"]))
+        note = f"{best['loader']}, {best['access']}, {best['cache']}, from {place_name(best)}"
+        section.tiles.append(Tile(f"{best['speed_up']:.1f} ×", "as fast as from raw files, at best", note))
+    return section
+
+
+def _by_access(told: dict[str, Any]) -> list[Section]:
+    """Stores against loaders, for each access, cache and number of workers."""
+    groups: dict[tuple[str, str, int], list[Row]] = {}
+    for row in timed(told):
+        groups.setdefault((row["access"], row["cache"], row["workers"]), []).append(row)
+    sections = []
+    for (access, cache, workers), rows in groups.items():
+        crew = "1 worker" if workers == 1 else f"{workers} workers"
+        section = Section(f"{access}, {cache} cache, {crew}", charts=[_rates(rows)], tables=[_matrix(told, rows)])
+        section.text = (
+            "Median ms for a sequence; in brackets, times the frames a second of the same loader on raw files."
+        )
+        sections.append(section)
+    return sections
+
+
+def _loaders(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["loader"] for row in rows))
+
+
+def _matrix(told: dict[str, Any], rows: Sequence[Row]) -> Table:
+    refused = {(row["store"], row["loader"]) for row in told["cell"] if row["refused"]}
+    found = {(row["store"], row["loader"]): row for row in rows}
+    names = {row["store"]: place_name(row) for row in told["cell"]}
+    sizes = {row["store"]: row["frame_size"] for row in told["cell"]}
+    loaders = _loaders(rows)
+
+    def cell(store: str, loader: str) -> str | None:
+        row = found.get((store, loader))
+        if row is None:
+            return "refused" if (store, loader) in refused else None
+        return f"{row['ms_median']:.2f}" + (f" ({row['speed_up']:.1f} ×)" if row["speed_up"] else "")
+
+    lines = [(names[store], sizes[store], *(cell(store, loader) for loader in loaders)) for store in names]
+    return Table([Column("store"), Column("frames"), *map(Column, loaders)], lines)
+
+
+def _rates(rows: Sequence[Row]) -> Chart:
+    stores = list(dict.fromkeys(place_name(row) for row in rows))
+    bars = []
+    for number, loader in enumerate(_loaders(rows)):
+        mine = {place_name(row): row for row in rows if row["loader"] == loader}
+        bars.append({
+            "type": "bar", "name": chart_text(loader), "x": [chart_text(store) for store in stores],
+            "y": [mine[store]["frames_per_second"] if store in mine else None for store in stores],
+            "marker": {"color": COLOURS[number % len(COLOURS)]},
+        })  # fmt: skip
+    style = layout("", "frames a second", barmode="group", xaxis={"automargin": True}, yaxis=LOG, legend=BESIDE)
+    return Chart({"data": bars, "layout": style}, "Frames a second of all workers together. The scale is logarithmic.")
+
+
+def _every(told: dict[str, Any]) -> Section:
+    columns = [
+        Column("store"), Column("frames"), Column("loader"), Column("access"), Column("cache"), Column("workers", decimals(0)),
+        Column("sequences", decimals(0)), Column("frames/s", decimals(0)), Column("ms p25", TWO), Column("ms median", TWO),
+        Column("ms p75", TWO),
+        Column("CPU s per 1,000 frames", TWO), Column("peak memory", in_bytes), Column("read per frame", in_bytes),
+        Column("from storage per frame", in_bytes), Column("packets per frame", TWO), Column("lowest PSNR", decimals(1, " dB")),
+        Column("speed-up", decimals(1, " ×")),
+    ]  # fmt: skip
+    keys = (
+        "frame_size", "loader", "access", "cache", "workers", "sequences", "frames_per_second", "ms_p25", "ms_median", "ms_p75",
+        "cpu_seconds_per_1000_frames", "peak_memory_bytes", "read_bytes_per_frame", "storage_bytes_per_frame",
+        "packets_per_frame", "lowest_psnr_db", "speed_up",
+    )  # fmt: skip
+    lines = [(place_name(row), *(row[key] for key in keys)) for row in timed(told)]
+    section = Section("Every cell", tables=[Table(columns, lines, sortable=True)])
+    section.text = (
+        "Memory is the sum over the processes, shared libraries counted in each. Bytes read do not show where files are mapped "
+        "into memory or read by another program. Packets are those that a decoder needs for what was asked, whoever reads. "
+        "Lowest PSNR: of the pictures that were compared before."
+    )
+    return section
+
+
+def _refused(told: dict[str, Any]) -> Section:
+    rows = [
+        (place_name(row), row["loader"], row.get("access"), row["refused"]) for row in told["cell"] if row["refused"]
+    ]
+    columns = [Column("store"), Column("loader"), Column("access"), Column("why")]
+    return Section("Not timed", "What gives other pictures, or none, is not measured.", tables=[Table(columns, rows)])
+
+
+def _training(told: dict[str, Any]) -> Section:
+    columns = [
+        Column("store"), Column("loader"), Column("workers", decimals(0)), Column("batch", decimals(0)), Column("frames"),
+        Column("step, ms", ONE), Column("overhead, ms", ONE), Column("of synthetic", in_percent),
+        Column("sequences/s", ONE), Column("stragglers", decimals(0)), Column("first batch, ms", decimals(0)),
+        Column("CPU s per 1,000 frames", TWO), Column("peak memory", in_bytes), Column("failed"),
+    ]  # fmt: skip
+    keys = (
+        "loader", "workers", "batch_size", "frame_size", "step_ms", "overhead_ms", "of_synthetic", "sequences_per_second",
+        "stragglers", "first_batch_ms", "cpu_seconds_per_1000_frames", "peak_memory_bytes", "failed",
+    )  # fmt: skip
+    lines = []
+    for row in told["training"]:
+        shown = {**row, "stragglers": None if row["failed"] else len(row["stragglers"])}
+        lines.append((place_name(row), *(shown.get(key) for key in keys)))
+    done = [row for row in told["training"] if not row["failed"]]
+    section = Section("A training loop", tables=[Table(columns, lines)], charts=[_series(done)] if done else [])
+    section.text = (
+        "A pause stands for the network. Overhead is what an iteration takes longer than over one synthetic batch that is handed "
+        "out again and again; of synthetic, what is left of that rate. Sequences do not overlap, and at most a tenth of the "
+        "decoded frames is cached, so that a small sample does not look like a cache. Memory that processes share counts in each."
+    )
+    return section
+
+
+def _series(rows: Sequence[Row]) -> Chart:
+    traces = []
+    for number, row in enumerate(rows):
+        late = set(row["stragglers"])
+        name = f"{place_name(row)}, {row['loader']}, {row['workers']}"
+        traces.append({
+            "type": "scatter", "mode": "markers", "name": chart_text(name), "y": row["iteration_ms"],
+            "marker": {
+                "color": COLOURS[number % len(COLOURS)], "size": [11 if n in late else 6 for n in range(row["batches"])],
+                "symbol": ["x" if n in late else "circle" for n in range(row["batches"])],
+            },
+        })  # fmt: skip
+    style = layout("batch", "ms from batch to batch", yaxis=LOG, legend=BESIDE)
+    caption = "Time from one batch to the next, the step included. A cross took more than three times the median."
+    return Chart({"data": traces, "layout": style}, caption)
+
+
+def _advice(told: dict[str, Any]) -> Section:
+    columns = [
+        Column("store"), Column("workers", decimals(0)), Column("batch", decimals(0)), Column("sequences/s", ONE),
+        Column("advised"),
+    ]  # fmt: skip
+    lines: list[tuple[Any, ...]] = []
+    for row in told["advice"]:
+        if row["failed"]:
+            lines.append((place_name(row), None, None, None, row["failed"]))
+            continue
+        for tried in row["tried"]:
+            mark = "←" if tried == row["advised"] else None
+            lines.append((place_name(row), *tried.values(), mark))
+    section = Section("Workers and batch size", tables=[Table(columns, lines)])
+    section.text = "PrefetchLoader alone, without a pause: the fewest workers, then the smallest batch, with 95 % of the best rate."
+    return section

@@ -1,0 +1,220 @@
+"""What a finished destination comes to, from its manifest alone: the figures that a report shows, ready for JSON.
+
+Columns are read, not rows: 100,000 videos take a second. Infinite dB (nothing was lost) count in quantiles and are the
+string "inf" in the result.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.untrusted import arrow_file, as_parquet
+from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
+from vidprep.transcode.destination.folder import HOUSE, read_run
+from vidprep.transcode.settings import RunSettings
+
+COLUMNS = [
+    "id", "file_name", "source", "start_seconds", "end_seconds", "status", "stage", "error", "message", "warnings",
+    "source_size_bytes", "source_mtime_ns", "source_width",
+    "source_height", "source_rotation", "source_is_vfr", "source_is_interlaced", "encoder_version", "crf", "jpeg_quality",
+    "width", "height", "num_frames", "duration_seconds", "keyframe_interval_max", "keyframes", "size_bytes", "psnr_y_db",
+    "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "worst_frame", "ssim", "encode_seconds", "cpu_seconds",
+    "target_psnr_y_p1_db",
+]  # fmt: skip
+SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
+QUANTILES = {"lowest": 0.0, "p1": 0.01, "p5": 0.05, "median": 0.5, "p95": 0.95, "highest": 1.0}
+EXAMPLES = 3
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A finished destination as it is reported. table: COLUMNS of every unit; good: of those that are ok."""
+
+    path: Path
+    run: dict[str, Any]
+    table: pa.Table
+    good: pa.Table
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.run["settings"]
+        return found
+
+    @property
+    def holds_frames(self) -> bool:
+        """JPEGs or raw frames in shards, not a video for each unit."""
+        return "frames" in self.settings
+
+
+def open_destination(path: Path) -> Destination:
+    """Raises ManifestError, StoreError for what is no destination of a run."""
+    try:
+        run = read_run(path / HOUSE)
+        RunSettings.from_dict(run["settings"])
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"has no {HOUSE}/run.json that can be read ({error}); give what a run made", path=path
+        ) from error
+    table = read_table(path, COLUMNS)
+    if table is None or not table.num_rows:
+        raise StoreError("has no manifest with rows; let the run finish first", path=path)
+    table = with_columns(table, COLUMNS)
+    return Destination(path, run, table, table.filter(pc.equal(table["status"], "ok")))
+
+
+def figures(destination: Destination) -> dict[str, Any]:
+    """Totals, distributions and groups of one destination. Sizes in bytes, scores as in the manifest."""
+    table, good = destination.table, destination.good
+    larger = pc.sum(pc.greater(good["size_bytes"], good["source_size_bytes"])).as_py() or 0
+    each = good.group_by("source").aggregate([("source_size_bytes", "max")])  # cuts of one film share it
+    source_bytes, output_bytes = _sum(each, "source_size_bytes_max"), _sum(good, "size_bytes")
+    frames, cpu, wall = _sum(good, "num_frames"), _sum(good, "cpu_seconds"), _sum(good, "encode_seconds")
+    warned = [texts for texts in good["warnings"].to_pylist() if texts]
+    return {
+        "path": str(destination.path),
+        "holds": "frames" if destination.holds_frames else "videos",
+        "videos": {"ok": good.num_rows, "failed": table.num_rows - good.num_rows, "warned": len(warned)},
+        "bytes": {"sources": source_bytes, "outputs": output_bytes},
+        "larger_than_source": larger,
+        "frames": frames,
+        "pixels": int(sum(pixels(good))),
+        "duration_seconds": _sum(good, "duration_seconds"),
+        "scores": {name: _distribution(numbers(good, name)) for name in SCORES},
+        "keyframes": None if destination.holds_frames else _keyframes(destination),
+        "sources": {
+            "variable frame rate": _count(good, "source_is_vfr"),
+            "interlaced": _count(good, "source_is_interlaced"),
+            "rotated": pc.sum(pc.not_equal(pc.fill_null(good["source_rotation"], 0), 0)).as_py() or 0,
+        },
+        "warnings": _grouped((id_, text) for id_, texts in _pairs(good, "warnings") for text in texts or ()),
+        "failures": _grouped(
+            (id_, text)
+            for id_, status, text in zip(*(table[n].to_pylist() for n in ("id", "status", "message")), strict=True)
+            if status != "ok"
+        ),
+        "throughput": {
+            "cpu_seconds": cpu,
+            "encode_seconds": wall,
+            "frames_per_cpu_second": frames / cpu if cpu else None,
+            "video_seconds_per_cpu_second": _sum(good, "duration_seconds") / cpu if cpu else None,
+        },
+        "target_psnr_y_p1_db": next((v for v in good["target_psnr_y_p1_db"].to_pylist() if v is not None), None),
+        "settings": destination.settings,
+        "versions": destination.run["versions"]
+        | {"made by": ", ".join(sorted({v for v in good["encoder_version"].to_pylist() if v}))},
+        "validation": _validation(destination.path),
+    }
+
+
+def numbers(table: pa.Table, name: str) -> Doubles:
+    """The values of a column that are there."""
+    column: Doubles = table[name].drop_null().to_numpy().astype(np.float64)
+    return column
+
+
+def pixels(table: pa.Table) -> Doubles:
+    """Of all frames of each unit."""
+    counts = [np.nan_to_num(table[name].to_numpy().astype(np.float64)) for name in ("width", "height", "num_frames")]
+    product: Doubles = counts[0] * counts[1] * counts[2]
+    return product
+
+
+def for_json(value: Any) -> Any:
+    """The same with infinity as "inf": JSON has no number for it."""
+    if isinstance(value, dict):
+        return {name: for_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [for_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _distribution(values: Doubles) -> dict[str, float] | None:
+    """Quantiles by nearest rank, and the mean of those that are finite."""
+    if not len(values):
+        return None
+    ordered = np.sort(values)
+    found = {name: float(ordered[max(0, math.ceil(q * len(ordered)) - 1)]) for name, q in QUANTILES.items()}
+    finite = ordered[np.isfinite(ordered)]
+    return found | {
+        "mean": float(finite.mean()) if len(finite) else math.inf,
+        "lossless": int(len(ordered) - len(finite)),
+    }
+
+
+def _keyframes(destination: Destination) -> dict[str, int]:
+    """The contract: no keyframe interval is longer than was asked; a video of one GOP may be shorter."""
+    good, asked = destination.good, int(destination.settings["encoder"]["gop"])
+    longest = pc.fill_null(good["keyframe_interval_max"], 0)
+    return {
+        "asked_interval": asked,
+        "longest_interval": pc.max(longest).as_py() or 0,
+        "videos_that_hold_it": pc.sum(pc.less_equal(longest, asked)).as_py() or 0,
+        "count": pc.sum(pc.list_value_length(good["keyframes"])).as_py() or 0,
+    }
+
+
+def _grouped(said: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
+    """Texts that differ in numbers and in what stands behind a colon, semicolon or bracket are one group; largest first."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for id_, text in said:
+        kind = kind_of(text or "no reason was recorded")
+        counts[kind] += 1
+        if len(examples[kind]) < EXAMPLES:
+            examples[kind].append({"id": id_, "text": text or ""})
+    return [{"reason": kind, "videos": count, "examples": examples[kind]} for kind, count in counts.most_common()]
+
+
+def kind_of(text: str) -> str:
+    return re.sub(r"(?<![\w.])\d[\d.,]*(?!\w)", "N", re.split(r"[:;(]", text)[0].strip())
+
+
+def _validation(path: Path) -> dict[str, Any] | None:
+    """What `vidprep validate` left, or None where it never ran."""
+    try:
+        with arrow_file(path / VALIDATION_NAME) as file:
+            table = as_parquet(file, path / VALIDATION_NAME).read().select(SCHEMA.names).cast(SCHEMA)
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException):
+        return None
+    seeks: dict[str, Counter[str]] = defaultdict(Counter)
+    for told in table["seeks"].to_pylist():
+        for loader in told or ():
+            seeks[loader["loader"]].update({name: loader[name] for name in ("tried", "wrong", "unread")})
+    vmaf = numbers(table, "vmaf")
+    return {
+        "videos": table.num_rows,
+        "faults": [fault for faults in table["faults"].to_pylist() for fault in faults or ()],
+        "scored_against_source": len(numbers(table, "psnr_y_db")),
+        "scored_by_ffmpeg": len(numbers(table, "ffmpeg_psnr_y_db")),
+        "vmaf": _distribution(vmaf),
+        "seeks": {name: dict(counts) for name, counts in seeks.items()},
+    }
+
+
+def _sum(table: pa.Table, name: str) -> Any:
+    return pc.sum(table[name]).as_py() or 0
+
+
+def _count(table: pa.Table, name: str) -> int:
+    return pc.sum(table[name]).as_py() or 0
+
+
+def _pairs(table: pa.Table, name: str) -> Iterable[tuple[str, Any]]:
+    return zip(table["id"].to_pylist(), table[name].to_pylist(), strict=True)

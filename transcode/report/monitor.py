@@ -1,0 +1,195 @@
+"""`vidprep monitor`: the events of runs and of loaders, live in a terminal, from any machine that sees their files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from vidprep.formats.files.untrusted import check_regular, open_regular, parse_json
+from vidprep.transcode.report import loader_view
+from vidprep.transcode.report.loader_view import LoaderState
+from vidprep.transcode.run.events import RunState, Video
+from vidprep.transcode.sources.text import megabytes, printable
+
+EVERY_SECONDS = 0.5
+READ_BYTES = 1 << 20
+SILENT_SECONDS = 30.0
+SHOWN_RUNS, SHOWN_VIDEOS = 20, 8
+LARGEST = 1e18
+LINE_BYTES_MAX = 1 << 24
+
+
+class Tail:
+    """The whole lines that were appended to a file, or went into a named pipe, since it was last asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset, self._begun = 0, b""
+        self.is_behind = False
+        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if path.is_fifo() else None
+        if self._pipe is None:
+            check_regular(path)
+
+    def lines(self) -> list[bytes]:
+        """None yet while the file is not there, and none when all were read. A line longer than any event is dropped."""
+        self._begun += self._file_text() if self._pipe is None else self._pipe_text(self._pipe)
+        *whole, self._begun = self._begun.split(b"\n")
+        if len(self._begun) > LINE_BYTES_MAX:
+            self._begun = b"-"
+        return whole
+
+    def _file_text(self) -> bytes:
+        """Opened anew, since a network file system shows what is new to whoever opens."""
+        self.is_behind = False
+        try:
+            with open_regular(self._path) as file:
+                file.seek(self._offset)
+                text = file.read(READ_BYTES)
+        except FileNotFoundError:
+            return b""
+        self._offset += len(text)
+        self.is_behind = len(text) == READ_BYTES
+        return text
+
+    def _pipe_text(self, pipe: int) -> bytes:
+        text = b""
+        with suppress(BlockingIOError):
+            while found := os.read(pipe, READ_BYTES):
+                text += found
+        return text
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the lines came to, by the name of the run or loader."""
+
+    runs: dict[str, RunState] = field(default_factory=dict)
+    loaders: dict[str, LoaderState] = field(default_factory=dict)
+
+    def take(self, lines: Iterable[bytes]) -> None:
+        """Lines that are no events, such as the torn last one of a killed run, are passed over."""
+        for line in lines:
+            try:
+                told = _scalars(parse_json(line))
+                if "loader" in told:
+                    name = str(told["loader"])
+                    self.loaders.setdefault(name, LoaderState(name)).take(told)
+                else:
+                    name = str(told["run"])
+                    self.runs.setdefault(name, RunState(name)).take(told)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue
+
+    @property
+    def is_over(self) -> bool:
+        runs = all(run.exit_code is not None for run in self.runs.values())
+        return bool(self.runs or self.loaders) and runs and all(loader.closed for loader in self.loaders.values())
+
+
+def _scalars(told: dict[str, Any]) -> dict[str, Any]:
+    """An event, whose values are texts and numbers. Raises ValueError for others, and for numbers that nothing is counted to."""
+    for value in told.values():
+        if not isinstance(value, str | int | float | None) or (
+            isinstance(value, int | float) and not abs(value) < LARGEST
+        ):
+            raise ValueError(f"{value!r} is no value of an event")
+    return told
+
+
+def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
+    """Show until every run has ended and every loader is closed; once: what there is now, and no more."""
+    seen = Seen()
+    with ExitStack() as stack:
+        tails = [stack.enter_context(closing(Tail(path))) for path in paths]
+
+        def look() -> Group:
+            for tail in tails:
+                seen.take(tail.lines())
+                while tail.is_behind:
+                    seen.take(tail.lines())
+            if not seen.runs and not seen.loaders:
+                return Group(*(Text(f"{printable(str(path))}: {_state(path)}") for path in paths))
+            return _view(list(seen.runs.values()), list(seen.loaders.values()))
+
+        if once:
+            console.print(look())
+            return
+        with Live(look(), console=console, auto_refresh=False, transient=False) as live:
+            while not seen.is_over:
+                time.sleep(EVERY_SECONDS)
+                live.update(look(), refresh=True)
+
+
+def _state(path: Path) -> str:
+    return "no events yet" if path.exists() else "is not there yet"
+
+
+def _view(runs: list[RunState], loaders: list[LoaderState]) -> Group:
+    parts: list[Text | Group | ProgressBar] = [loader_view.view(loader) for loader in loaders[-SHOWN_RUNS:]]
+    return Group(*parts, *_view_of_runs(runs))
+
+
+def _view_of_runs(runs: list[RunState]) -> list[Text | Group | ProgressBar]:
+    parts: list[Text | Group | ProgressBar] = []
+    shown = sorted(runs, key=lambda run: (run.exit_code is not None, -run.last))[:SHOWN_RUNS]
+    for run in shown:
+        parts += [_headline(run), ProgressBar(total=max(1, run.total), completed=run.done, width=60)]
+    if len(runs) > len(shown):
+        parts.append(Text(f"and {len(runs) - len(shown)} runs more"))
+    now = max((run.last for run in runs), default=0.0)
+    flying = sorted(
+        (video for run in runs if run.exit_code is None for video in run.flying.values()), key=lambda video: video.began
+    )
+    slowest = sorted((video for run in runs for video in run.slowest), key=lambda video: -(video.seconds or 0.0))
+    if flying:
+        parts.append(_videos(f"at work ({len(flying)}), longest first", flying, now))
+    if slowest:
+        parts.append(_videos("slowest so far", slowest, now))
+    if failures := [video for run in runs for video in run.failures]:
+        parts.append(_videos("failed last", failures[-SHOWN_VIDEOS:], now))
+    return parts
+
+
+def _headline(run: RunState) -> Text:
+    videos, frames, _ = run.rates()
+    left = run.seconds_left()
+    parts = [f"{run.done:,} of {run.total:,} videos", f"{run.failed:,} failed"]
+    parts += [f"{videos:.1f} videos/s, {frames:,.0f} frames/s"] if run.exit_code is None else []
+    parts += [f"{_clock(left)} left"] if left is not None else []
+    parts += [f"{megabytes(run.bytes_done)} -> {megabytes(run.bytes_made)}", f"{megabytes(run.memory_bytes)} of memory"]
+    silent = time.time() - run.last
+    if run.exit_code is not None:
+        parts.append(f"ended with {run.exit_code} after {_clock(run.last - run.began)}")
+    elif silent > SILENT_SECONDS:
+        parts.append(f"nothing heard for {_clock(silent)}")
+    colour = "red" if run.exit_code or run.failed else "green"
+    return Text.assemble((printable(run.destination), f"bold {colour}"), "  ", ", ".join(parts))
+
+
+def _videos(title: str, videos: Sequence[Video], now: float) -> Group:
+    table = Table(show_header=False, box=None)
+    for video in videos[:SHOWN_VIDEOS]:
+        seconds = video.seconds if video.seconds is not None else now - video.began
+        table.add_row(Text(_clock(seconds)), Text(printable(video.id)), Text(printable(video.message or "")))
+    return Group(Text(title, "bold"), table)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(0.0, seconds), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02d}:{int(rest):02d}" if hours or minutes else f"{rest:.1f} s"

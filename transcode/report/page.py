@@ -1,0 +1,223 @@
+"""A page of figures for people: one model, two renderings, one HTML file that needs no network, and Markdown.
+
+Charts are drawn by plotly and tables sorted by DataTables (as itables ships it), both put into the page whole. Nothing that
+comes from a file name or a label is ever markup: the template escapes, chart texts are escaped, and the page's own
+Content-Security-Policy runs no script but the three that are listed in it by their SHA-256, and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from vidprep.formats.errors import MissingError
+from vidprep.transcode.sources.text import megabytes, printable
+
+MARKDOWN_ROWS = 50
+COLOURS = (
+    "#3b82f6",
+    "#f59e0b",
+    "#10b981",
+    "#ec4899",
+    "#8b5cf6",
+    "#06b6d4",
+    "#ef4444",
+    "#84cc16",
+    "#64748b",
+    "#d97706",
+    "#0d9488",
+    "#be185d",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """show: a value of the column as text. Numbers sort as numbers."""
+
+    name: str
+    show: Callable[[Any], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """rows: as many values as columns. sortable: with sorting, a search field and pages; else as it stands."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    sortable: bool = False
+
+    @property
+    def is_number(self) -> list[bool]:
+        """Of each column."""
+        return [any(isinstance(row[n], int | float) for row in self.rows) for n in range(len(self.columns))]
+
+    @property
+    def cells(self) -> list[list[tuple[str, float | None]]]:
+        """Of each row: texts, and for numbers what they sort by; what is missing sorts before all."""
+        of = list(zip(self.columns, self.is_number, strict=True))
+        return [
+            [_cell(value, column, is_number) for value, (column, is_number) in zip(row, of, strict=True)]
+            for row in self.rows
+        ]
+
+
+def _cell(value: Any, column: Column, is_number: bool) -> tuple[str, float | None]:
+    if value is None:
+        return "–", -1 if is_number else None
+    return printable(column.show(value)), min(value, 1e300) if isinstance(value, int | float) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """figure: plotly's traces and layout. caption: what is seen, and what was left out."""
+
+    figure: dict[str, Any]
+    caption: str
+
+    @property
+    def as_json(self) -> str:
+        return json.dumps(self.figure, allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    value: str
+    label: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Pictures side by side. pictures: JPEG files, with what each shows; failed: why there are none."""
+
+    title: str
+    pictures: Sequence[tuple[str, bytes]] = ()
+    failed: str | None = None
+
+
+@dataclass(slots=True)
+class Section:
+    title: str
+    text: str = ""
+    tiles: list[Tile] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    strips: list[Strip] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    title: str
+    subtitle: str
+    sections: Sequence[Section]
+
+
+def as_html(page: Page) -> str:
+    """One file. Raises MissingError where extra `report` is not installed."""
+    try:
+        import jinja2
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
+    here = files("vidprep.transcode.report")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["jpeg"] = lambda data: f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+    environment.filters["plain"] = printable
+    datatables, datatables_css = _datatables()
+    scripts = [get_plotlyjs(), datatables, (here / "page.js").read_text()]
+    return environment.from_string((here / "page.html").read_text()).render(
+        page=page,
+        scripts=scripts,
+        hashes=[base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts],
+        datatables_css=datatables_css,
+        css=(here / "page.css").read_text(),
+        version=version("vidprep"),
+    )
+
+
+def _datatables() -> tuple[str, str]:
+    """The script, a module that leaves its main export in `window.DataTable`, and the style sheet."""
+    try:
+        folder = files("itables") / "html"
+    except ImportError as error:
+        raise MissingError("a report needs itables: pip install 'vidprep[report]'") from error
+    script, css = ((folder / f"dt_bundle.{kind}").read_text() for kind in ("js", "css"))
+    name = re.search(r"export\s*{[^}]*?([\w$]+) as default", script)
+    if name is None:
+        raise MissingError(
+            f"itables {version('itables')} holds no DataTables that is known here: pip install 'itables<3'"
+        )
+    return f"{script}\nwindow.DataTable = {name[1]};", css
+
+
+def as_markdown(page: Page) -> str:
+    """The same without pictures and charts; long tables are cut, and say so."""
+    lines = [f"# {_literal(page.title)}", "", _literal(page.subtitle), ""]
+    for section in page.sections:
+        lines += [f"## {_literal(section.title)}", ""]
+        lines += [_literal(section.text), ""] if section.text else []
+        for tile in section.tiles:
+            note = f" ({_literal(tile.note)})" if tile.note else ""
+            lines.append(f"- {_literal(tile.label)}: **{_literal(tile.value)}**{note}")
+        lines += [""] if section.tiles else []
+        for table in section.tables:
+            lines += ["| " + " | ".join(_literal(column.name) for column in table.columns) + " |"]
+            lines += ["| " + " | ".join("---" for _ in table.columns) + " |"]
+            for row in table.cells[:MARKDOWN_ROWS]:
+                lines.append("| " + " | ".join(_literal(text) for text, _ in row) + " |")
+            if len(table.rows) > MARKDOWN_ROWS:
+                lines.append(f"\n{len(table.rows) - MARKDOWN_ROWS} more rows stand in the HTML page.")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _literal(text: str) -> str:
+    """Text that Markdown, and the HTML in it, leave as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>|#~$])", r"\\\1", html.escape(printable(text), quote=False))
+
+
+def chart_text(text: str) -> str:
+    """Text of a chart that plotly takes for no markup: it reads tags and entities."""
+    return html.escape(printable(text), quote=False)
+
+
+def in_bytes(value: float) -> str:
+    return f"{value / 1e3:.1f} kB" if value < 1e6 else megabytes(value)
+
+
+def in_percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def decimals(count: int, unit: str = "") -> Callable[[Any], str]:
+    def show(value: Any) -> str:
+        return f"{value:,.{count}f}{unit}" if math.isfinite(value) else "lossless"
+
+    return show
+
+
+_TICKS = [digit * 10.0**power for power in range(-6, 13) for digit in (1, 2, 5)]
+LOG = {"type": "log", "tickvals": _TICKS, "ticktext": [f"{tick:,.15g}" for tick in _TICKS]}  # plotly writes 2 for 200
+
+
+def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
+    """Axes with titles; colours of text and grid are the page's."""
+    axes = {"xaxis": {"title": {"text": x}, "zeroline": False}, "yaxis": {"title": {"text": y}, "zeroline": False}}
+    for name in axes:
+        axes[name] |= more.pop(name, {})
+    return {
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "margin": {"l": 60, "r": 16, "t": 16, "b": 48},
+        "height": 340, "hovermode": "closest", "colorway": COLOURS, "legend": {"orientation": "h", "y": 1.12},
+        "font": {"family": "inherit", "size": 13},
+    } | axes | more  # fmt: skip

@@ -1,0 +1,165 @@
+"""`vidprep report`: one page about finished destinations, as HTML, Markdown and JSON.
+
+Figures come from manifests (figures.py); frames are decoded for two things only, by children with a deadline (stills.py): the
+worst frames that are shown, and a sample of stills that tells what PNG and JPEG would take.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.files.local import replacing
+from vidprep.formats.files.untrusted import read_json
+from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
+from vidprep.transcode.report.figures import Destination, figures, for_json, open_destination, pixels
+from vidprep.transcode.report.page import Page, Section, as_html, as_markdown
+from vidprep.transcode.report.run_section import run_sections
+from vidprep.transcode.report.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
+from vidprep.transcode.report.sweep_section import sweep_sections
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.workers.local import Workers, stopped_by_signals
+
+SAMPLED_VIDEOS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    html: Path
+    markdown: Path
+    json: Path
+
+
+def report(
+    paths: Sequence[Path], out: Path, *, title: str, created: str, jobs: int, strips: int,
+    on_start: Callable[[int], None] = lambda _count: None, on_still: Callable[[], object] = lambda: None,
+) -> Written:  # fmt: skip
+    """Write out/report.html, .md and .json about destinations of runs, and results of `vidprep sweep`. created: the date as it
+    is shown. strips: worst frames for each destination.
+
+    on_start: called with the number of videos that are decoded, on_still after each. Raises KeyboardInterrupt when a signal
+    stopped it, ManifestError, MissingError, StoreError.
+    """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise SettingsError("a destination was given twice")
+    sweeps = {str(path): _summary(path) for path in paths if (path / SUMMARY_NAME).is_file()}
+    runs = [open_destination(path) for path in paths if str(path) not in sweeps]
+    sections, told = [], []
+    for path, summary in sweeps.items():
+        sections += _sections_of_sweep(summary, path, several=len(paths) > 1)
+    if runs:
+        told = [figures(destination) for destination in runs]
+        worst = [_worst(destination, strips) for destination in runs]
+        samples = [_sample(destination) for destination in runs]
+        shown = _decode(worst, samples, jobs, on_start, on_still)
+        for destination, figure, sample, tasks in zip(runs, told, samples, worst, strict=True):
+            sizes = [shown[task] for task in sample]
+            figure["stills"] = _stills(destination, [each for each in sizes if isinstance(each, StillSizes)])
+            figure["worst_frames"] = [{"id": task.unit.id, "frame": task.number} for task in tasks]
+        sections += run_sections(runs, told, worst, shown)
+    page = Page(title, f"{' · '.join(map(str, paths))} — {created}", sections)
+    known = {"format": "vidprep report 1", "created": created, "destinations": for_json(told), "sweeps": sweeps}
+    return write_page(page, out, known)
+
+
+def write_page(page: Page, out: Path, known: dict[str, Any]) -> Written:
+    """known: the figures, as they go into report.json."""
+    written = Written(out / "report.html", out / "report.md", out / "report.json")
+    texts = {
+        written.html: as_html(page),
+        written.markdown: as_markdown(page),
+        written.json: json.dumps(known, indent=1),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        with replacing(path) as file:
+            file.write(text.encode())
+    return written
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        found = read_json(path / SUMMARY_NAME)
+        if found["format"] == SWEEP_FORMAT:
+            return found
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"cannot be read: {error}; sweep again", path=path / SUMMARY_NAME) from error
+    raise StoreError(f"is {found['format']}, not {SWEEP_FORMAT}", path=path / SUMMARY_NAME)
+
+
+def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> list[Section]:
+    try:
+        return sweep_sections(summary, f": {path}" if several else "")
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise StoreError(
+            f"makes no sense: {type(error).__name__} {error}; sweep again", path=Path(path, SUMMARY_NAME)
+        ) from error
+
+
+def _worst(destination: Destination, count: int) -> list[CompareTask]:
+    """The frames with the lowest PSNR-Y, one of each video, lowest first."""
+    good = destination.good.filter(pc.is_finite(pc.fill_null(destination.good["psnr_y_min_db"], float("inf"))))
+    rows = good.take(pc.sort_indices(good, [("psnr_y_min_db", "ascending"), ("id", "ascending")])[:count]).to_pylist()
+    settings = RunSettings.from_dict(destination.settings)
+    return [
+        CompareTask(
+            destination.path,
+            Unit(row["id"], row["source"], row["source_size_bytes"], row["source_mtime_ns"], row["start_seconds"], row["end_seconds"]),
+            settings,
+            row["worst_frame"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _sample(destination: Destination) -> list[SizeTask]:
+    good = destination.good.select(["id", "size_bytes"]).to_pylist()
+    chosen = choose([_Sized(row["id"], row["size_bytes"]) for row in good], SAMPLED_VIDEOS)
+    return [SizeTask(destination.path, item.id) for item in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    id: str
+    size_bytes: int | None
+
+
+def _decode(
+    worst: list[list[CompareTask]], samples: list[list[SizeTask]], jobs: int, on_start: Callable[[int], None],
+    on_still: Callable[[], object],
+) -> dict[Task, Taken]:  # fmt: skip
+    tasks: list[Task] = [*(task for group in worst for task in group), *(task for group in samples for task in group)]
+    on_start(len(tasks))
+    shown: dict[Task, Taken] = {}
+    with (
+        Workers(max(1, min(jobs, len(tasks))), take_in) as workers,
+        stopped_by_signals(workers, grace_seconds=0) as stop,
+    ):
+        for task, taken in workers.results(tasks):
+            if taken is not None:
+                shown[task] = taken
+                on_still()
+    if stop.signal is not None:
+        raise KeyboardInterrupt
+    return shown
+
+
+def _stills(destination: Destination, taken: list[StillSizes]) -> dict[str, Any]:
+    """What all frames would take one by one, by the bytes per pixel of the sample."""
+    sampled = sum(still.pixels for still in taken)
+    scale = float(pixels(destination.good).sum()) / sampled if sampled else 0.0
+    return {
+        "sampled_videos": sum(still.frames > 0 for still in taken),
+        "sampled_frames": sum(still.frames for still in taken),
+        "png_bytes": round(scale * sum(still.png_bytes for still in taken)) or None,
+        "jpeg_bytes": round(scale * sum(still.jpeg_bytes for still in taken)) or None,
+        "jpeg_quality": JPEG_QUALITY,
+    }

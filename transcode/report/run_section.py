@@ -1,0 +1,323 @@
+"""The page about destinations of runs: tiles, charts, worst frames, groups of failures and warnings, tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vidprep.transcode.report.figures import Destination, Doubles, kind_of, numbers
+from vidprep.transcode.report.page import (
+    COLOURS,
+    LOG,
+    Chart,
+    Column,
+    Section,
+    Strip,
+    Table,
+    Tile,
+    chart_text,
+    decimals,
+    in_bytes,
+    in_percent,
+    layout,
+)  # fmt: skip
+from vidprep.transcode.report.stills import DIFFERENCE_GAIN, JPEG_QUALITY, Compared, CompareTask, Taken, Task
+
+POINTS, WORST_POINTS = 3000, 500
+TABLE_ROWS = 1000
+GROUPS_SHOWN = 50
+FAULTS_SHOWN = 200
+BINS = 40
+SHOWN_SCORES = ("psnr_y_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
+DB = decimals(2, " dB")
+
+
+def run_sections(
+    destinations: list[Destination],
+    told: list[dict[str, Any]],
+    worst: list[list[CompareTask]],
+    shown: dict[Task, Taken],
+) -> list[Section]:
+    names = _names([destination.path for destination in destinations])
+    several = len(names) > 1
+    sections = [
+        Section(f"At a glance: {name}" if several else "At a glance", tiles=_tiles(figure))
+        for name, figure in zip(names, told, strict=True)
+    ]
+    sections.append(Section("Size and quality", charts=_charts(names, destinations, told)))
+    for name, figure, tasks in zip(names, told, worst, strict=True):
+        behind = f": {name}" if several else ""
+        sections.append(_worst_frames(behind, tasks, shown))
+        sections += _groups(behind, figure)
+        sections += _validation(behind, figure)
+    sections.append(_videos(names, destinations))
+    sections.append(_settings(names, told))
+    return sections
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """As short as tells them apart."""
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path.resolve()) for path in paths]
+
+
+def _tiles(figure: dict[str, Any]) -> list[Tile]:
+    videos, sizes, stills, scores = (figure[name] for name in ("videos", "bytes", "stills", "scores"))
+    outputs, sources, frames = sizes["outputs"], sizes["sources"], figure["frames"]
+    tiles = [Tile(f"{videos['ok']:,} ok", f"{videos['failed']:,} failed", f"{videos['warned']:,} with warnings")]
+    if sources and outputs:
+        change = "saved" if outputs <= sources else "more"
+        tiles.append(
+            Tile(
+                in_bytes(outputs),
+                f"from {in_bytes(sources)}",
+                f"{abs(1 - outputs / sources):.0%} {change}; {figure['larger_than_source']:,} larger than their source",
+            )
+        )
+    of_sample = f"measured on {stills['sampled_frames']} frames of {stills['sampled_videos']} videos"
+    if outputs and stills["png_bytes"]:
+        tiles.append(
+            Tile(f"{stills['png_bytes'] / outputs:.1f} ×", f"as PNG: {in_bytes(stills['png_bytes'])}", of_sample)
+        )
+    if outputs and stills["jpeg_bytes"] and figure["holds"] == "videos":
+        tiles.append(
+            Tile(
+                f"{stills['jpeg_bytes'] / outputs:.1f} ×",
+                f"as JPEG of quality {JPEG_QUALITY}: {in_bytes(stills['jpeg_bytes'])}",
+                of_sample,
+            )
+        )
+    luma, ssim, low = scores["psnr_y_db"], scores["ssim"], scores["psnr_y_p1_db"]
+    if luma:
+        note = f"99 % of the videos have {DB(luma['p1'])} or more; 1st percentiles of frames from {DB(low['lowest'])}"
+        tiles.append(Tile(DB(luma["median"]), "PSNR-Y, median", note))
+    if ssim:
+        tiles.append(Tile(f"{ssim['median']:.4f}", "SSIM, median", f"from {ssim['lowest']:.4f}"))
+    if keys := figure["keyframes"]:
+        held = keys["videos_that_hold_it"] == videos["ok"]
+        note = "read back in every video" if held else f"{videos['ok'] - keys['videos_that_hold_it']} videos break it"
+        tiles.append(Tile(f"every {keys['asked_interval']}", f"frames a keyframe, {keys['count']:,} in all", note))
+    rate = figure["throughput"]["frames_per_cpu_second"]
+    if rate:
+        tiles.append(
+            Tile(
+                f"{rate:,.0f}",
+                "frames per CPU second",
+                f"{frames:,} frames in {figure['throughput']['cpu_seconds']:,.0f} CPU seconds",
+            )
+        )
+    if target := figure["target_psnr_y_p1_db"]:
+        tiles.append(
+            Tile(DB(target), "asked for by --target-psnr", f"reached: {DB(low['lowest'])} or more in every video")
+        )
+    return tiles  # fmt: skip
+
+
+def _charts(names: list[str], destinations: list[Destination], told: list[dict[str, Any]]) -> list[Chart]:
+    charts = [_bytes_chart(names, told)]
+    for column, label, caption in (
+        ("psnr_y_db", "PSNR-Y of a video, dB", "How close outputs are to the frames that went in. Higher is closer; 40 dB is hard to see."),
+        ("ssim", "SSIM of a video", "Structural similarity; 1 is equal."),
+    ):  # fmt: skip
+        values = [numbers(destination.good, column) for destination in destinations]
+        if any(np.isfinite(each).any() for each in values):
+            charts.append(_histogram(names, values, label, caption))
+    charts.append(_size_chart(names, destinations))
+    return charts
+
+
+def _bytes_chart(names: list[str], told: list[dict[str, Any]]) -> Chart:
+    traces = []
+    for number, (name, figure) in enumerate(zip(names, told, strict=True)):
+        bars = {"sources": figure["bytes"]["sources"], "outputs": figure["bytes"]["outputs"]}
+        bars |= {f"as JPEG q{JPEG_QUALITY}": figure["stills"]["jpeg_bytes"], "as PNG": figure["stills"]["png_bytes"]}
+        shown = {label: size for label, size in bars.items() if size}
+        traces.append(
+            {
+                "type": "bar", "orientation": "h", "name": chart_text(name), "y": list(shown), "x": [size / 1e6 for size in shown.values()],
+                "text": [in_bytes(size) for size in shown.values()], "hoverinfo": "text+name", "textposition": "auto",
+                "marker": {"color": COLOURS[number % len(COLOURS)]},
+            }
+        )  # fmt: skip
+    style = layout(
+        "MB", "", yaxis={"autorange": "reversed", "automargin": True}, barmode="group", showlegend=len(names) > 1
+    )
+    stills = told[0]["stills"]
+    caption = (
+        "Sources, what was made of them, and what the same frames would take one by one: "
+        f"estimated from {stills['sampled_frames']} frames of {stills['sampled_videos']} videos, by their bytes per pixel."
+    )
+    return Chart({"data": traces, "layout": style}, caption)
+
+
+def _histogram(names: list[str], values: list[Doubles], label: str, caption: str) -> Chart:
+    finite = [each[np.isfinite(each)] for each in values]
+    edges = np.histogram_bin_edges(np.concatenate(finite), bins=BINS)
+    traces = [
+        {
+            "type": "bar", "name": chart_text(name), "x": ((edges[:-1] + edges[1:]) / 2).tolist(),
+            "y": np.histogram(each, edges)[0].tolist(), "width": float(edges[1] - edges[0]), "opacity": 1 if len(names) == 1 else 0.6,
+            "marker": {"color": COLOURS[number % len(COLOURS)]},
+        }
+        for number, (name, each) in enumerate(zip(names, finite, strict=True))
+    ]  # fmt: skip
+    lossless = sum(len(each) for each in values) - sum(len(each) for each in finite)
+    note = f" {lossless:,} videos lost nothing and are not drawn." if lossless else ""
+    style = layout(label, "videos", barmode="overlay", bargap=0.05, showlegend=len(names) > 1)
+    return Chart({"data": traces, "layout": style}, caption + note)
+
+
+def _size_chart(names: list[str], destinations: list[Destination]) -> Chart:
+    traces, left_out = [], 0
+    for number, (name, destination) in enumerate(zip(names, destinations, strict=True)):
+        good = destination.good.filter(pc.is_finite(pc.fill_null(destination.good["psnr_y_db"], float("inf"))))
+        rows = _points(good).to_pylist()
+        left_out += good.num_rows - len(rows)
+        traces.append(
+            {
+                "type": "scatter", "mode": "markers", "name": chart_text(name),
+                "x": [row["size_bytes"] / row["num_frames"] / 1e3 for row in rows],
+                "y": [row["psnr_y_db"] for row in rows],
+                "text": [_hover(row) for row in rows],
+                "hovertemplate": "%{text}<br>%{x:.2f} kB per frame, %{y:.2f} dB<extra></extra>",
+                "marker": {"color": COLOURS[number % len(COLOURS)], "size": 7, "opacity": 0.7},
+            }
+        )  # fmt: skip
+    caption = "Each point is a video; its name shows when you point at it."
+    if left_out:
+        caption += (
+            f" Drawn: the {WORST_POINTS} of the lowest PSNR-Y and a random sample; {left_out:,} videos are left out."
+        )
+    style = layout("kB per frame", "PSNR-Y, dB", xaxis=LOG, showlegend=len(names) > 1)
+    return Chart({"data": traces, "layout": style}, caption)
+
+
+def _hover(row: dict[str, Any]) -> str:
+    size = f"{row['width']}x{row['height']}, {row['num_frames']:,} frames, {in_bytes(row['size_bytes'])}"
+    return f"{chart_text(row['id'])}<br>{size}"
+
+
+def _points(table: pa.Table) -> pa.Table:
+    """All rows, or the worst ones and a random sample of the others, the same each time."""
+    if table.num_rows <= POINTS:
+        return table
+    order = pc.sort_indices(table, [("psnr_y_db", "ascending"), ("id", "ascending")]).to_numpy()
+    others = np.random.default_rng(0).choice(order[WORST_POINTS:], POINTS - WORST_POINTS, replace=False)
+    return table.take(np.concatenate([order[:WORST_POINTS], np.sort(others)]))
+
+
+def _worst_frames(behind: str, tasks: list[CompareTask], shown: dict[Task, Taken]) -> Section:
+    section = Section(f"Worst frames{behind}")
+    if not tasks:
+        section.text = "No frame lost anything that was scored."
+        return section
+    section.text = (
+        "The frame of the lowest PSNR-Y of each of the worst videos: as it went in, as it came out, and "
+        f"{DIFFERENCE_GAIN} times the difference."
+    )
+    for task in tasks:
+        taken = shown[task]
+        assert isinstance(taken, Compared)
+        labels = ("source", "output", f"difference × {DIFFERENCE_GAIN}")
+        pictures = list(zip(labels, taken.pictures, strict=True)) if taken.pictures else []
+        section.strips.append(Strip(f"{task.unit.id}, frame {task.number}", pictures, taken.failed))
+    return section
+
+
+def _groups(behind: str, figure: dict[str, Any]) -> list[Section]:
+    sections = []
+    for title, groups, none in (
+        ("Failures", figure["failures"], "Every video is ok."), ("Warnings", figure["warnings"], "There are none."),
+    ):  # fmt: skip
+        section = Section(f"{title}{behind}")
+        if groups:
+            columns = [Column("reason"), Column("videos", decimals(0)), Column("for example")]
+            examples = [
+                f"{group['examples'][0]['id']}: {group['examples'][0]['text']}" for group in groups[:GROUPS_SHOWN]
+            ]
+            section.tables.append(
+                Table(columns, [(g["reason"], g["videos"], e) for g, e in zip(groups, examples, strict=False)])
+            )
+            if len(groups) > GROUPS_SHOWN:
+                section.text = f"The {GROUPS_SHOWN} most frequent of {len(groups)} kinds."
+        else:
+            section.text = none
+        if title == "Warnings":
+            kinds = [f"{count:,} {kind}" for kind, count in figure["sources"].items() if count]
+            section.text += f" Sources: {', '.join(kinds)}." if kinds else ""
+        sections.append(section)
+    return sections
+
+
+def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
+    found = figure["validation"]
+    if found is None:
+        return [Section(f"Validation{behind}", "Not read again since the run; `vidprep validate SRC DST` does it.")]
+    faults = found["faults"]
+    section = Section(
+        f"Validation{behind}",
+        f"{found['videos']:,} videos were read again, {found['scored_against_source']:,} scored against their sources anew, "
+        f"{found['scored_by_ffmpeg']:,} by the ffmpeg command too; {len(faults):,} faults.",
+    )
+    if found["vmaf"]:
+        section.tiles.append(
+            Tile(f"{found['vmaf']['median']:.1f}", "VMAF, median", f"from {found['vmaf']['lowest']:.1f}")
+        )
+    if faults:
+        section.text += f" Shown: {FAULTS_SHOWN}." if len(faults) > FAULTS_SHOWN else ""
+        section.tables.append(Table([Column("fault")], [(fault,) for fault in faults[:FAULTS_SHOWN]]))
+    if found["seeks"]:
+        columns = [Column("loader"), Column("random seeks", decimals(0)), Column("to another picture", decimals(0))]
+        columns.append(Column("videos it does not read", decimals(0)))
+        rows = [(name, seeks["tried"], seeks["wrong"], seeks["unread"]) for name, seeks in found["seeks"].items()]
+        section.tables.append(Table(columns, rows))
+    return [section]
+
+
+def _videos(names: list[str], destinations: list[Destination]) -> Section:
+    several, tables = len(names) > 1, [destination.good for destination in destinations]
+    columns = [Column("in")] if several else []
+    columns += [
+        Column("video"), Column("size"), Column("frames", decimals(0)), Column("kB", lambda size: f"{size / 1e3:,.0f}"),
+        Column("of source", in_percent), *(Column(label, decimals(2)) for label in ("PSNR-Y", "p1", "worst")),
+        Column("SSIM", decimals(4)), Column("CRF/quality", decimals(0)), Column("warnings", lambda texts: "; ".join(map(kind_of, texts))),
+    ]  # fmt: skip
+    share = TABLE_ROWS // len(tables)
+    rows = []
+    for name, table in zip(names, tables, strict=True):
+        order = pc.sort_indices(table, [("psnr_y_db", "ascending"), ("id", "ascending")])
+        for row in table.take(order[:share]).to_pylist():
+            ratio = row["size_bytes"] / row["source_size_bytes"] if row["source_size_bytes"] else None
+            value = row["crf"] if row["crf"] is not None else row["jpeg_quality"]
+            values = (row["id"], f"{row['width']}x{row['height']}", row["num_frames"], row["size_bytes"], ratio)
+            scores = (row[score] for score in SHOWN_SCORES)
+            shown = (*values, *scores, value, row["warnings"] or None)
+            rows.append((name, *shown) if several else shown)
+    total = sum(table.num_rows for table in tables)
+    text = (
+        f"The {len(rows):,} of the lowest PSNR-Y, of {total:,}; the manifest has them all." if len(rows) < total else ""
+    )
+    return Section("Videos", text, tables=[Table(columns, rows, sortable=True)])
+
+
+def _settings(names: list[str], told: list[dict[str, Any]]) -> Section:
+    flat = [_flat(figure["settings"]) | _flat({"versions": figure["versions"]}) for figure in told]
+    keys = list(dict.fromkeys(key for values in flat for key in values))
+    rows = [(key, *(str(values.get(key, "–")) for values in flat)) for key in keys]
+    differ = sum(len(set(row[1:])) > 1 for row in rows)
+    text = f"{differ} of them differ." if len(names) > 1 else ""
+    return Section("Settings and versions", text, tables=[Table([Column(""), *map(Column, names)], rows)])
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return found

@@ -1,0 +1,149 @@
+"""Single frames of a finished destination, for people to look at and for sizes to be measured.
+
+Runs in a child with a deadline, since sources are anyone's files.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+from PIL import Image
+
+from vidprep.formats import open_store
+from vidprep.formats.errors import CrashedError, DeadlineError, StoreError, VidprepError, WorkerError
+from vidprep.formats.stores.base import Frames
+from vidprep.formats.video.source import Source
+from vidprep.transcode.media.bounds import ANY_FRAMES
+from vidprep.transcode.media.timeline import SourceFacts
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.unit.run_job import output_frames
+from vidprep.transcode.workers.child import Child
+
+ALLOWED_SECONDS = 120.0
+SHOWN_PIXELS = 360
+SHOWN_QUALITY = 85
+DIFFERENCE_GAIN = 8
+STILLS_PER_VIDEO = 3
+JPEG_QUALITY = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A frame three times, each a JPEG at most SHOWN_PIXELS wide: as it went in, as it came out, and DIFFERENCE_GAIN times the
+    difference of the two. failed: why there is none."""
+
+    pictures: tuple[bytes, ...] = ()
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StillSizes:
+    """A few frames of a video, stored one by one: as PNG, and as JPEG of JPEG_QUALITY in 4:2:0."""
+
+    frames: int = 0
+    pixels: int = 0
+    png_bytes: int = 0
+    jpeg_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """A frame of an output against what its source makes."""
+
+    destination: Path
+    unit: Unit
+    settings: RunSettings
+    number: int
+
+    def take(self) -> Compared:
+        try:
+            stat = Path(self.unit.path).stat()
+            if (stat.st_size, stat.st_mtime_ns) != (self.unit.size_bytes, self.unit.mtime_ns):
+                return Compared(failed=f"{self.unit.path} is another file than the one that was read")
+            stored = open_store(self.destination)[self.unit.id].frames([self.number])[0]
+            source = _source_frame(self)
+        except (VidprepError, AvError, OSError, ValueError, LookupError, TypeError) as error:
+            return Compared(failed=str(error))
+        gap = np.abs(source.astype(np.int16) - stored) * DIFFERENCE_GAIN
+        return Compared(tuple(_shown(frame) for frame in (source, stored, np.minimum(gap, 255).astype(np.uint8))))
+
+    def failed(self, why: str) -> Compared:
+        return Compared(failed=why)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTask:
+    """What a few frames of an output would take. One that does not read counts for nothing: `validate` says why."""
+
+    destination: Path
+    id: str
+
+    def take(self) -> StillSizes:
+        try:
+            video = open_store(self.destination)[self.id]
+            spread = {(2 * n + 1) * len(video) // (2 * STILLS_PER_VIDEO) for n in range(STILLS_PER_VIDEO)}
+            frames = video.frames(sorted(spread))
+        except (VidprepError, AvError, OSError, ValueError, LookupError):
+            return StillSizes()
+        png = jpeg = 0
+        for frame in frames:
+            file = io.BytesIO()
+            Image.fromarray(frame).save(file, "PNG")
+            png += file.tell()
+            jpeg += len(simplejpeg.encode_jpeg(frame, JPEG_QUALITY, colorsubsampling="420"))
+        return StillSizes(len(frames), frames[..., 0].size, png, jpeg)
+
+    def failed(self, _why: str) -> StillSizes:
+        return StillSizes()
+
+
+Task = CompareTask | SizeTask
+Taken = Compared | StillSizes
+
+
+def take_in(child: Child, task: Task) -> Taken:
+    try:
+        return child.call(_take, task, lambda _work: ALLOWED_SECONDS)
+    except WorkerError:
+        raise  # nothing is known of the video
+    except (CrashedError, DeadlineError, MemoryError) as error:
+        return task.failed(str(error) or type(error).__name__)
+
+
+def _take(task: Task) -> Taken:
+    return task.take()
+
+
+def _source_frame(task: CompareTask) -> Frames:
+    """The frame that went in, (H, W, 3) uint8."""
+    unit = task.unit
+    settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
+    number = -1
+    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
+        painter, _, timed = output_frames(source, unit, settings, SourceFacts())
+        for number, item in enumerate(timed):
+            frame = painter.paint(item.frame)  # each: a painter may look at the one before
+            if number == task.number:
+                return _rgb(frame)
+    raise StoreError(f"its source makes {number + 1} frames, frame {task.number} is not among them", path=unit.path)
+
+
+def _rgb(frame: VideoFrame, size: tuple[int, int] | None = None) -> Frames:
+    width, height = size or (frame.width, frame.height)
+    return np.asarray(VideoReformatter().reformat(frame, width, height, "rgb24").to_ndarray(), np.uint8)
+
+
+def _shown(frame: Frames) -> bytes:
+    height, width = frame.shape[:2]
+    if width > SHOWN_PIXELS:
+        size = SHOWN_PIXELS, max(1, round(height * SHOWN_PIXELS / width))
+        frame = _rgb(VideoFrame.from_ndarray(frame, format="rgb24"), size)
+    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(frame), SHOWN_QUALITY, colorsubsampling="444"))

@@ -1,0 +1,175 @@
+"""The page about a sweep: rate–distortion curves, sizes at equal PSNR, Bjøntegaard deltas, every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vidprep.transcode.report.page import (
+    COLOURS,
+    LOG,
+    Chart,
+    Column,
+    Section,
+    Table,
+    Tile,
+    chart_text,
+    decimals,
+    in_bytes,
+    layout,
+)  # fmt: skip
+
+BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
+ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
+
+
+def sweep_sections(told: dict[str, Any], behind: str = "") -> list[Section]:
+    """told: sweep.json."""
+    cells, at = told["cells"], told["at_psnr"]
+    if not cells:
+        return [Section(f"Sweep{behind}", "No video went through every cell; nothing can be compared.")]
+    section = Section(f"At equal quality{behind}", tiles=_tiles(told))
+    section.text = (
+        f"{len(told['compared_videos'])} videos, sampled from {told['sampled_from']:,}, decoded and scaled once and then made in each "
+        "setting. PSNR-Y is the mean over the videos; that of JPEGs, whose luma has 255 steps, is given on the 219 of a video's "
+        f"(1.32 dB more). Sizes at {at['psnr_y_db']:g} dB lie on the line between the two settings next to it."
+    )
+    section.charts = [
+        _curves(cells, "psnr_y_db", "PSNR-Y, dB"),
+        _bars(told),
+        _curves(cells, "ssim", "SSIM"),
+        _reading(cells),
+    ]
+    section.tables = [_at_table(told)]
+    delta = Section(f"Bjøntegaard delta rate{behind}", tables=[_delta_table(told["bd_rate"])])
+    delta.text = (
+        "How many bytes a row takes at equal PSNR-Y, against the column: -20 % is a fifth less. The mean over the videos on which "
+        "both have four points and PSNR in common (ITU-T VCEG-M33)."
+    )
+    every = Section(f"Every setting{behind}", tables=[_cells_table(cells)])
+    left_out = [(each["id"], each["why"]) for each in told["left_out"]]
+    if left_out:
+        every.tables.append(Table([Column("left out"), Column("why")], left_out))
+    return [section, delta, every]
+
+
+def _tiles(told: dict[str, Any]) -> list[Tile]:
+    at, png = told["at_psnr"], told["png"]
+    reached = [curve for curve in at["curves"] if curve["size_bytes"]]
+    tiles = [Tile(f"{told['num_frames']:,}", "frames of each setting", f"{len(told['cells'])} settings")]
+    if reached:
+        best = min(reached, key=lambda curve: curve["size_bytes"])
+        note = f"{png['size_bytes'] / best['size_bytes']:.0f} times less than PNG" if png else ""
+        tiles.append(Tile(best["curve"], f"smallest at {at['psnr_y_db']:g} dB: {in_bytes(best['size_bytes'])}", note))
+        quick = min(reached, key=lambda curve: curve["ms_per_sequence"])
+        tiles.append(
+            Tile(quick["curve"], "quickest to read", f"{quick['ms_per_sequence']:.1f} ms for a random sequence")
+        )
+    return tiles
+
+
+def _by_curve(cells: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        curves.setdefault(cell["curve"], []).append(cell)
+    return {name: sorted(mine, key=lambda cell: float(cell["size_bytes"])) for name, mine in curves.items()}
+
+
+def _traces(cells: Sequence[dict[str, Any]], y: str, *, lines: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "scatter", "mode": "lines+markers" if lines else "markers", "name": chart_text(name),
+            "x": [cell["bytes_per_frame"] / 1e3 for cell in mine], "y": [cell[y] for cell in mine],
+            "text": [chart_text(cell["cell"]) for cell in mine], "hovertemplate": "%{text}<br>%{x:.2f} kB, %{y:.4~f}<extra></extra>",
+            "marker": {"color": COLOURS[number % len(COLOURS)], "size": 8},
+        }
+        for number, (name, mine) in enumerate(_by_curve(cells).items())
+    ]  # fmt: skip
+
+
+def _curves(cells: Sequence[dict[str, Any]], score: str, label: str) -> Chart:
+    style = layout("kB per frame", label, xaxis=LOG, legend=BESIDE)
+    caption = f"{label.partition(',')[0]} against size. Higher and further left is better."
+    return Chart({"data": _traces(cells, score, lines=True), "layout": style}, caption)
+
+
+def _reading(cells: Sequence[dict[str, Any]]) -> Chart:
+    style = layout("kB per frame", "ms for a random sequence", xaxis=LOG, yaxis={"rangemode": "tozero"}, legend=BESIDE)
+    caption = "Reading against size: one thread, files open and in the page cache. Lower and further left is better."
+    return Chart({"data": _traces(cells, "ms_per_sequence", lines=False), "layout": style}, caption)
+
+
+def _bars(told: dict[str, Any]) -> Chart:
+    at, png = told["at_psnr"], told["png"]
+    sizes = [(curve["curve"], curve["size_bytes"]) for curve in at["curves"] if curve["size_bytes"]]
+    sizes += [("png", png["size_bytes"])] if png else []
+    bars = {
+        "type": "bar", "orientation": "h", "y": [chart_text(name) for name, _ in sizes], "x": [size / 1e6 for _, size in sizes],
+        "text": [in_bytes(size) for _, size in sizes], "textposition": "auto", "hoverinfo": "y+text",
+        "marker": {"color": COLOURS[0]},
+    }  # fmt: skip
+    style = layout("MB", "", yaxis={"autorange": "reversed", "automargin": True}, xaxis=LOG)
+    return Chart(
+        {"data": [bars], "layout": style}, f"Size at {at['psnr_y_db']:g} dB; PNG has no loss. The scale is logarithmic."
+    )
+
+
+def at_rows(told: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Curve, CRF or quality there, bytes, times less than PNG, times less than JPEG, ms of a frame and of a sequence, speed."""
+    curves, png = told["at_psnr"]["curves"], told["png"]
+    jpeg = next((curve["size_bytes"] for curve in curves if curve["curve"] == "jpeg"), None)
+    rows = []
+    for curve in curves:
+        size = curve["size_bytes"]
+        less = [other / size if other and size else None for other in (png and png["size_bytes"], jpeg)]
+        times = (curve["ms_per_frame"], curve["ms_per_sequence"], curve["frames_per_cpu_second"])
+        rows.append((curve["curve"], curve["value"], size, *less, *times))
+    if png:
+        less = [1.0, jpeg / png["size_bytes"] if jpeg else None]
+        rows.append(("png", None, png["size_bytes"], *less, png["ms_per_frame"], None, None))
+    return rows
+
+
+def _at_table(told: dict[str, Any]) -> Table:
+    columns = [
+        Column(f"at {told['at_psnr']['psnr_y_db']:g} dB"), Column("CRF/quality", ONE), Column("size", in_bytes),
+        *(Column(f"{other} takes", decimals(1, " ×")) for other in ("PNG", "JPEG")),
+        Column("ms a random frame", TWO), Column("ms a sequence", ONE), Column("frames per CPU second", decimals(0)),
+    ]  # fmt: skip
+    return Table(columns, at_rows(told))
+
+
+def _delta_table(told: dict[str, Any]) -> Table:
+    names = list(told["curves"])
+    others = sorted(names, key=lambda name: name != told["anchor"])
+    rows = [
+        (name, *(_delta(told["curves"][name][other]) if name != other else None for other in others)) for name in names
+    ]
+    return Table([Column(""), *(Column(f"against {name}") for name in others)], rows)
+
+
+def _delta(told: dict[str, Any]) -> str | None:
+    return None if told["mean"] is None else f"{told['mean']:+.1%} ({told['videos']} videos)"
+
+
+def _cells_table(cells: Sequence[dict[str, Any]]) -> Table:
+    columns = [
+        Column("codec"), Column("GOP", decimals(0)), Column("preset"), Column("CRF/quality", decimals(0)),
+        Column("bytes per frame", decimals(0)), *(Column(name, TWO) for name in ("PSNR-Y", "PSNR-YUV", "p1")), Column("SSIM", FOUR),
+        Column("frames per CPU second", decimals(0)),
+        Column("ms a random frame", TWO), Column("ms a sequence", ONE),
+    ]  # fmt: skip
+    keys = (
+        "codec",
+        "gop",
+        "preset",
+        "value",
+        "bytes_per_frame",
+        "psnr_y_db",
+        "psnr_yuv_db",
+        "psnr_y_p1_db",
+        "ssim",
+        "frames_per_cpu_second",
+    )
+    rows = [tuple(cell[key] for key in (*keys, "ms_per_frame", "ms_per_sequence")) for cell in cells]
+    return Table(columns, rows, sortable=True)

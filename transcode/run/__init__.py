@@ -1,0 +1,1 @@
+"""What there is to do, in which order, and what happened."""

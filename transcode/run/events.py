@@ -1,0 +1,189 @@
+"""`--events`: what happens in a run, as lines of JSON that are written at once; and what those lines come to.
+
+Every line has `time` (seconds since 1970) and `event`:
+begun     run, destination, total, total_bytes, done_before, backend
+started   id, bytes: the video was handed to a worker
+finished  id, seconds, cpu_seconds, num_frames, bytes (of the source), size_bytes, psnr_y_db
+failed    id, seconds, bytes, stage, message
+progress  done, failed, total, in_flight, queued, memory_bytes (this process and its children), every few seconds
+ended     ok, failed, not_started, seconds, exit_code
+
+`run` names the run in every line, so that several may write into one file; on a network file system, whose appends are not
+whole, give each a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vidprep.formats.errors import DestinationError
+from vidprep.formats.files.local import memory_bytes
+from vidprep.transcode.sources.text import printable
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.table import ManifestRow
+    from vidprep.transcode.run.plan import Plan
+    from vidprep.transcode.run.run import Summary
+    from vidprep.transcode.unit.job import Job
+
+PROGRESS_SECONDS = 2.0
+RECENT_SECONDS = 60.0
+
+
+class Events:
+    """Lines to a file, or "-" for stdout; each is one write, so that several processes may append. May be used by threads."""
+
+    def __init__(self, target: str) -> None:
+        self._run = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000}"
+        self._guard = threading.Lock()
+        self._counts = {"done": 0, "failed": 0, "total": 0}
+        self._flying: set[str] = set()
+        self._over = threading.Event()
+        self._target, self._is_mute = target, False
+        try:
+            self._fd = (
+                sys.stdout.fileno() if target == "-" else os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            )
+        except OSError as error:
+            raise DestinationError(f"cannot be written: {error.strerror}", path=target) from error
+
+    def begun(self, plan: Plan, destination: str, backend: str) -> None:
+        """From now on progress is told every few seconds, until `ended`."""
+        total = len(plan.jobs) + len(plan.rejected)
+        self._counts["total"] = total
+        size = sum(job.unit.size_bytes for job in plan.jobs)
+        self._write(
+            "begun", destination=destination, total=total, total_bytes=size, done_before=plan.done, backend=backend
+        )  # fmt: skip
+        threading.Thread(target=self._tell_progress, daemon=True).start()
+
+    def started(self, job: Job) -> None:
+        with self._guard:
+            self._flying.add(job.unit.id)
+        self._write("started", id=job.unit.id, bytes=job.unit.size_bytes)
+
+    def row(self, row: ManifestRow) -> None:
+        with self._guard:
+            self._flying.discard(row.id)
+            self._counts["done"] += 1
+            self._counts["failed"] += not row.ok
+        told: dict[str, Any] = {"id": row.id, "seconds": row.encode_seconds, "bytes": row.source_size_bytes}
+        if row.ok:
+            told |= {name: getattr(row, name) for name in ("cpu_seconds", "num_frames", "size_bytes")}
+            told["psnr_y_db"] = row.psnr_y_db if row.psnr_y_db != float("inf") else "inf"
+            self._write("finished", **told)
+        else:
+            self._write("failed", **told, stage=row.stage, message=row.message)
+
+    def ended(self, summary: Summary) -> None:
+        self._over.set()
+        told = {name: getattr(summary, name) for name in ("ok", "failed", "not_started", "seconds", "exit_code")}
+        self._write("progress", **self._progress())
+        self._write("ended", **told)
+
+    def _tell_progress(self) -> None:
+        while not self._over.wait(PROGRESS_SECONDS):
+            self._write("progress", **self._progress())
+
+    def _progress(self) -> dict[str, int]:
+        with self._guard:
+            flying = len(self._flying)
+            queued = self._counts["total"] - self._counts["done"] - flying
+            return self._counts | {"in_flight": flying, "queued": queued, "memory_bytes": memory_bytes()}
+
+    def _write(self, event: str, **told: Any) -> None:
+        line = json.dumps({"time": round(time.time(), 3), "event": event, "run": self._run} | told, ensure_ascii=False)
+        try:
+            os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
+        except OSError as error:  # a run does not end because nobody can be told of it
+            if not self._is_mute:
+                self._is_mute = True
+                click.echo(f"vidprep: {printable(self._target)}: events cannot be written: {error.strerror}", err=True)
+
+
+# ------------------------------------------------------------------------------------------------ what the lines come to
+
+
+@dataclass(slots=True)
+class Video:
+    """seconds: None while it is worked on."""
+
+    id: str
+    began: float
+    seconds: float | None = None
+    message: str | None = None
+
+
+@dataclass(slots=True)
+class RunState:
+    """One run, by its lines so far. last: the time of the newest line."""
+
+    run: str
+    destination: str = ""
+    total: int = 0
+    total_bytes: int = 0
+    done: int = 0
+    failed: int = 0
+    frames: int = 0
+    bytes_done: int = 0
+    bytes_made: int = 0
+    memory_bytes: int = 0
+    began: float = 0.0
+    last: float = 0.0
+    exit_code: int | None = None
+    flying: dict[str, Video] = field(default_factory=dict)
+    slowest: list[Video] = field(default_factory=list)
+    failures: list[Video] = field(default_factory=list)
+    recent: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def take(self, told: dict[str, Any]) -> None:
+        self.last = when = float(told["time"])
+        event = told["event"]
+        if event == "begun":
+            self.began, self.destination = when, str(told["destination"])
+            self.total, self.total_bytes = int(told["total"]), int(told["total_bytes"])
+        elif event == "started":
+            self.flying[str(told["id"])] = Video(str(told["id"]), when)
+        elif event in ("finished", "failed"):
+            seconds, message = float(told["seconds"] or 0.0), str(told.get("message") or "")
+            frames, size, made = (int(told.get(name) or 0) for name in ("num_frames", "bytes", "size_bytes"))
+            video = self.flying.pop(str(told["id"]), Video(str(told["id"]), when))
+            video.seconds, video.message = seconds, message
+            self.done += 1
+            self.frames += frames
+            self.bytes_done += size
+            self.bytes_made += made
+            self.recent = [each for each in self.recent if each[0] > when - RECENT_SECONDS] + [(when, frames, size)]
+            self.slowest = sorted([*self.slowest, video], key=lambda video: -(video.seconds or 0.0))[:5]
+            if event == "failed":
+                self.failed += 1
+                self.failures = [*self.failures, video][-5:]
+        elif event == "progress":
+            self.memory_bytes = int(told["memory_bytes"])
+        elif event == "ended":
+            self.exit_code = int(told["exit_code"])
+
+    def rates(self) -> tuple[float, float, float]:
+        """Videos, frames and source bytes a second, of the last minute."""
+        if not self.recent:
+            return 0.0, 0.0, 0.0
+        seconds = max(1.0, min(RECENT_SECONDS, self.last - self.began))
+        return (
+            len(self.recent) / seconds,
+            sum(r[1] for r in self.recent) / seconds,
+            sum(r[2] for r in self.recent) / seconds,
+        )
+
+    def seconds_left(self) -> float | None:
+        """By the bytes of the sources that are left."""
+        rate = self.rates()[2]
+        return (self.total_bytes - self.bytes_done) / rate if rate and self.exit_code is None else None

@@ -1,0 +1,44 @@
+"""What a run passes over, counted and in words: nobody reads a list of a million names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from vidprep.transcode.sources.text import printable
+
+UNKNOWN = "unknown extension"
+KEPT_EXTENSIONS = 10
+
+
+def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Files by why they are passed over, the most frequent reason first; unknown extensions each for itself.
+
+    ignored: (path, reason), as SourceList has them.
+    """
+    reasons: Counter[str] = Counter()
+    extensions: Counter[str] = Counter()
+    for path, reason in ignored:
+        if reason == "a column without a name":  # of a table, and no file
+            continue
+        if reason == UNKNOWN:
+            extensions[printable(os.path.splitext(path)[1].lower()) or "none"] += 1  # noqa: PTH122
+        else:
+            reasons[re.sub(r"^.* row \d+: ", "", reason)] += 1
+    kept = extensions.most_common(KEPT_EXTENSIONS)
+    rest = extensions.total() - sum(count for _, count in kept)
+    kept += [("others", rest)] if rest else []
+    return {f"{UNKNOWN}: {extension}": count for extension, count in kept} | dict(reasons.most_common())
+
+
+def in_words(ignored: Mapping[str, int]) -> str:
+    """`3 files ignored (unknown extension: .txt 2, .nfo 1)`."""
+    unknown = [
+        f"{reason.removeprefix(f'{UNKNOWN}: ')} {n}" for reason, n in ignored.items() if reason.startswith(UNKNOWN)
+    ]
+    parts = [f"{UNKNOWN}: {', '.join(unknown)}"] if unknown else []
+    parts += [f"{reason}: {count}" for reason, count in ignored.items() if not reason.startswith(UNKNOWN)]
+    total = sum(ignored.values())
+    return f"{total} file{'s' * (total != 1)} ignored ({'; '.join(parts)})"

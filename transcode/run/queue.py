@@ -1,0 +1,95 @@
+"""What is to be done next: videos, and the pieces of those that were split, which go before other videos."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from vidprep.formats.errors import CrashedError, DeadlineError
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.unit.job import Done, Job, MadePiece, discard, misfit
+
+FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
+
+
+@dataclass(slots=True)
+class _Split:
+    """A video in pieces. waiting: how many of them are not made yet."""
+
+    job: Job
+    waiting: int
+    made: list[MadePiece] = field(default_factory=list)
+    failed: ManifestRow | None = None
+
+
+class Agenda:
+    """Hands out jobs, and takes what came of them. It may be empty while pieces are being made, and not later."""
+
+    def __init__(self, jobs: Iterable[Job], on_job: Callable[[Job], object]) -> None:
+        """on_job: told of each video once."""
+        self._jobs = iter(jobs)
+        self._on_job = on_job
+        self._first: deque[Job] = deque()
+        self._split: dict[str, _Split] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        return self
+
+    def __next__(self) -> Job:
+        if self._first:
+            return self._first.popleft()
+        job = next(self._jobs)
+        self._on_job(job)
+        return job
+
+    def settle(self, job: Job, made: Done) -> ManifestRow | None:
+        """The row of the video when that is finished."""
+        if isinstance(made, tuple):
+            self._split[job.unit.id] = _Split(job, len(made))
+            self._first.extend(
+                replace(job, piece=piece, partial=f"{job.partial}.{piece.index:05d}.mp4") for piece in made
+            )
+            return None
+        if job.piece is None:
+            for each in job.pieces:
+                Path(each.path).unlink(missing_ok=True)
+            assert isinstance(made, ManifestRow)
+            return made
+        split = self._split.get(job.unit.id)
+        if split is None:  # it was given up
+            discard(job)
+            return None
+        split.waiting -= 1
+        if isinstance(made, MadePiece):
+            split.made.append(replace(made, path=job.partial))
+        elif split.failed is None:
+            split.failed = made
+            for other in [other for other in self._first if other.unit.id == job.unit.id]:
+                self._first.remove(other)
+                split.waiting -= 1
+            if made.error in FINAL_ERRORS:
+                del self._split[job.unit.id]
+                discard(replace(split.job, pieces=tuple(split.made)))
+                return made
+        if not split.waiting:
+            self._go_on_with(split)
+        return None
+
+    def give_up(self) -> None:
+        """Remove the pieces that were made for what will not be joined."""
+        for job in (*self._first, *(replace(split.job, pieces=tuple(split.made)) for split in self._split.values())):
+            discard(job)
+
+    def _go_on_with(self, split: _Split) -> None:
+        """All pieces are there, or one has failed: join them, or make the video in one piece."""
+        job, failed = split.job, split.failed
+        del self._split[job.unit.id]
+        made = sorted(split.made, key=lambda each: each.piece.index)
+        why = f"{failed.stage}: {failed.message}" if failed else misfit(made)
+        if why is None:
+            self._first.appendleft(replace(job, pieces=tuple(made)))
+            return
+        discard(replace(job, pieces=tuple(made)))
+        self._first.appendleft(replace(job, not_split=why))

@@ -1,0 +1,213 @@
+"""One run: the plan's jobs through the workers, rows into the journal as they arrive, the manifest at the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from vidprep.formats.errors import DestinationError, DiskFullError, TakenOverError, VidprepError, WorkerError
+from vidprep.formats.files.arrow import import_pyarrow
+from vidprep.formats.files.local import is_disk_full
+from vidprep.formats.manifest.row import checked
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.run.plan import Plan
+from vidprep.transcode.run.queue import Agenda
+from vidprep.transcode.unit.job import Job, Made, Undone, discard, fail
+from vidprep.transcode.workers.host import Sample, judged, why_not_writable
+from vidprep.transcode.workers.local import Workers, stopped_by_signals
+
+GRACE_SECONDS = 10.0
+KEPT_FAILURES = 20
+STOPPED_CODE = 3
+FAULTS_MAX = 3  # in a row: then no other video would fare better
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did. bytes_before and bytes_after: of all outputs that are there now, whole sources and cuts alike.
+
+    disk_full, stopped: why units were not done though no source is to blame. ignored: files that are no sources;
+    ignored_reasons: how many for which reason. absent: videos that an array run planned for this part, and that are no longer
+    among the sources.
+    """
+
+    ok: int = 0
+    failed: int = 0
+    done_before: int = 0
+    skipped_failed: int = 0
+    not_started: int = 0
+    warned: int = 0
+    larger_than_source: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    seconds: float = 0.0
+    interrupted_by: int | None = None
+    disk_full: str | None = None
+    stopped: str | None = None
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    ignored: int = 0
+    ignored_reasons: dict[str, int] = field(default_factory=dict)
+    absent: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each job was done, well or not."""
+        return self.interrupted_by is None and not self.disk_full and not self.not_started
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted_by is not None:
+            return 128 + self.interrupted_by
+        if self.disk_full or self.stopped:
+            return STOPPED_CODE
+        return 1 if self.failed or self.absent else 0
+
+    def as_json(self) -> str:
+        return json.dumps({"summary": asdict(self) | {"exit_code": self.exit_code}})
+
+
+def run(
+    plan: Plan, destination: Destination, workers: Workers[Job, Made], *, on_row: Callable[[ManifestRow], object],
+    on_job: Callable[[Job], object] = lambda _job: None, on_made: Callable[[], object] = lambda: None,
+    sources: Sample = (),
+) -> Summary:  # fmt: skip
+    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job;
+    on_made: when the workers have no more to do, before the manifest is written. sources: some of them, which tell a source
+    that is gone from sources that cannot be seen.
+
+    A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
+    """
+    started = time.monotonic()
+    summary = Summary(done_before=plan.done, skipped_failed=plan.skipped)
+    summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
+    summary.ignored, summary.ignored_reasons = sum(plan.ignored.values()), plan.ignored
+    finished = faults = 0
+    abandoned: list[Job] = []
+    agenda = Agenda(plan.jobs, on_job)
+    if plan.jobs:
+        threading.Thread(target=import_pyarrow).start()  # while the workers work
+
+    def undone(fault: Undone) -> None:
+        nonlocal faults
+        faults += 1
+        if fault.error == TakenOverError.__name__:
+            destination.check_held()  # which says by whom
+        _explain(fault, destination, plan, summary)
+        if fault.stops or faults >= FAULTS_MAX:
+            workers.take_no_more()
+
+    for rejected in map(checked, plan.rejected):
+        if (fault := _settle(rejected, None, destination, plan, summary)) is not None:
+            undone(fault)
+            break
+        on_row(rejected)
+    with stopped_by_signals(workers, GRACE_SECONDS) as stop:
+        for job, made in workers.results(agenda):
+            done = judged(job, made, sources) if isinstance(made, Undone) else made
+            if done is None or isinstance(done, Undone):
+                abandoned.append(job)
+                if done is not None:
+                    undone(done)
+                continue
+            row = agenda.settle(job, done)
+            if row is None:
+                continue
+            row = _fitting(row, Path(job.partial))
+            if (fault := _settle(row, job, destination, plan, summary)) is not None:
+                abandoned.append(job)
+                undone(fault)
+                continue
+            finished, faults = finished + 1, 0
+            on_row(row)
+    on_made()
+    summary.interrupted_by = stop.signal
+    summary.not_started = len(plan.jobs) - finished
+    try:
+        for job in abandoned:
+            discard(job)
+        agenda.give_up()
+        if not abandoned:
+            destination.remove_leftovers()
+        destination.finish()
+    except OSError as error:
+        _explain(_of_destination(error, destination), destination, plan, summary)
+    summary.seconds = time.monotonic() - started
+    return summary
+
+
+def _explain(fault: Undone, destination: Destination, plan: Plan, summary: Summary) -> None:
+    if fault.error == DiskFullError.__name__ and fault.fault == "destination":
+        summary.disk_full = _no_room(destination, plan, summary)
+    elif summary.stopped is None:
+        summary.stopped = f"{fault.message}; no video is to blame; run the same command again when that is mended"
+
+
+def _of_destination(error: OSError, destination: Destination) -> Undone:
+    kind = DiskFullError if is_disk_full(error) else DestinationError
+    why = error.message if isinstance(error, VidprepError) else error.strerror
+    return Undone("destination", kind.__name__, f"the destination {destination.shown} cannot be written: {why}")
+
+
+def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
+    needed = sum(job.unit.size_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
+    return (
+        f"no room left in {destination.disk}: {destination.free_bytes()} bytes are free, the sources still "
+        f"to do hold {needed}; make room and run the same command again"
+    )
+
+
+def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
+    """The row, or the failed one in its place when the manifest cannot hold it: whatever came from a child or a cluster."""
+    fitting = checked(row)
+    if fitting is not row:
+        partial.unlink(missing_ok=True)
+    return fitting
+
+
+def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: Plan, summary: Summary) -> Undone | None:
+    """Journal a row and name its output. None, or why neither could be done. job: None for a unit that was not started."""
+    partial = Path(job.partial) if job is not None and row.ok else None
+    if job is not None and partial is not None and job.upload is None and not partial.exists():
+        message = f"the output of {row.source} never came to {destination.shown}: whoever made it writes elsewhere"
+        return Undone("worker", WorkerError.__name__, message, stops=False)
+    destination.check_held()
+    try:
+        if partial is not None:
+            destination.place(row, partial)
+        destination.journal.append(row)
+        if partial is not None:
+            try:
+                destination.name(row, partial)
+            except OSError as error:
+                if is_disk_full(error) or why_not_writable(destination.partials):
+                    raise
+                # A name that cannot be given, for what stands there: the same next time, so a row tells of it.
+                partial.unlink(missing_ok=True)
+                fail(row, error)
+                destination.journal.append(row)
+            else:
+                old = plan.replaced.get(row.id)
+                if old:
+                    destination.remove_output(old)
+    except OSError as error:
+        return _of_destination(error, destination)
+    _count(row, summary)
+    return None
+
+
+def _count(row: ManifestRow, summary: Summary) -> None:
+    summary.warned += bool(row.warnings)
+    if row.ok:
+        summary.ok += 1
+        summary.bytes_before += row.source_size_bytes or 0
+        summary.bytes_after += row.size_bytes or 0
+        summary.larger_than_source += any(text.startswith("larger than") for text in row.warnings)
+    else:
+        summary.failed += 1
+        if len(summary.failures) < KEPT_FAILURES:
+            summary.failures.append((row.source, f"{row.stage}: {row.message}"))

@@ -1,0 +1,103 @@
+"""One CRF, or one JPEG quality, for a whole dataset: the coarsest at which 99 % of a sample of its videos reach a PSNR.
+
+Each video of the sample is encoded once at a guess; from then on only the few that decide, at the step where the line
+through what is known crosses the floor. Probes are ordinary runs into folders beside the partial files, so they are
+isolated, verified and taken up again after a stop like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vidprep.formats.errors import SettingsError
+from vidprep.transcode.run.trial import excerpt, run_trial
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.target_search import Search
+from vidprep.transcode.workers.local import Workers
+
+PROBE_SECONDS = 20.0
+ALL_UP_TO = 50
+SAMPLED_PART = 0.15
+MOST_SAMPLED = 300
+MISSES_ALLOWED = 0.01
+DECIDING = 3
+MOST_ROUNDS = 8
+WIDE_STEPS = 2
+NEAR_DB = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """value: the CRF or quality. sampled: videos. probes, cpu_seconds: what it took. misses: sampled videos below there."""
+
+    value: int
+    sampled: int
+    probes: int
+    cpu_seconds: float
+    misses: int
+
+
+def sample_size(count: int) -> int:
+    """All of a small set; of a larger one so many that probing them stays under a third of the work."""
+    return count if count <= ALL_UP_TO else min(MOST_SAMPLED, math.ceil(count * SAMPLED_PART))
+
+
+def shared_value(
+    settings: RunSettings,
+    units: tuple[Unit, ...],
+    house: Path,
+    *,
+    workers: Workers[Job, Made],
+    ffmpeg: str = "",
+    say: Callable[[str], None],
+) -> Found:
+    """Probe. house: where the probes are made, each in a folder named by its value. Raises SettingsError when no video can be
+    probed, Stopped."""
+    target = settings.target
+    assert target is not None
+    knob = settings.knob
+    sampled = {unit.id: excerpt(unit, PROBE_SECONDS) for unit in choose(units, sample_size(len(units)))}
+    searches = {id_: Search(knob, target.psnr_db) for id_ in sampled}
+    probes, cpu_seconds = 0, 0.0
+
+    def probe(step: int, ids: list[str]) -> None:
+        nonlocal probes, cpu_seconds
+        value = knob.values[step]
+        say(f"--target-psnr {target.psnr_db:g}: trying {knob.option} {value} on {len(ids)} of {len(sampled)} videos")
+        probed = replace(settings.at(value), target=None)
+        rows = run_trial(probed, [sampled[id_] for id_ in ids], house / f"{value}", workers, ffmpeg=ffmpeg)
+        probes += len(ids)
+        for row in rows:
+            cpu_seconds += row.cpu_seconds or 0.0
+            if row.ok and row.psnr_y_p1_db is not None:
+                searches[row.id].tell(step, row.psnr_y_p1_db)
+        for id_ in ids:
+            if id_ in searches and step not in searches[id_].known:
+                del searches[id_]  # it fails in the run as well, and is told there
+        if not searches:
+            raise SettingsError(
+                f"--target-psnr {target.psnr_db:g}: none of the {len(sampled)} videos of the sample can be encoded; give {knob.option}"
+            )
+
+    probe(knob.guess(target.psnr_db), list(sampled))
+    for _ in range(MOST_ROUNDS):
+        allowed = math.floor(len(searches) * MISSES_ALLOWED)
+        worst_first = sorted(searches, key=lambda id_: (searches[id_].crossing(), id_))
+        deciding = worst_first[: allowed + DECIDING]
+        step = knob.step_at(searches[deciding[allowed]].crossing())
+        near = knob.positions[step] + NEAR_DB / knob.slope
+        unknown = [id_ for id_ in deciding if step not in searches[id_].known and searches[id_].crossing() < near]
+        decisive = searches[deciding[allowed]]
+        if not unknown and decisive.first_miss is not None and decisive.first_miss - step > WIDE_STEPS:
+            step, unknown = step + 1, [deciding[allowed]]
+        if not unknown:
+            break
+        probe(step, unknown)
+    misses = sum(search.crossing() < knob.positions[step] for search in searches.values())
+    return Found(knob.values[step], len(sampled), probes, cpu_seconds, misses)

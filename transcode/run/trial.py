@@ -1,0 +1,53 @@
+"""Small runs that are made to be measured: ordinary ones, isolated, verified and taken up again after a stop like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vidprep.formats.manifest.table import ManifestRow, read_rows
+from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.sharded import PackedDestination
+from vidprep.transcode.media.versions import encoder_version, used_versions
+from vidprep.transcode.run.plan import plan
+from vidprep.transcode.run.run import run
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import SourceList, Unit
+from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.workers.local import Workers
+
+
+class Stopped(Exception):
+    """A trial was interrupted, or had no room, or lost a host. exit_code: what the whole command ends with."""
+
+    def __init__(self, exit_code: int, why: str) -> None:
+        super().__init__(why)
+        self.exit_code = exit_code
+
+
+def run_trial(
+    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Workers[Job, Made], *, ffmpeg: str = "",
+    on_row: Callable[[ManifestRow], object] = lambda _row: None,
+) -> list[ManifestRow]:  # fmt: skip
+    """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises Stopped."""
+    place = PackedDestination(root, settings.frames) if settings.frames else Destination(root)
+    with place.hold():
+        place.recover()
+        made_by = encoder_version(settings, ffmpeg)
+        sources = SourceList(tuple(units), ())
+        todo = plan(sources, settings, place, ffmpeg=ffmpeg, encoder_version=made_by, skip_failed=True)
+        place.write_settings(settings, used_versions(settings, ffmpeg))
+        summary = run(todo, place, workers, on_row=on_row)
+    if why := summary.disk_full or summary.stopped:
+        raise Stopped(summary.exit_code, why)
+    if summary.interrupted_by is not None:
+        raise Stopped(summary.exit_code, "interrupted; run the same command again to go on")
+    wanted = {unit.id for unit in units}
+    return [row for row in read_rows(root) if row.id in wanted]
+
+
+def excerpt(unit: Unit, seconds: float) -> Unit:
+    """Its first seconds, or all of it."""
+    end = (unit.start_seconds or 0.0) + seconds
+    return unit if unit.end_seconds is not None and unit.end_seconds <= end else replace(unit, end_seconds=end)

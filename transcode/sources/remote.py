@@ -1,0 +1,61 @@
+"""Sources behind a URL: what is listed there, by the rules for folders. Opens none of it."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from vidprep.formats.errors import SourceError
+from vidprep.formats.files.remote import RemoteFolder
+from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
+
+if TYPE_CHECKING:
+    from vidprep.transcode.sources.listing import Search
+
+
+class RemoteFiles:
+    """Size and time of single files behind URLs; a folder is listed once."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, dict[str, tuple[int, int]]] = {}
+
+    def state(self, url: str) -> tuple[int, int] | None:
+        """Size in bytes and time of change in ns; None for what is not there. Raises StorageError."""
+        folder, _, name = url.rpartition("/")
+        if folder not in self._folders:
+            files = RemoteFolder(folder).files(depth=1)
+            self._folders[folder] = {key: (file.size_bytes, file.mtime_ns) for key, file in files.items()}
+        return self._folders[folder].get(name)
+
+
+def list_remote(search: Search, url: str) -> None:
+    """All videos below a URL, or the one that it names. Raises SourceError, StorageError."""
+    folder = RemoteFolder(url)
+    if PurePosixPath(url).suffix.lower() in READERS:
+        raise SourceError("a table must be a file here; its paths may be URLs", path=url)
+    files = folder.files()
+    if not files:
+        raise SourceError("nothing is there", path=url)
+    for relative, file in files.items():
+        state = file.size_bytes, file.mtime_ns
+        path = f"{folder.url}/{relative}" if relative else folder.url
+        if not relative:
+            search.add(search.id_of(PurePosixPath(url).name), path, state)
+        elif reason := _why_ignored(search, path, relative):
+            search.ignored.append((path, reason))
+        else:
+            search.add(search.id_of(relative), path, state)
+        search.count()
+
+
+def _why_ignored(search: Search, path: str, relative: str) -> str | None:
+    if path.startswith(search.destination):
+        return "the destination"
+    *folders, name = relative.split("/")
+    if any(part.startswith(".") for part in (*folders, name)):
+        return "hidden name"
+    if any(search.excludes("/".join(folders[: n + 1]), folder) for n, folder in enumerate(folders)):
+        return "excluded"
+    if PurePosixPath(name).suffix.lower().removeprefix(".") not in VIDEO_EXTENSIONS:
+        return "unknown extension"
+    return search.why_left_out(relative, name)

@@ -1,0 +1,211 @@
+"""What is asked for one video, and what comes of it: a row from the beginning, which a failure ends too; or pieces.
+
+Nothing here needs a decoder: the process that hands out work and gathers what comes of it starts without one.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
+from vidprep.formats.files.local import is_disk_full
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import Unit
+
+if TYPE_CHECKING:
+    from vidprep.formats.model import OutputFormat
+    from vidprep.formats.video.source import Entry, Source
+    from vidprep.transcode.media.picture import Picture
+    from vidprep.transcode.media.timeline import OutputFrame, SourceFacts
+    from vidprep.transcode.media.verify import Measured
+
+
+ATTEMPTS_MAX = 2**15 - 1  # what its column holds
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
+
+    num_frames: None to the end. source_index: of the source frame that it shows first, counted from the first frame shown.
+    start_seconds: when the source frame is shown that it is made from. keyframe: tick of one before that, None where decoding
+    begins at the beginning; origin_pts: what its ticks count from. opening_index, opening_ticks: of the first source frame of the whole.
+    """
+
+    index: int
+    first: int
+    first_pts: int
+    num_frames: int | None
+    source_index: int
+    start_seconds: Fraction
+    keyframe: int | None
+    origin_pts: int
+    opening_index: int
+    opening_ticks: int
+
+    def entry(self, source: Source) -> Entry | None:
+        """Where decoding begins; None where the start says it. Raises ReadError."""
+        return source.jump_to(self.keyframe, self.origin_pts, self.source_index) if self.keyframe is not None else None
+
+    def own(self, frames: Iterable[OutputFrame]) -> Iterator[OutputFrame]:
+        """As many of these frames as it has, at times of its own from 0."""
+        for frame in islice(frames, self.num_frames):
+            frame.pts -= self.first_pts
+            yield frame
+
+
+@dataclass(frozen=True, slots=True)
+class MadePiece:
+    """A piece that was encoded and proven. path: where it stands. source_state: size and time of change of the source."""
+
+    piece: Piece
+    path: str
+    measured: Measured
+    source_indexes: list[int]
+    source_state: tuple[int, int]
+    facts: SourceFacts
+    output: OutputFormat
+    picture: Picture
+    num_changes: int
+    shows_through: bool
+    damage: list[str]
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """Why a job was not done, though nothing says that its source is to blame: it has no row, and the next run does it again.
+
+    fault: whose it is; "source" is a guess of one host that sees another source than was planned, which the machine that
+    started the run must judge. error: class name. stops: whether other jobs would end the same way. row: of a job whose source it is.
+    """
+
+    fault: Literal["source", "destination", "worker", "cluster"]
+    error: str
+    message: str
+    stops: bool = True
+    row: ManifestRow | None = None
+
+
+# What comes of a job: the row of a video, a piece of one, or the pieces that it is to be made in; or none of these.
+Done = ManifestRow | MadePiece | tuple[Piece, ...]
+Made = Done | Undone
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """url: that an output goes to, while the lease in the object `lease` of the folder `destination` has this token."""
+
+    url: str
+    destination: str
+    lease: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
+
+    upload: where a proven output goes. best: where an output waits that reaches a target, while a coarser one is
+    tried. piece: only that is to be made. pieces: they are to be joined. not_split: why it is not split after all.
+    """
+
+    unit: Unit
+    settings: RunSettings
+    file_name: str
+    partial: str
+    attempt: int = 1
+    ffmpeg: str = "ffmpeg"
+    upload: Upload | None = None
+    piece: Piece | None = None
+    pieces: tuple[MadePiece, ...] = ()
+    not_split: str | None = None
+
+    @property
+    def best(self) -> str:
+        return f"{self.partial}.best"
+
+
+def new_row(job: Job) -> ManifestRow:
+    """A row that knows what was asked, and nothing yet of what came out."""
+    unit = job.unit
+    row = ManifestRow(
+        id=unit.id,
+        file_name=job.file_name,
+        source=unit.path,
+        start_seconds=unit.start_seconds,
+        end_seconds=unit.end_seconds,
+        attempts=min(job.attempt, ATTEMPTS_MAX),
+        source_size_bytes=unit.size_bytes,
+        source_mtime_ns=unit.mtime_ns,
+        settings_digest=job.settings.digest,
+        engine=job.settings.engine,
+        pixel_format=job.settings.pixel_format,
+        labels=dict(unit.labels),
+    )
+    frames, encoder = job.settings.frames, job.settings.encoder.resolved
+    if frames is None:
+        row.encoder, row.crf, row.preset = encoder.encoder, encoder.crf, encoder.preset
+        row.codec, row.container = encoder.codec, encoder.container
+    elif frames.is_coded:
+        row.encoder, row.codec, row.container = "simplejpeg", "jpeg", frames.store
+        row.jpeg_quality, row.subsampling = frames.quality, frames.subsampling
+    else:
+        row.codec, row.container = "rawvideo", frames.store
+    return row
+
+
+def discard(job: Job) -> None:
+    """Remove what a job has written so far, and pieces that it was to join."""
+    for path in (job.partial, job.best, *(made.path for made in job.pieces)):
+        Path(path).unlink(missing_ok=True)
+
+
+def fail(row: ManifestRow, error: Exception) -> None:
+    """Write a failure into its row: stage, class and message; a bug of ours with the place where it happened."""
+    if is_disk_full(error) and not isinstance(error, DiskFullError):
+        error = DiskFullError(f"no room left on the device or under the file size limit for {row.file_name}")
+    elif isinstance(error, MemoryError):
+        error = ReadError("ran out of memory; allow fewer --jobs, or lower --max-pixels", stage="memory")
+    row.status = "failed"
+    row.error = type(error).__name__
+    if isinstance(error, VidprepError):
+        row.stage, row.message = error.stage, error.message
+    else:
+        where = traceback.extract_tb(error.__traceback__)[-3:]
+        trail = " < ".join(f"{Path(step.filename).name}:{step.lineno} {step.name}" for step in reversed(where))
+        row.stage, row.message = "run", f"{error} ({trail})"
+
+
+def misfit(made: Sequence[MadePiece]) -> str | None:
+    """Why these pieces are not what the whole would be, or None."""
+    first = made[0]
+    for each in made:
+        name = f"piece {each.piece.index + 1} of {len(made)}"
+        facts = each.facts
+        if each.damage:
+            return f"{name} is damaged"
+        if (
+            facts.stamps_sorted
+            or facts.stamps_joined
+            or facts.stamps_guessed
+            or facts.stamps_nudged
+            or facts.stamps_crowded
+        ):
+            return f"{name} has timestamps that are missing, doubled or run backwards"
+        if each.num_changes or each.output != first.output or each.picture != first.picture:
+            return f"the picture changes in {name}"
+        if each.source_state != first.source_state:
+            return f"the source changed before {name}"
+        due = each.piece.num_frames
+        if due not in (None, each.measured.num_frames) or each.source_indexes[0] != each.piece.source_index:
+            return f"{name} holds other frames than its packets told"
+    return None

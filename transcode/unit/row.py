@@ -1,0 +1,128 @@
+"""What a row says of a unit: what its header claims, what its pictures and frames turned out to be, and what was made of it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vidprep.formats.files.local import sha256_of
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
+from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.timeline import SourceFacts, is_vfr
+from vidprep.transcode.media.verify import FileTimes, Measured
+
+if TYPE_CHECKING:
+    from vidprep.transcode.media.jpeg_frames import StoredFrames
+
+GAP_STEPS = Fraction(5, 2)
+
+
+def describe_header(row: ManifestRow, info: VideoInfo) -> None:
+    row.source_codec = info.codec
+    row.source_width, row.source_height = info.width, info.height
+    if info.num_video_streams > 1:
+        row.warnings.append(f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken")
+
+
+def describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat, coded: FrameSize | None) -> None:
+    row.source_width, row.source_height = painter.source.size
+    row.source_coded_width, row.source_coded_height = coded or painter.source.stored
+    row.source_rotation = painter.source.rotation_degrees
+    light = painter.source.light
+    row.mastering_display = light.mastering.in_units if light.mastering else None
+    row.content_light = str(light.content) if light.content else None
+    row.width, row.height = output.size
+    row.pixel_format = output.pixel_format
+
+
+def describe_frames(
+    row: ManifestRow,
+    facts: SourceFacts,
+    indexes: list[int],
+    info: VideoInfo,
+    output: OutputFormat,
+) -> None:
+    duration = facts.duration * info.time_base
+    row.source_num_frames = facts.num_frames
+    row.source_duration_seconds = float(duration)
+    row.source_frame_rate = float(facts.num_frames / duration) if duration else None
+    row.source_is_vfr = facts.is_vfr
+    row.source_is_interlaced = facts.is_interlaced
+    distinct = len(set(indexes))
+    row.duplicated_frames = len(indexes) - distinct
+    row.dropped_frames = facts.num_frames - distinct
+    if indexes != list(range(facts.num_frames)):
+        row.source_frames = indexes
+    rate = output.frame_rate or _constant_rate(facts, info)
+    if rate is not None:
+        row.frame_rate_num, row.frame_rate_den = rate.numerator, rate.denominator
+    row.duration_seconds = float(len(indexes) / output.frame_rate) if output.frame_rate else float(duration)
+
+
+def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
+    """The rate that the source's steps keep to, within the rounding of one tick."""
+    if len(facts.steps) == 1:
+        return 1 / (next(iter(facts.steps)) * info.time_base)
+    rate = info.frame_rate
+    if rate and all(abs(step * info.time_base - 1 / rate) <= info.time_base for step in facts.steps):
+        return rate
+    return None
+
+
+def _gap(steps: set[int], time_base: Fraction) -> str | None:
+    """Where frames that come at a constant rate stop for longer than one dropped frame takes."""
+    usual = min(steps, default=0)
+    short = {step for step in steps if step <= GAP_STEPS * usual}
+    gap = max(steps, default=0) * time_base
+    if not steps - short or is_vfr(short, time_base):
+        return None
+    return f"no frame for up to {float(gap):.2f} s where one comes every {float(usual * time_base):.3f} s"
+
+
+def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[str]:
+    said = []
+    if gap := _gap(facts.steps, time_base):
+        said.append(gap)
+    if facts.num_deinterlaced:
+        said.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
+    if facts.stamps_sorted:
+        said.append(f"{facts.stamps_sorted} timestamps ran backwards and were sorted")
+    if facts.stamps_joined:
+        said.append(f"time jumped back {facts.stamps_joined} times; joined where it left off")
+    if facts.stamps_guessed:
+        said.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
+    if facts.stamps_nudged:
+        said.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+    if facts.stamps_crowded:
+        said.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
+    if facts.stamps_spaced:
+        said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
+    if painter.shows_through:
+        said.append("alpha composited over black")
+    if painter.num_changes:
+        more = painter.num_changes - len(painter.changes)
+        changes = [*painter.changes, *([f"{more} times more"] if more else [])]
+        said.append(f"the picture changed {', '.join(changes)}; fitted into {painter.picture.size}")
+    return said + list(painter.source.said)
+
+
+def describe_output(
+    row: ManifestRow, measured: Measured | StoredFrames, times: FileTimes, output: OutputFormat, partial: Path
+) -> None:
+    quality = measured.quality
+    row.time_base_num, row.time_base_den = times.time_base.numerator, times.time_base.denominator
+    if output.frame_rate is None:
+        row.pts = times.pts
+    row.num_frames = measured.num_frames
+    if isinstance(measured, Measured):
+        row.keyframe_interval_max = measured.keyframe_interval_max
+        row.keyframes = list(measured.keyframes)
+    else:
+        row.frame_sizes, row.frame_crc32 = list(measured.sizes), list(measured.crc32)
+    row.psnr_y_db, row.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
+    row.psnr_y_p1_db, row.psnr_y_min_db = quality.psnr_y_p1_db, quality.psnr_y_min_db
+    row.worst_frame, row.ssim = quality.worst_frame, quality.ssim
+    row.size_bytes = partial.stat().st_size
+    row.sha256 = sha256_of(partial)

@@ -1,0 +1,164 @@
+"""Pieces of a long video: where they begin, and how what was measured of each becomes what is measured of the whole.
+
+Pieces follow from the source and the settings alone. Each begins at a keyframe of the output and at the very source frame
+that the whole would show there, so together they hold the frames that the whole would.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+from vidprep.formats.model import rescale, round_half_away
+from vidprep.formats.video.source import Source
+from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, file_time_base
+from vidprep.transcode.media.bounds import most_repeats
+from vidprep.transcode.media.metrics import QualitySums
+from vidprep.transcode.media.timeline import SourceFacts, is_vfr
+from vidprep.transcode.media.verify import Measured, peak_of
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.unit.job import MadePiece, Piece
+
+USUAL_RATE = Fraction(25)
+
+
+def pieces_of(
+    source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None
+) -> tuple[Piece, ...] | str:
+    """The pieces of [start, end), in order; none of what is short. Or why it cannot be split.
+
+    Reads the source to its end and decodes nothing.
+    """
+    survey = source.survey()
+    if source.damage(read_to_end=survey is not None):
+        return "it is damaged"
+    if survey is None:
+        return f"where frames begin in {source.info.codec} in {source.info.format_name} shows only when it is decoded"
+    shown = survey.shown
+    if len(shown) > settings.limits.max_frames:
+        return ()
+    base = source.info.time_base
+    before = 0 if start is None else bisect_left(shown, start / base)
+    ticks = shown[before : len(shown) if end is None else bisect_left(shown, end / base)]
+    if not ticks:
+        return ()
+    steps = {other - one for one, other in pairwise(ticks)}
+    if 0 in steps:
+        return "frames share a timestamp"
+    rate = settings.retime.frame_rate
+    if rate is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
+        return why
+
+    def due(tick: int) -> int:
+        """Where retiming puts the source frame of this tick."""
+        return round_half_away((tick - ticks[0]) * base * rate) if rate else 0
+
+    assert settings.split_seconds is not None
+    length = _piece_frames(settings.split_seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
+    limit = settings.limits.max_frames
+    if rate and (due(ticks[-1]) > limit or max(steps, default=0) * base * rate > most_repeats(limit)):
+        return ()  # making the whole refuses it
+    if rate:
+        # What is due at the last frame may not be shown: its end decides.
+        firsts = range(0, max(1, due(ticks[-1])), length)
+        sources = [bisect_right(ticks, first, key=due) - 1 for first in firsts]
+    else:
+        firsts = range(0, len(ticks), length)
+        sources = list(firsts)
+    last = len(firsts) - 1
+    if not last:
+        return ()
+    return tuple(
+        Piece(
+            index=index,
+            first=first,
+            first_pts=first if rate else ticks[at] - ticks[0],
+            num_frames=None if index == last else length,
+            source_index=before + at,
+            start_seconds=ticks[at if index else 0] * base,
+            keyframe=_last_before(ticks[at], survey.keyframes) if index else None,
+            origin_pts=survey.origin_pts,
+            opening_index=before,
+            opening_ticks=ticks[0],
+        )
+        for index, (first, at) in enumerate(zip(firsts, sources, strict=True))
+    )
+
+
+def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
+    """Why frames with their own times do not go through pieces, which are mp4, into their container."""
+    file_base, piece_base = (file_time_base(name, base, is_constant=False) for name in (container, "mp4"))
+    if max((other - one for one, other in pairwise(ticks)), default=0) * base > MAX_OFFSET_TICKS * piece_base:
+        return "frames lie too far apart for the files of its pieces"
+    coarser = max(file_base, piece_base)
+    if coarser > base:
+        shown = (rescale(tick - ticks[0], base, coarser) for tick in ticks)
+        if any(one == other for one, other in pairwise(shown)):
+            return "frames lie closer than a tick of the container"
+    return None
+
+
+def _last_before(tick: int, keyframes: Sequence[int]) -> int | None:
+    """None where there is none: a first frame may be shown for longer than a piece."""
+    number = bisect_left(keyframes, tick)
+    return keyframes[number - 1] if number else None
+
+
+def _piece_frames(seconds: float, rate: Fraction, gop: int) -> int:
+    """Output frames of a piece: whole GOPs, of keyframes alone an even number (an encoder numbers IDR pictures 0, 1, 0, 1,
+    and two in a row may not have the same number).
+    """
+    step = max(2, gop)
+    return math.ceil(Fraction(repr(seconds)) * rate / step) * step
+
+
+def facts_of(made: Sequence[MadePiece], time_base: Fraction) -> SourceFacts:
+    """What reading the whole would have shown."""
+    first, last = made[0], made[-1]
+    num_frames = last.piece.source_index + last.facts.num_frames - first.piece.opening_index
+    steps = set[int]().union(*(each.facts.steps for each in made))
+    return SourceFacts(
+        num_frames=num_frames,
+        origin_pts=first.facts.origin_pts,
+        first_pts=first.facts.first_pts,
+        duration=last.facts.origin_pts + last.facts.duration - first.facts.origin_pts,
+        is_vfr=is_vfr(steps, time_base),
+        is_interlaced=any(each.facts.is_interlaced for each in made),
+        num_deinterlaced=min(num_frames, sum(each.facts.num_deinterlaced for each in made)),
+        read_to_end=last.facts.read_to_end,
+        steps=steps,
+    )
+
+
+def measured_of(made: Sequence[MadePiece]) -> Measured:
+    """What would have been measured of the whole."""
+    pts, is_keyframe, checksums = array("q"), bytearray(), array("L")
+    scores = QualitySums()
+    keyframes: list[int] = []
+    gops: list[tuple[int, list[int]]] = []
+    samples: dict[int, int] = {}
+    for each in made:
+        measured, first = each.measured, each.piece.first
+        pts.extend(tick + each.piece.first_pts for tick in measured.pts)
+        is_keyframe += measured.is_keyframe
+        checksums.extend(measured.checksums)
+        scores.extend(measured.scores, first)
+        keyframes.extend(first + number for number in measured.keyframes)
+        gops.extend((first + number, frames) for number, frames in measured.gops)
+        samples |= {first + number: checksum for number, checksum in measured.samples.items()}
+    return Measured(
+        scores=scores,
+        quality=scores.report(peak_of(made[0].output.pixel_format)),
+        num_frames=len(pts),
+        pts=pts,
+        is_keyframe=is_keyframe,
+        checksums=checksums,
+        gops=tuple(gops),
+        samples=samples,
+        keyframes=tuple(keyframes),
+        keyframe_interval_max=max(each.measured.keyframe_interval_max for each in made),
+    )

@@ -1,0 +1,37 @@
+"""Where videos are worked on: threads of this process, or the workers of a dask or ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vidprep.formats.errors import MissingError
+from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.workers.child import make, stops_the_run
+from vidprep.transcode.workers.host import Expected
+from vidprep.transcode.workers.local import Workers
+
+BACKENDS = ("local", "dask", "ray")
+
+
+def workers_of(
+    backend: str, address: str | None, jobs: int, say: Callable[[str], None], expected: Expected | None = None
+) -> Workers[Job, Made]:
+    """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs. expected: of its workers.
+
+    Raises BackendError for a cluster that is not there, MissingError.
+    """
+    if backend == "local":
+        return Workers(jobs, make, stops_the_run)
+    assert expected is not None
+    try:
+        if backend == "dask":
+            from vidprep.transcode.workers.dask import DaskWorkers
+
+            return DaskWorkers(address or "", say, expected)
+        from vidprep.transcode.workers.ray import RayWorkers
+
+        return RayWorkers(address or "auto", say, expected)
+    except ImportError as error:
+        if error.name in ("distributed", "ray"):
+            raise MissingError(f"--backend {backend} needs {error.name}: pip install 'vidprep[{backend}]'") from error
+        raise

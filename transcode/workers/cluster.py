@@ -1,0 +1,345 @@
+"""Videos handed to the workers of a cluster, and taken back, whatever becomes of workers, scheduler and file systems.
+
+A worker gets its first video when it has shown that it sees what this machine sees (host.py). What a lost worker had in
+hand runs again elsewhere, a few times; what was in flight when the cluster itself is lost is left to the next run. The
+clusters' own clients carry the work and not joblib, of whose backends dask's never returns when a task has killed its
+workers, and ray's streams nothing and ends with an actor.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from vidprep.formats.errors import ClusterError, CrashedError
+from vidprep.formats.files.remote import is_url
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.unit.job import Job, Made, Undone, fail, new_row
+from vidprep.transcode.workers.child import make
+from vidprep.transcode.workers.host import Expected, judged
+from vidprep.transcode.workers.local import Workers
+
+TRIES = 3
+QUEUE_SECONDS = 3600
+NOBODY_SECONDS, LOST_SECONDS = 10.0, 30.0
+POLL_SECONDS, ASK_SECONDS = 0.5, 1.0
+RESULT_SECONDS = 10.0  # a row is fetched at once, unless it went with its worker and waits to be made again
+TASKS_PER_WORKER = 2
+TASK_SECONDS, MOST_JOBS = 0.5, 16  # a task costs a scheduler and a worker of dask 10 ms of CPU time, whatever it does
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Jobs that were sent together. hosts: that may do them."""
+
+    jobs: list[Job]
+    hosts: frozenset[str]
+
+
+class ClusterWorkers(Workers[Job, Made]):
+    """Keeps a few more tasks in flight than the cluster can do at once, so that none of it waits. A task is a job, or
+    as many short ones as take half a second. A host is what can be chosen for a task: a worker of dask, a node of ray.
+    """
+
+    def __init__(self, name: str, remedy: str, say: Callable[[str], None], expected: Expected) -> None:
+        """name: of the cluster, in messages. remedy: what to do when it is lost, or nobody works."""
+        super().__init__(1, make)
+        self._name, self._remedy, self._say, self._expected = name, remedy, say, expected
+        self._flying: dict[Any, Task] = {}
+        self._checks: dict[Any, str] = {}
+        self._good: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._again: deque[Job] = deque()
+        self._suspects: deque[Job] = (
+            deque()
+        )  # each runs once more, with no other on the cluster: so only a killer fails
+        self._alone = False
+        self._failures: Counter[tuple[str, int | None]] = Counter()
+        self._deaths: Counter[str] = Counter()
+        self._worked, self._told = time.monotonic(), False
+        self._jobs_per_task = 1
+        self._killed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def dismiss(self) -> None:
+        """The cluster's workers keep their children."""
+
+    def start_children(self) -> None:
+        """The cluster's workers start theirs."""
+
+    def kill(self) -> None:
+        self._stop.set()
+        self._killed.set()
+
+    # ------------------------------------------------------------------------------------------- what a client of a cluster does
+
+    @abstractmethod
+    def hosts(self) -> dict[str, int]:
+        """Those that are there now, and how many videos each can work on at once. Asked by a thread of its own."""
+
+    @abstractmethod
+    def check(self, host: str, expected: Expected) -> Any:
+        """A future of what `why_not_here` says there."""
+
+    @abstractmethod
+    def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:
+        """A future for each task, and which of these hosts may do it."""
+
+    @abstractmethod
+    def ended(self) -> list[Any]:
+        """Futures that have ended, waiting a moment for the first."""
+
+    @abstractmethod
+    def result(self, future: Any) -> Any:
+        """Within RESULT_SECONDS. Raises what the cluster's client does when its workers died too often."""
+
+    @abstractmethod
+    def cancel(self, future: Any) -> None: ...
+
+    @abstractmethod
+    def was_beside_a_death(self, error: Exception) -> bool:
+        """Whether a task's workers died too often, though another of its jobs, or another task, may have killed them."""
+
+    @abstractmethod
+    def was_lost(self, error: Exception) -> bool:
+        """Whether a task is gone because its host is, or the way to the cluster was, and it says nothing of the task."""
+
+    def settle(self) -> None:
+        """Wait for what the cluster still does though nobody asked for it."""
+
+    # ------------------------------------------------------------------------------------------- the loop
+
+    def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, Made | None]]:
+        left, lost = iter(tasks), None
+        self._worked, self._told = time.monotonic(), False
+        watch = _Watch(self.hosts)
+        try:
+            while not self._killed.is_set():
+                hosts = self._ask(watch.hosts)
+                yield from self._meet(hosts)
+                ready = {host: width for host, width in hosts.items() if host in self._good and not watch.is_silent}
+                if not self.stopping:
+                    self._feed(left, ready)
+                if not self._flying and (self.stopping or not (self._again or self._suspects)):
+                    if self.stopping or (job := next(left, None)) is None:
+                        break
+                    self._again.append(job)
+                for future in self._ask(self.ended):
+                    yield from self._take(future)
+                self._complain({} if watch.is_silent else hosts, bool(ready), watch.is_silent)
+        except ClusterError as error:
+            lost = Undone("cluster", type(error).__name__, error.message)
+        finally:
+            watch.stop()
+        waiting = [*(job for task in self._flying.values() for job in task.jobs), *self._suspects, *self._again]
+        if lost is None:
+            for future in self._flying:
+                self.cancel(future)
+            self.settle()
+        elif not waiting:
+            waiting = list(islice(left, 1))
+        for each in (self._flying, self._suspects, self._again):
+            each.clear()
+        yield from ((job, lost) for job in waiting)
+
+    def _meet(self, hosts: dict[str, int]) -> Iterator[tuple[Job, Made | None]]:
+        """Ask new ones whether they see what they must; what only those have that are gone is sent again."""
+        self._good &= hosts.keys()
+        self._refused = {host: why for host, why in self._refused.items() if host in hosts}
+        self._checks = {future: host for future, host in self._checks.items() if host in hosts}
+        for host in hosts.keys() - self._good - self._refused.keys() - set(self._checks.values()):
+            self._checks[self._ask(self.check, host, self._expected)] = host
+        for future, task in [(future, task) for future, task in self._flying.items() if not task.hosts & hosts.keys()]:
+            del self._flying[future]
+            self._ask(self.cancel, future)
+            for job in task.jobs:
+                self._deaths[job.unit.id] += 1
+                if self._deaths[job.unit.id] < TRIES:
+                    self._again.append(job)
+                else:
+                    yield from self._suspect(job, f"{TRIES} times, all workers that could have it died")
+
+    def _feed(self, left: Iterator[Job], ready: dict[str, int]) -> None:
+        few = sum(ready.values()) * TASKS_PER_WORKER
+        self._alone = self._alone and bool(self._flying)
+        if few and len(self._flying) <= few and not self._alone:
+            most = few * self._jobs_per_task
+            jobs = [self._again.popleft() for _ in range(min(most, len(self._again)))]
+            jobs += islice(left, most - len(jobs))
+            self._send(
+                jobs, min(self._jobs_per_task, len(jobs) // few), ready
+            )  # at the end, something for every worker
+        if ready and not self._flying and self._suspects:
+            self._alone = True
+            self._send([self._suspects.popleft()], 1, ready)
+
+    def _send(self, jobs: list[Job], per_task: int, ready: dict[str, int]) -> None:
+        size = max(1, per_task)
+        tasks = [jobs[at : at + size] for at in range(0, len(jobs), size)]
+        if tasks:
+            sent = self._ask(self.submit, [[_with_absolute_paths(job) for job in task] for task in tasks], ready)
+            self._flying |= {future: Task(jobs, hosts) for (future, hosts), jobs in zip(sent, tasks, strict=True)}
+
+    def _take(self, future: Any) -> Iterator[tuple[Job, Made | None]]:
+        if future in self._checks:
+            self._take_check(future)
+            return
+        task = self._flying.pop(future, None)
+        if task is None:  # it was given up when its host was gone
+            return
+        try:
+            host, made = self.result(future)
+        except Exception as error:  # noqa: BLE001 (whatever a client raises when it has nothing to give back)
+            yield from self._take_failure(task, error)
+            return
+        self._jobs_per_task = _jobs_per_task(made)
+        for job, each in zip(task.jobs, made, strict=True):
+            done = judged(job, each, self._expected.sources, elsewhere=True) if isinstance(each, Undone) else each
+            if done is None and not self.stopping:  # its worker had to stop before it
+                self._again.append(job)
+            elif isinstance(done, Undone) and not (done.stops and done.fault == "destination"):
+                self._good.discard(host)  # so that it is asked again
+                yield from self._try_elsewhere(job, done)
+            else:
+                yield job, done
+
+    def _take_failure(self, task: Task, error: Exception) -> Iterator[tuple[Job, Made | None]]:
+        said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if self.was_lost(error):
+            self._again.extend(task.jobs)
+        elif not self.was_beside_a_death(error):
+            for job in task.jobs:
+                yield from self._try_elsewhere(
+                    job, Undone("worker", type(error).__name__, f"no worker could do it: {said}")
+                )
+        else:
+            for job in task.jobs:
+                yield from self._suspect(job, said)
+
+    def _suspect(self, job: Job, said: str) -> Iterator[tuple[Job, Made | None]]:
+        """It may have killed its workers. When it was alone with them, it did."""
+        if not self._alone:
+            self._suspects.append(job)
+            return
+        row = new_row(job)
+        fail(row, CrashedError(f"no worker of the cluster could do it: {said}"))
+        yield job, row
+
+    def _try_elsewhere(self, job: Job, undone: Undone) -> Iterator[tuple[Job, Made | None]]:
+        key = job.unit.id, job.piece.index if job.piece else None
+        self._failures[key] += 1
+        if self._failures[key] < TRIES:
+            self._again.append(job)
+        else:
+            yield job, undone
+
+    def _take_check(self, future: Any) -> None:
+        host = self._checks.pop(future)
+        try:
+            name, why = self.result(future)
+        except Exception as error:  # noqa: BLE001 (the same)
+            if self.was_lost(error) or self.was_beside_a_death(error):
+                return  # it is asked again if it is still there
+            said = str(error).strip().partition("\n")[0]
+            name, why = (
+                host,
+                f"cannot run vidprep ({type(error).__name__}: {said}); install {_version(self._expected)} there",
+            )
+        if why is None:
+            self._good.add(host)
+        elif (seen := self._expected.as_seen_here()) != self._expected:
+            self._expected = seen  # a source has changed since it was listed: ask again without it
+        else:
+            self._refused[host] = f"{name} {why}"
+            self._say(f"left out: worker {name} at {host}: it {why}")
+
+    def _complain(self, hosts: Collection[str], is_at_work: bool, is_silent: bool) -> None:
+        """When nobody works, say so and for whom the run waits. Raises ClusterError where that is in vain."""
+        idle = time.monotonic() - self._worked
+        if is_at_work:
+            self._worked, self._told = time.monotonic(), False
+        elif hosts and len(self._refused) == len(hosts) and not self._flying and idle > NOBODY_SECONDS:
+            first = next(iter(self._refused.values()))
+            raise ClusterError(f"none of the {len(hosts)} workers of {self._name} can work on this run: worker {first}")
+        elif idle > QUEUE_SECONDS:
+            raise ClusterError(f"{self._name} has had no worker that works for {QUEUE_SECONDS} s; {self._remedy}")
+        elif idle > NOBODY_SECONDS and not self._told:
+            self._told = True
+            if is_silent:
+                whom = f"does not answer; waiting up to {LOST_SECONDS:.0f} s for it: {self._remedy}"
+            elif hosts:
+                whom = f"has {len(hosts)} workers; waiting for the first to show that it sees sources and destination"
+            else:
+                whom = f"has no workers; waiting up to {QUEUE_SECONDS} s for one: {self._remedy}"
+            self._say(f"nothing has been done for {idle:.0f} s: {self._name} {whom}")
+
+    def _ask(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Raises ClusterError in the place of whatever the client of a cluster raises that is lost."""
+        try:
+            return call(*arguments)
+        except Exception as error:
+            raise ClusterError(f"{self._name} is lost ({type(error).__name__}: {error}); {self._remedy}") from error
+
+
+class _Watch:
+    """Who is there, asked again and again by a thread: a cluster that is lost may never answer."""
+
+    def __init__(self, ask: Callable[[], dict[str, int]]) -> None:
+        self._ask_all = ask
+        self._found: dict[str, int] | None = None
+        self._error: Exception | None = None
+        self._answered = time.monotonic()
+        self._over = threading.Event()
+        threading.Thread(target=self._keep_asking, daemon=True).start()
+
+    def _keep_asking(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._found = self._ask_all()
+                self._answered, self._error = time.monotonic(), None
+            except Exception as error:  # noqa: BLE001 (whatever a client raises that has lost its cluster)
+                self._error = error
+            self._over.wait(ASK_SECONDS)
+
+    @property
+    def is_silent(self) -> bool:
+        return time.monotonic() - self._answered > 3 * ASK_SECONDS
+
+    def hosts(self) -> dict[str, int]:
+        """By the last answer. Raises TimeoutError when that was long ago."""
+        while True:
+            silent = time.monotonic() - self._answered
+            if silent > LOST_SECONDS:
+                raise TimeoutError(f"no answer for {silent:.0f} s" + (f": {self._error}" if self._error else ""))
+            if self._found is not None:
+                return self._found
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+def _jobs_per_task(made: Sequence[Made | None]) -> int:
+    """How many such jobs take as long as a task should."""
+    seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow) and each.encode_seconds]
+    return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MOST_JOBS)) if seconds else 1
+
+
+def _version(expected: Expected) -> str:
+    return f"vidprep {expected.versions['vidprep']}"
+
+
+def _with_absolute_paths(job: Job) -> Job:
+    unit = job.unit if is_url(job.unit.path) else replace(job.unit, path=str(Path(job.unit.path).absolute()))
+    return replace(job, unit=unit, partial=str(Path(job.partial).absolute()))

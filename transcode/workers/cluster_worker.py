@@ -1,0 +1,96 @@
+"""What a worker of a cluster does with what it is sent. Each video goes to a child process of its own, as on one machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from contextlib import nullcontext
+from dataclasses import replace
+from multiprocessing import current_process
+from pathlib import Path
+
+from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
+from vidprep.transcode.destination.scratch import scratch_folder
+from vidprep.transcode.unit.job import Job, Made, Undone
+from vidprep.transcode.workers.child import Child, Interrupted, make, stops_the_run
+from vidprep.transcode.workers.host import Expected, look
+
+LOOK_SECONDS = 60.0  # a file system that does not answer by then is not there
+
+_idle: list[Child] = []
+_busy: list[Child] = []
+_guard = threading.Lock()
+_giving_up = threading.Event()
+
+
+def name_here() -> str:
+    return f"{socket.gethostname()} (process {os.getpid()})"
+
+
+def why_not_here(expected: Expected) -> tuple[str, str | None]:
+    """Name of this host; why it cannot work on a run, None when it can. Found out by a child, as children will do the work."""
+    child = _take()
+    try:
+        return name_here(), child.call(look, expected, lambda _work: LOOK_SECONDS)
+    except (CrashedError, MemoryError, Interrupted) as error:
+        return name_here(), str(error)
+    except DeadlineError:
+        return name_here(), f"does not see sources and destination within {LOOK_SECONDS:g} s; look at its file systems"
+    finally:
+        _give_back(child)
+
+
+def work(jobs: list[Job]) -> list[Made | None]:
+    """What comes of each job, made by a child of this worker; None for what was not begun or abandoned."""
+    made: list[Made] = []
+    with scratch_folder() if jobs[0].upload is not None else nullcontext() as scratch:
+        for job in jobs:
+            try:
+                made.append(_work(job, scratch))
+            except Interrupted:
+                break
+            except Exception as error:  # noqa: BLE001 (the others of its task are not to fail with it)
+                made.append(Undone("worker", WorkerError.__name__, f"{type(error).__name__}: {error}", stops=False))
+            if stops_the_run(made[-1]):
+                break
+    return [*made, *[None] * (len(jobs) - len(made))]
+
+
+def _work(job: Job, scratch: Path | None) -> Made:
+    """scratch: where its files go when nobody else is to see them. Raises Interrupted."""
+    child = _take()
+    # Of its own: a worker that was given up may still be writing when another has the same job.
+    folder = scratch or Path(job.partial).parent
+    own = folder / f"{uuid.uuid4().hex}-{Path(job.partial).name}"
+    try:
+        made = make(child, replace(job, partial=str(own)))
+        if scratch is None and own.exists():
+            own.replace(job.partial)
+        return made
+    finally:
+        _give_back(child)
+
+
+def _take() -> Child:
+    current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # dask's workers may have no children otherwise
+    with _guard:
+        child = _idle.pop() if _idle else Child(_giving_up)
+        _busy.append(child)
+    return child
+
+
+def _give_back(child: Child) -> None:
+    with _guard:
+        _busy.remove(child)
+        if not child.stopped:
+            _idle.append(child)
+
+
+def stop_children() -> None:
+    """Abandon what is being worked on."""
+    with _guard:
+        for child in (*_idle, *_busy):
+            child.stop()
+        _idle.clear()

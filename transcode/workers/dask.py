@@ -1,0 +1,116 @@
+"""The workers of a dask cluster."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import distributed
+
+from vidprep.formats.errors import BackendError
+from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterWorkers
+from vidprep.transcode.workers.cluster_worker import stop_children, why_not_here, work
+from vidprep.transcode.workers.host import Expected
+
+READY_SECONDS = 15
+SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
+
+
+class DaskWorkers(ClusterWorkers):
+    """A host is a worker, known by its address."""
+
+    def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:
+        """address: of the scheduler, or the file that it wrote. Raises BackendError."""
+        remedy = "start its scheduler and workers (`dask scheduler`, `dask worker ADDRESS`)"
+        super().__init__(f"the dask scheduler at {address}", remedy, say, expected)
+        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._prefix = f"vidprep-{uuid.uuid4().hex}"
+        for name in ("distributed", "distributed.client", "asyncio"):  # asyncio: for the client's own loop
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what is lost is said here, once
+        place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+        try:
+            self._client = distributed.Client(**place, timeout=READY_SECONDS)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise BackendError(f"no dask cluster at {address}: {error}") from error
+
+    def hosts(self) -> dict[str, int]:
+        found: dict[str, int] = self._client.nthreads()
+        return found
+
+    def check(self, host: str, expected: Expected) -> Any:
+        future = self._client.submit(
+            why_not_here,
+            expected,
+            key=self._new_key(),
+            pure=False,
+            workers=[host],
+            allow_other_workers=False,
+            priority=1,
+        )
+        future.add_done_callback(self._ended.put)
+        return future
+
+    def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:
+        """Together: a message of one costs the scheduler as much as one of several."""
+        keys = [self._new_key() for _ in tasks]
+        futures: list[Any] = self._client.map(
+            _work, tasks, key=keys, pure=False, workers=list(hosts), allow_other_workers=False
+        )
+        for future in futures:
+            future.add_done_callback(self._ended.put)
+        return [(future, frozenset(hosts)) for future in futures]
+
+    def _new_key(self) -> str:
+        return f"{self._prefix}-{uuid.uuid4().hex}"
+
+    def ended(self) -> list[Any]:
+        try:
+            return [self._ended.get(timeout=POLL_SECONDS)]
+        except queue.Empty:
+            return []
+
+    def result(self, future: Any) -> Any:
+        found = future.result(timeout=RESULT_SECONDS)
+        future.release()
+        return found
+
+    def cancel(self, future: Any) -> None:
+        future.cancel()
+
+    def was_beside_a_death(self, error: Exception) -> bool:
+        """A death counts against all that were on the worker, waiting ones too."""
+        return isinstance(error, distributed.scheduler.KilledWorker)
+
+    def was_lost(self, error: Exception) -> bool:
+        return isinstance(
+            error, (distributed.client.FutureCancelledError, distributed.comm.CommClosedError, TimeoutError)
+        )
+
+    def settle(self) -> None:
+        """A worker that is lost with a result that was fetched a moment ago makes dask do it again elsewhere: what that leaves must be
+        there before leftovers are removed.
+        """
+        over = time.monotonic() + SETTLE_SECONDS
+        with suppress(Exception):  # all is made: a cluster that is lost now is no matter
+            while time.monotonic() < over and not self._killed.is_set():
+                busy = (str(key) for keys in self._client.processing().values() for key in keys)
+                if not any(key.startswith(self._prefix) for key in busy):
+                    return
+                time.sleep(SETTLE_POLL_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):  # nothing is left to be lost
+            if self._killed.is_set():
+                self._client.run(stop_children, on_error="ignore")  # a worker may be lost by now
+            self._client.close()
+
+
+def _work(jobs: list[Job]) -> tuple[str, list[Made | None]]:
+    return distributed.get_worker().address, work(jobs)

@@ -1,0 +1,233 @@
+"""What every machine that works on a run must see and have, and whose fault it is when a job is not done there.
+
+A fault has one of four classes: of the source, of the destination, of a worker, of the cluster. Only the first makes a failed row.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vidprep.formats.errors import (
+    DestinationError,
+    DiskFullError,
+    StorageError,
+    TakenOverError,
+    VidprepError,
+    WorkerError,
+)
+from vidprep.formats.files.remote import RemoteFolder, is_url
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.media.versions import used_versions
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.unit.job import Job, Made, Undone
+
+TOKEN_NAME = "token"
+LOOKED_AT, SAMPLED, SAMPLED_BEHIND_URLS = 1000, 16, 2
+MIN_SCRATCH_BYTES = 64 << 20
+NOT_IN_BYTES = "python"  # of all versions, the one that no output depends on
+
+
+Sample = tuple[tuple[str, int, int], ...]  # path, size in bytes and time of change in ns of some sources
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """versions: what the bytes of outputs depend on. state: folder or URL in which the token stands, the proof that a host sees the
+    destination. scratch_bytes: what its temporary folder must have room for.
+    """
+
+    settings: RunSettings
+    ffmpeg: str
+    versions: dict[str, str]
+    sources: Sample
+    state: str
+    token: str
+    scratch_bytes: int
+
+    def as_seen_here(self) -> Expected:
+        """Without the sources that are not as they were any more."""
+        return replace(self, sources=tuple(each for each in self.sources if _state(each[0]) == each[1:]))
+
+
+@contextmanager
+def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str, state: str) -> Iterator[Expected]:
+    """What other machines must see and have, as this one does, for as long as the block. Raises DestinationError."""
+    token, scratch_bytes = uuid.uuid4().hex, 0
+    if is_url(state):
+        staged = (unit.size_bytes for unit in units if is_url(unit.path))
+        scratch_bytes = max(MIN_SCRATCH_BYTES, 2 * max(staged, default=0))
+    try:
+        if is_url(state):
+            RemoteFolder(state).write(TOKEN_NAME, token.encode())
+        else:
+            Path(state, TOKEN_NAME).write_text(token)
+    except OSError as error:
+        raise DestinationError(f"cannot be written: {error}", path=state) from error
+    try:
+        yield Expected(settings, ffmpeg, _versions(settings, ffmpeg), sample_of(units), state, token, scratch_bytes)
+    finally:
+        with suppress(OSError):  # the next run writes it anew
+            if is_url(state):
+                RemoteFolder(state).remove([TOKEN_NAME])
+            else:
+                Path(state, TOKEN_NAME).unlink()
+
+
+def sample_of(units: Sequence[Unit]) -> Sample:
+    """Units of as many folders as possible: each of them may be another file system."""
+    looked = units[:: max(1, len(units) // LOOKED_AT)]
+    one_each = list({os.path.dirname(unit.path): unit for unit in looked}.values())  # noqa: PTH120
+    spread = one_each[:: max(1, len(one_each) // SAMPLED)][:SAMPLED]
+    found = {unit.path: unit for unit in (*spread, *looked[:1], *looked[-1:])}
+    behind_urls = [unit for unit in found.values() if is_url(unit.path)][:SAMPLED_BEHIND_URLS]
+    here = [unit for unit in found.values() if not is_url(unit.path)]
+    return tuple((unit.path, unit.size_bytes, unit.mtime_ns) for unit in (*here, *behind_urls))
+
+
+def _versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
+    return {name: found for name, found in used_versions(settings, ffmpeg).items() if name != NOT_IN_BYTES}
+
+
+# --------------------------------------------------------------------------------------------------- on a worker
+
+
+def look(expected: Expected) -> str | None:
+    """Why this machine cannot work on a run, and what to do about it; None when it can."""
+    try:
+        return (
+            _other_versions(expected)
+            or _other_sources(expected)
+            or _other_destination(expected)
+            or _no_scratch(expected)
+        )
+    except (VidprepError, OSError) as error:
+        return str(error)
+
+
+def _other_versions(expected: Expected) -> str | None:
+    here = _versions(expected.settings, expected.ffmpeg)
+    other = [f"{name} {here.get(name)}, not {due}" for name, due in expected.versions.items() if here.get(name) != due]
+    return f"has {'; '.join(other)}: outputs would have other bytes; install the same versions there" if other else None
+
+
+def _other_sources(expected: Expected) -> str | None:
+    for path, *due in expected.sources:
+        found = _state(path)
+        if found is None:
+            return f"does not see the source {path}; give it what the other machines see there (mounts, credentials)"
+        if found != tuple(due):
+            seen = f"{found[0]} bytes, changed at {found[1]} ns; {due[0]} bytes and {due[1]} ns elsewhere"
+            return f"sees another file at the source {path} ({seen}); give it the same file system there"
+    return None
+
+
+def _other_destination(expected: Expected) -> str | None:
+    remedy = "give it the same folder there, or a URL that all workers reach"
+    try:
+        if is_url(expected.state):
+            folder, probe = RemoteFolder(expected.state), f"probe-{uuid.uuid4().hex}"
+            found = folder.read(TOKEN_NAME).decode()
+            folder.write(probe, b"-")
+            folder.remove([probe])
+        else:
+            found = Path(expected.state, TOKEN_NAME).read_text()
+    except FileNotFoundError:
+        found = ""
+    except OSError as error:
+        return f"cannot reach the destination: {error}; {remedy}"
+    if found != expected.token:
+        return f"does not see the destination {expected.state}; {remedy}"
+    why = None if is_url(expected.state) else why_not_writable(Path(expected.state, "partial"))
+    return f"cannot write to the destination {expected.state}: {why}; let it" if why else None
+
+
+def _no_scratch(expected: Expected) -> str | None:
+    if not expected.scratch_bytes:
+        return None
+    place = tempfile.gettempdir()
+    free = shutil.disk_usage(place).free
+    if free >= expected.scratch_bytes:
+        return None
+    return f"has {free} bytes free in {place}, and {expected.scratch_bytes} are needed; make room, or set TMPDIR to another folder"
+
+
+def blamed(job: Job, made: Made) -> Made:
+    """What came of a job; in the place of a failed row, what failed when it was not the source."""
+    if not isinstance(made, ManifestRow) or made.ok:
+        return made
+    error, message = made.error or "", made.message or ""
+    if error == WorkerError.__name__:
+        return Undone("worker", error, message)
+    if error == DiskFullError.__name__:
+        return Undone("destination" if job.upload is None else "worker", error, message)
+    if error == DestinationError.__name__:
+        return Undone("destination", error, message, stops=False)
+    if error == TakenOverError.__name__:
+        return Undone("destination", error, message)
+    if why := why_not_writable(Path(job.partial).parent):
+        return Undone("destination", DestinationError.__name__, f"{Path(job.partial).parent} cannot be written: {why}")
+    is_other = error == StorageError.__name__ if is_url(job.unit.path) else _state(job.unit.path) != _planned(job.unit)
+    if is_other:
+        return Undone("source", error, f"{job.unit.path}: {message}", stops=False, row=made)
+    return made
+
+
+# --------------------------------------------------------------------------------------------------- where the run was started
+
+
+def judged(job: Job, undone: Undone, sources: Sample, *, elsewhere: bool = False) -> ManifestRow | Undone:
+    """The row of a job whose source is to blame, as this machine sees it too; else who is. elsewhere: another machine did it."""
+    partials = Path(job.partial).parent
+    if (
+        elsewhere
+        and undone.error == DestinationError.__name__
+        and job.upload is None
+        and not why_not_writable(partials)
+    ):
+        return replace(undone, fault="worker", stops=False)
+    if undone.row is None:
+        return undone
+    if elsewhere and _state(job.unit.path) == _planned(job.unit):
+        return replace(undone, fault="worker", error=WorkerError.__name__, stops=False, row=None)
+    others = [path for path, *_ in sources if path != job.unit.path]
+    if others and all(_state(path) is None for path in others):
+        message = f"the sources cannot be found any more, {job.unit.path} and others; bring them back"
+        return Undone("worker", WorkerError.__name__, message)
+    return undone.row
+
+
+def _planned(unit: Unit) -> tuple[int, int]:
+    return unit.size_bytes, unit.mtime_ns
+
+
+def why_not_writable(folder: Path) -> str | None:
+    probe = folder / f"probe-{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"-")
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return None
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """Size in bytes and time of change in ns; None for what cannot be seen."""
+    try:
+        if is_url(path):
+            folder, _, name = path.rpartition("/")
+            file = RemoteFolder(folder).file(name)
+            return (file.size_bytes, file.mtime_ns) if file else None
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,152 @@
+"""Threads that each own a child process; and the way to stop them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Generic, Self, TypeVar
+
+from vidprep.transcode.workers.child import Child, Interrupted
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Workers(Generic[T, R]):
+    """do: what is to be done with each task, by means of a child. Children live to the end of the block.
+
+    is_last: whether a result means that no other task is to be begun.
+    """
+
+    def __init__(
+        self, count: int, do: Callable[[Child, T], R], is_last: Callable[[R], bool] = lambda _result: False
+    ) -> None:
+        self._do, self._count, self._is_last = do, count, is_last
+        self._children: list[Child] = []
+        self._idle: list[Child] = []
+        self._closing: list[Future[None]] = []
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+
+    def start_children(self) -> None:
+        """All at once, before there is something for each to do."""
+        for _ in range(self._count):
+            self._threads.submit(self._start_child)
+
+    def _start_child(self) -> None:
+        child = Child(self._stop)
+        with self._guard:
+            self._children.append(child)
+        child.start()
+        with self._guard:
+            self._idle.append(child)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def take_no_more(self) -> None:
+        """Let what is in flight finish, and start nothing new."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        self._stop.set()
+        with self._guard:
+            for child in self._children:
+                child.stop()
+
+    def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
+        """Each task with what came of it, as they finish; None for one that was abandoned.
+
+        tasks: asked again after each result, even when they had come to an end before.
+        """
+        left = iter(tasks)
+        flying: set[Future[tuple[T, R | None]]] = set()
+        while True:
+            # One more for each thread, which then need not wait until what came of the last one has been dealt with.
+            while len(flying) < 2 * self._count and not self.stopping and (task := next(left, None)) is not None:
+                flying.add(self._threads.submit(self._run, task))
+            if not flying:
+                return
+            done, flying = wait(flying, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+
+    def _run(self, task: T) -> tuple[T, R | None]:
+        if self.stopping:
+            return task, None
+        with self._guard:
+            child = self._idle.pop() if self._idle else None
+            if child is None:
+                child = Child(self._stop)
+                self._children.append(child)
+        try:
+            result = self._do(child, task)
+            if self._is_last(result):
+                self.take_no_more()
+            return task, result
+        except Interrupted:
+            return task, None
+        finally:
+            with self._guard:
+                self._idle.append(child)
+
+    def __enter__(self) -> Self:
+        self._threads = ThreadPoolExecutor(self._count)  # a child dies with the thread that started it
+        return self
+
+    def dismiss(self) -> None:
+        """End the children, as there are no more tasks, while the caller goes on."""
+        for child in self._children:
+            child.stop()
+        self._closing.extend(self._threads.submit(child.close) for child in self._children)
+
+    def __exit__(self, *error: Any) -> None:
+        self.dismiss()
+        for each in self._closing:
+            each.result()
+        self._threads.shutdown()
+
+
+@dataclass(slots=True)
+class Stop:
+    """signal: the one that asked for it, SIGINT or SIGTERM; None while none did."""
+
+    signal: int | None = None
+
+
+@contextmanager
+def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iterator[Stop]:
+    """The first SIGINT, SIGTERM or SIGUSR1 lets the videos in flight finish within the grace time; the second does not."""
+    stop = Stop()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if stop.signal is not None:
+            threading.Thread(target=workers.kill, daemon=True).start()
+            return
+        stop.signal = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        workers.take_no_more()
+        timer.start()
+
+    timer = threading.Timer(grace_seconds, workers.kill)
+    timer.daemon = True
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in caught}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        timer.cancel()
+
+
+def default_jobs() -> int:
+    """The cores that this process may use, by its affinity and by the quota of its control group; at least one."""
+    from joblib import cpu_count  # late, as it takes a while
+
+    return int(cpu_count())
