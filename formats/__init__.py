@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vidprep.formats.stores.base import FrameStore, StoredVideo, open_store
+    from vidprep.formats.stores.base import FrameStore, StoredVideo
+    from vidprep.formats.stores.registry import open_store
     from vidprep.formats.training.dataset import VideoDataset
     from vidprep.formats.training.loader import PrefetchLoader
 
 __all__ = ["FrameStore", "PrefetchLoader", "StoredVideo", "VideoDataset", "open_store"]
 
+_HOMES = {
+    "FrameStore": "stores.base", "StoredVideo": "stores.base", "open_store": "stores.registry",
+    "VideoDataset": "training.dataset", "PrefetchLoader": "training.loader",
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
     """Late, since most processes of a run read nothing back."""
-    if name in __all__:
-        from vidprep.formats.stores import base as store
-        from vidprep.formats.training import dataset, loader
-
-        return getattr({"VideoDataset": dataset, "PrefetchLoader": loader}.get(name, store), name)
+    if name in _HOMES:
+        return getattr(import_module(f"vidprep.formats.{_HOMES[name]}"), name)
     raise AttributeError(name)

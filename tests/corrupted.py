@@ -225,8 +225,8 @@ def _journals(folder: Path) -> Iterator[State]:
 
 def read_all(folder: Path) -> None:
     """As a training run reads: every id, its labels and facts, its first and its last frame."""
+    from vidprep.formats import open_store
     from vidprep.formats.errors import VidprepError
-    from vidprep.formats.stores.base import open_store
 
     try:
         store = open_store(folder)

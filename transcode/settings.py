@@ -16,6 +16,7 @@ from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounde
 from vidprep.formats.manifest.columns import shown
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CONTAINERS, JPEG_SUBSAMPLINGS, EncoderOptions
+from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.unit.target_search import Knob
 
 FITS = ("pad", "crop", "stretch")
@@ -23,7 +24,6 @@ SCALERS = ("bicubic", "bilinear", "area", "lanczos")
 HDR = ("sdr", "keep")
 AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
-STORES = ("burst", "gulp", "webdataset", "tensor")
 LEAST_SHARD_BYTES = 1 << 20
 LEAST_SPLIT_SECONDS = 1
 INT32_MAX = 2**31 - 1
@@ -189,8 +189,8 @@ class FrameOptions:
     shard_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        if self.store not in STORES:
-            raise SettingsError(f"--format {self.store}: not one of {', '.join(STORES)}")
+        if self.store not in STORES_OF_FRAMES:
+            raise SettingsError(f"--format {self.store}: not one of {', '.join(STORES_OF_FRAMES)}")
         if not 1 <= self.quality <= 100:
             raise SettingsError(f"--quality {self.quality}: give a whole number from 1 to 100")
         if self.subsampling not in JPEG_SUBSAMPLINGS:

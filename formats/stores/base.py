@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,6 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import open_descriptor
 from vidprep.formats.files.weak_cache import weak
 from vidprep.formats.model import VideoFacts as VideoFacts
-from vidprep.formats.stores.kind import ENCODED, kind_of_folder
-from vidprep.formats.validation import whole
 
 KEPT_HANDLES = 16
 Frames = npt.NDArray[np.uint8]
@@ -41,7 +39,9 @@ Handle = TypeVar("Handle")
 
 
 class FrameStore(ABC):
-    """Videos by id, in the order of their ids."""
+    """Videos by id, in the order of their ids. kind: the name of the store, as the registry has it."""
+
+    kind: ClassVar[str]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -234,61 +234,3 @@ class Handles(Generic[Handle]):
         opened = getattr(self._mine, "opened", {})
         if name in opened:
             self._close(opened.pop(name))
-
-
-def open_store(
-    path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False,
-    hardware: str | None = None,
-) -> FrameStore:  # fmt: skip
-    """The store in a folder: burst, tensor, gulp, webdataset, or a folder of encoded videos with its manifest.
-
-    checksum: check the CRC-32 of every frame that is read, where the store has one. short_side: of JPEGs; they are
-    decoded at the smallest eighth of their size whose shorter side is at least this. fast: JPEGs with libjpeg's fast DCT
-    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges; encoded videos with libswscale's fast
-    conversion, 0.2 ms a frame of 240 lines less, colours up to four levels dark. hardware: of encoded videos; what decodes them in
-    the place of the processor, such as "cuda". Raises StoreError, SettingsError for a short_side that is none.
-    """
-    folder = Path(path)
-    if short_side is not None:
-        short_side = whole("short_side", short_side, 1)
-    if not folder.is_dir():
-        what = (
-            "is a URL; fetch the store first"
-            if "://" in os.fspath(path)
-            else "is no folder; give the destination of a run"
-        )
-        raise StoreError(what, path=os.fspath(path))
-    kind = kind_of_folder(folder)
-    if hardware is not None and kind not in (None, ENCODED):
-        raise StoreError("hardware is for encoded videos", path=folder)
-    if kind == "burst":
-        from vidprep.formats.stores.burst import BurstStore
-
-        return BurstStore(folder, checksum=checksum, short_side=short_side, fast=fast)
-    if kind == "gulp":
-        from vidprep.formats.stores.gulp import GulpStore
-
-        return GulpStore(folder, short_side=short_side, fast=fast)
-    if kind == "webdataset":
-        from vidprep.formats.stores.webdataset import TarStore
-
-        return TarStore(folder, short_side=short_side, fast=fast)
-    if short_side is not None:
-        raise StoreError("short_side is for stores of JPEGs", path=folder)
-    if kind == "tensor":
-        if fast:
-            raise StoreError("fast is for stores of JPEGs and encoded videos", path=folder)
-        from vidprep.formats.stores.tensor import TensorStore
-
-        return TensorStore(folder, checksum=checksum)
-    if kind == ENCODED:
-        from vidprep.formats.stores.encoded import VideoStore
-
-        return VideoStore(folder, hardware=hardware, fast=fast)
-    if (folder / ".vidprep").exists():
-        raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
-    raise StoreError(
-        "is no store: no burst.json, tensor.json, *.gmeta, *.tar or manifest.parquet in it; make one with `vidprep transcode` or "
-        "`burst`, or give VideoDataset a list of video files",
-        path=folder,
-    )

@@ -10,109 +10,26 @@ Every frame is checked when it is read (3 µs for 20 kB), unless `checksum=False
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from vidprep.formats.errors import StoreError
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
-from vidprep.formats.stores.index import FrameIndex, FramePlaces
+from vidprep.formats.stores.base import Frames
+from vidprep.formats.stores.index import FramePlaces
+from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.options import ReadOptions
+
+LAYOUT = IndexedLayout("burst", ".bin")
 
 
-class IndexedStore(FrameStore):
-    """What burst and tensor stores share: shards, and an index of their frames."""
-
-    kind: str
-
-    def __init__(self, path: str | os.PathLike[str], *, checksum: bool = True) -> None:
-        super().__init__(path)
-        self._checksum = checksum
-        self._open_handles()
-        self._index  # noqa: B018 (a damaged index is told when the store is opened)
-
-    def _open_handles(self) -> None:
-        self._indexes = Handles(self._open_index, FrameIndex.close)
-        self._files = Handles(self._open_shard, ShardFile.close)
-
-    def _open_index(self, _: str) -> FrameIndex:
-        return FrameIndex(self.path, self.kind)
-
-    def _open_shard(self, name: str) -> ShardFile:
-        return ShardFile(self._shard(name))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_handles()
-
-    @property
-    def _index(self) -> FrameIndex:
-        return self._indexes[""]
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def _ids(self) -> Sequence[str]:
-        return self._index.ids()
-
-    def labels(self, id_: str) -> dict[str, Any]:
-        return self._index.labels(id_)
-
-    def facts(self, id_: str) -> VideoFacts:
-        places = self._index.places(id_)
-        pts, time_base, rate = self._index.times(id_)
-        height, width = self._size(places.height, places.width)
-        return VideoFacts(len(places.sizes), height, width, rate, pts, time_base)
-
-    def sizes(self) -> npt.NDArray[np.int64]:
-        stored = self._index.sizes()
-        found = stored.copy()
-        for size in np.unique(stored[:, 1:], axis=0):
-            found[(stored[:, 1:] == size).all(1), 1:] = self._size(*size.tolist())
-        return found
-
-    def _size(self, height: int, width: int) -> tuple[int, int]:
-        return height, width
-
-    def _shard(self, name: str) -> Path:
-        """The path of a shard that is as long as it was. Raises StoreError."""
-        path, due = self.path / name, self._index.about["shards"].get(name)
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
-        if due is None or size < due:
-            raise StoreError(f"ends at byte {size}, and was {due} long", path=path)
-        return path
-
-    def _spans(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Offsets and sizes of frames, all of them inside the shard. Raises StoreError."""
-        chosen, due = list(numbers), self._index.about["shards"].get(places.shard, 0)
-        offsets, sizes = places.offsets[chosen].tolist(), places.sizes[chosen].tolist()
-        for number, offset, size in zip(chosen, offsets, sizes, strict=True):
-            if offset < 0 or size < 0 or offset + size > due:
-                raise StoreError(
-                    f"frame {number} of {id_}: {size} bytes at offset {offset} are not in the {due} of the shard",
-                    path=self.path / places.shard,
-                )
-        return offsets, sizes
-
-    def _check(self, data: memoryview, places: FramePlaces, number: int, id_: str) -> None:
-        if self._checksum and zlib.crc32(data) != places.crc32[number]:
-            raise StoreError(
-                f"frame {number} of {id_} at offset {places.offsets[number]} is damaged: its checksum does not hold",
-                path=self.path / places.shard,
-            )
+def open_here(folder: Path, options: ReadOptions) -> BurstStore:
+    return BurstStore(folder, checksum=options.checksum, short_side=options.short_side, fast=options.fast)
 
 
 class BurstStore(IndexedStore):
     """Reads burst format 1."""
 
-    kind = "burst"
+    kind = LAYOUT.name
 
     def __init__(
         self, path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False

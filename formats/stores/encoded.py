@@ -22,7 +22,9 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX
 from vidprep.formats.manifest.table import label_column, label_fields, read_table
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
+from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.stores.options import ReadOptions
 from vidprep.formats.video.numbered import NumberedFrames
 from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.rgb import ToRgb
@@ -31,13 +33,21 @@ NEEDED = [
     "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
     "time_base_num", "time_base_den", "container",
 ]  # fmt: skip
+KIND = "encoded"
 FRAMES_UNASKED = 1_000_000  # of a video that claims more, its size is looked at: a frame takes a byte or more
+
+
+def open_here(folder: Path, options: ReadOptions) -> VideoStore:
+    options.refuse(folder, "short_side", "stores of JPEGs")
+    return VideoStore(folder, hardware=options.hardware, fast=options.fast)
 
 
 class VideoStore(FrameStore):
     """Reads what `vidprep transcode` made. hardware: what decodes in the place of the processor, as libavutil names it: "cuda"
     is NVDEC. fast: coarser colours. Raises StoreError, also when the hardware is not there.
     """
+
+    kind = KIND
 
     def __init__(self, path: str | os.PathLike[str], *, hardware: str | None = None, fast: bool = False) -> None:
         super().__init__(path)
@@ -53,11 +63,9 @@ class VideoStore(FrameStore):
             raise StoreError("has no manifest.parquet", path=self.path)
         if missing := [name for name in NEEDED if name not in table.column_names]:
             raise StoreError(f"its manifest has no {', '.join(missing)}; make it again", path=self.path)
-        if in_shards := {*pc.unique(table["container"]).to_pylist()}.intersection(
-            ("burst", "tensor", "gulp", "webdataset")
-        ):
+        if in_shards := {*pc.unique(table["container"]).to_pylist()}.difference({*CONTAINERS, None}):
             raise StoreError(
-                f"the index of its {' and '.join(in_shards)} store is not there; restore it, or run the same command again",
+                f"the index of its {' and '.join(sorted(in_shards))} store is not there; restore it, or run the same command again",
                 path=self.path,
             )
         good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)

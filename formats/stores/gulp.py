@@ -9,24 +9,81 @@ It has no checksums and does not say how large frames are: the first one of a vi
 
 from __future__ import annotations
 
+import json
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
+from vidprep.formats.files.local import replacing
+from vidprep.formats.files.no_links import remove_file
 from vidprep.formats.files.untrusted import exact_ratio, read_json
 from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.columns import is_text, shown
+from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
-from vidprep.formats.stores.layouts import labels_in
+from vidprep.formats.stores.metadata import described, labels_in
+from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.stores.shards import number_in
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
 SIZE_MAX = 1 << 32
+
+
+class GulpLayout:
+    name, tail = "gulp", b""
+    index_files: tuple[str, ...] = ("meta_*.gmeta", "label2idx.json")
+
+    def shard_name(self, number: int) -> str:
+        return f"data_{number}.gulp"
+
+    def shard_number(self, name: str) -> int | None:
+        return number_in(name, "data_", ".gulp")
+
+    def pieces(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+        for size in row.frame_sizes or ():
+            yield frames.read(size) + bytes(-size % 4)
+
+    def offsets(self, row: ManifestRow) -> list[int]:
+        return list(accumulate((size + -size % 4 for size in row.frame_sizes or ()), initial=row.offset or 0))[:-1]
+
+    def write_index(self, root: Path, rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> None:
+        by_place = sorted(rows, key=lambda row: (row.file_name, row.offset or 0))
+        written = set()
+        for shard, units in groupby(by_place, key=lambda row: row.file_name):
+            meta = {row.id: self._entry(row) for row in units}
+            name = f"meta_{self.shard_number(shard)}.gmeta"
+            written.add(name)
+            with replacing(root / name, unless_same=True) as file:
+                file.write(json.dumps(meta, ensure_ascii=False).encode())
+        for orphan in set(root.glob("meta_*.gmeta")) - {root / name for name in written}:
+            remove_file(orphan)
+        labels = sorted({str(row.labels["label"]) for row in by_place if row.labels.get("label") is not None})
+        with replacing(root / "label2idx.json", unless_same=True) as file:
+            file.write(json.dumps({label: number for number, label in enumerate(labels)}, ensure_ascii=False).encode())
+
+    def _entry(self, row: ManifestRow) -> dict[str, Any]:
+        sizes = row.frame_sizes or []
+        return {
+            "frame_info": [
+                [at, -size % 4, size + -size % 4] for at, size in zip(self.offsets(row), sizes, strict=True)
+            ],
+            "meta_data": [described(row)],
+        }
+
+
+LAYOUT = GulpLayout()
+
+
+def open_here(folder: Path, options: ReadOptions) -> GulpStore:
+    return GulpStore(folder, short_side=options.short_side, fast=options.fast)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +95,8 @@ class _Entry:
 
 class GulpStore(FrameStore):
     """Reads what GulpIO2's ingestor or `vidprep burst --format gulp` wrote."""
+
+    kind = LAYOUT.name
 
     def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
         super().__init__(path)

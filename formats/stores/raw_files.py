@@ -45,6 +45,8 @@ class _Scanned:
 class VideoFiles(FrameStore):
     """Reads videos that nobody prepared. fast: as of `open_store`. Raises StoreError where two files would have the same id."""
 
+    kind = "raw"
+
     def __init__(self, paths: Sequence[str | os.PathLike[str]], *, fast: bool = False) -> None:
         if not paths:
             raise StoreError("no video files were given")

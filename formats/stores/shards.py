@@ -21,10 +21,18 @@ COPY_BYTES = 1 << 20
 
 
 class Layout(Protocol):
-    """How units stand in shards. name: of the store. tail: what follows the last unit of a shard, to make it whole."""
+    """How units stand in shards. name: of the store. tail: what follows the last unit of a shard, to make it whole.
+    index_files: what says where they are, as globs.
+    """
 
-    name: str
-    tail: bytes
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tail(self) -> bytes: ...
+
+    @property
+    def index_files(self) -> tuple[str, ...]: ...
 
     def shard_name(self, number: int) -> str: ...
 
@@ -159,3 +167,8 @@ def _span(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
             raise OSError(f"{file.name} ends before the unit does")
         size -= len(piece)
         yield piece
+
+
+def number_in(name: str, prefix: str, suffix: str) -> int | None:
+    middle = name[len(prefix) : -len(suffix)]
+    return int(middle) if name.startswith(prefix) and name.endswith(suffix) and middle.isdecimal() else None

@@ -9,16 +9,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import Frames
-from vidprep.formats.stores.burst import IndexedStore
+from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
+from vidprep.formats.stores.options import ReadOptions
+
+LAYOUT = IndexedLayout("tensor", ".raw")
+
+
+def open_here(folder: Path, options: ReadOptions) -> TensorStore:
+    options.refuse(folder, "short_side", "stores of JPEGs")
+    options.refuse(folder, "fast", "stores of JPEGs and encoded videos")
+    return TensorStore(folder, checksum=options.checksum)
 
 
 class TensorStore(IndexedStore):
     """Reads tensor format 1. From the file into the array at once: a map would read around each page that it misses."""
 
-    kind = "tensor"
+    kind = LAYOUT.name
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)

@@ -9,15 +9,17 @@ is ever unpacked by name; a tar that would write elsewhere if it were is refused
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import simplejpeg
 
@@ -32,16 +34,66 @@ from vidprep.formats.files.untrusted import (
     whole_between,
 )
 from vidprep.formats.manifest.columns import check_of, is_text
-from vidprep.formats.manifest.table import manifest_paths, read_rows
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_rows
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
-from vidprep.formats.stores.layouts import LAYOUTS, facts_of, labels_in
+from vidprep.formats.stores.metadata import described, facts_of, labels_in
+from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.stores.shards import number_in
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
 KEPT_REFUSALS = 5
 DIGITS_MAX = 18
+TAR_BLOCK = 512
+
+
+class TarLayout:
+    name, tail = "webdataset", bytes(2 * TAR_BLOCK)
+    index_files: tuple[str, ...] = ()
+
+    def shard_name(self, number: int) -> str:
+        return f"data-{number:05d}.tar"
+
+    def shard_number(self, name: str) -> int | None:
+        return number_in(name, "data-", ".tar")
+
+    def pieces(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+        key = sample_key(row.id)
+        for number, size in enumerate(row.frame_sizes or ()):
+            yield from tar_member(f"{key}.{number:06d}.jpg", frames.read(size))
+        yield from tar_member(f"{key}.json", json.dumps(described(row), ensure_ascii=False).encode())
+
+    def offsets(self, row: ManifestRow) -> list[int]:
+        steps = (TAR_BLOCK + size + -size % TAR_BLOCK for size in row.frame_sizes or ())
+        return list(accumulate(steps, initial=(row.offset or 0) + TAR_BLOCK))[:-1]
+
+    def write_index(self, root: Path, rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> None:
+        """Its shards say everything themselves."""
+
+
+def sample_key(unit_id: str) -> str:
+    """The id as WebDataset takes keys: without a dot, and short enough for ustar; else a hash of it."""
+    key = unit_id.replace("%", "%25").replace(".", "%2E")
+    head, _, base = key.rpartition("/")
+    fits = key.isascii() and len(head) <= 155 and len(base) <= 100 - len(".000000.jpg")
+    return key if fits else hashlib.sha256(unit_id.encode()).hexdigest()
+
+
+def tar_member(name: str, data: bytes) -> Iterator[bytes]:
+    """A file in a tar archive: header, bytes, zero bytes up to the next block."""
+    header = tarfile.TarInfo(name)
+    header.size, header.mtime, header.mode = len(data), 0, 0o644
+    yield header.tobuf(tarfile.USTAR_FORMAT)
+    yield data + bytes(-len(data) % TAR_BLOCK)
+
+
+LAYOUT = TarLayout()
+
+
+def open_here(folder: Path, options: ReadOptions) -> TarStore:
+    return TarStore(folder, short_side=options.short_side, fast=options.fast)
 
 
 @dataclass(slots=True)
@@ -57,6 +109,8 @@ class _Sample:
 
 class TarStore(FrameStore):
     """Reads tar shards of numbered JPEGs, or of videos that vidprep encoded."""
+
+    kind = LAYOUT.name
 
     def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
         super().__init__(path)
@@ -79,7 +133,7 @@ class TarStore(FrameStore):
         for row in read_rows(self.path):
             if not row.ok or not row.file_name.endswith(".tar"):
                 continue
-            places = list(zip(LAYOUTS["webdataset"].offsets(row), row.frame_sizes or (), strict=True))
+            places = list(zip(LAYOUT.offsets(row), row.frame_sizes or (), strict=True))
             labels = {name: value for name, value in row.labels.items() if value is not None}
             yield row.id, _Sample(row.file_name, places, None, facts_of(row), labels)
 

@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError
 from vidprep.formats.files.weak_cache import kept
-from vidprep.formats.stores.base import Frames, FrameStore, StoredVideo, open_store
+from vidprep.formats.stores.base import Frames, FrameStore, StoredVideo
 from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.stores.registry import open_store
 from vidprep.formats.training.transform import ColourModel, DType, Transform
 from vidprep.formats.validation import whole
 

@@ -184,7 +184,7 @@ def _tried(
 
 def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffmpeg: str) -> float:
     """Returns its PSNR-Y in dB. Raises VerifyError saying what is not as it should be."""
-    from vidprep.formats.stores.base import open_store
+    from vidprep.formats.stores.registry import open_store
     from vidprep.formats.video.source import open_video
     from vidprep.transcode.check.validate import Wanted, validate
     from vidprep.transcode.destination.folder import Destination

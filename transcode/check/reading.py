@@ -12,11 +12,9 @@ from typing import Any
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import ManifestRow, label_column
-from vidprep.formats.stores.base import FrameStore, open_store
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.registry import ENCODED, open_store
 
-READERS = {
-    None: "VideoStore", "burst": "BurstStore", "tensor": "TensorStore", "gulp": "GulpStore", "webdataset": "TarStore"
-}  # fmt: skip
 ALL_OF, SEQUENCES, SEQUENCE_FRAMES = 64, 4, 8
 MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
 
@@ -30,11 +28,10 @@ def opened_ids(destination: Path, layout: str | None, rows: Collection[ManifestR
         found = set(store.ids)
     except (StoreError, OSError) as error:
         return set(), [f"open_store does not open it: {error}"]
-    opened = type(store).__name__
-    if opened != READERS[layout]:
+    if store.kind != (layout or ENCODED):
         due = f"a {layout} store" if layout else "encoded videos"
         return set(), [
-            f"{destination}: was made as {due}, open_store opens it as {opened}: another store stands in front"
+            f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store stands in front"
         ]
     known = {row.id for row in rows}
     lost = [f"{destination}: {id_}: open_store does not find it" for id_ in sorted(known - found)]

@@ -13,8 +13,10 @@ import numpy as np
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import read_json
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.stores.gulp import GulpLayout
 from vidprep.formats.stores.index import FrameIndex, IndexedVideo
-from vidprep.formats.stores.layouts import LAYOUTS, indexed_video
+from vidprep.formats.stores.indexed import IndexedLayout, indexed_video
+from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.formats.stores.shards import Layout
 from vidprep.transcode.destination.other_stores import files_of
 
@@ -31,8 +33,8 @@ def files_without_row(destination: Path, rows: list[ManifestRow]) -> Iterator[st
 def faults_of_others(destination: Path, kept: str, rows: list[ManifestRow]) -> Iterator[str]:
     """What stores of other kinds left. kept: the kind of this one."""
     names = sorted(path.name for path in destination.iterdir() if path.is_file())
-    own = {row.file_name for row in rows} | set(files_of(kept, names) if kept in LAYOUTS else ())
-    for kind in LAYOUTS:
+    own = {row.file_name for row in rows} | set(files_of(kept, names) if kept in STORES_OF_FRAMES else ())
+    for kind in STORES_OF_FRAMES:
         for name in files_of(kind, names) if kind != kept else ():
             if name not in own:
                 yield f"{destination / name}: belongs to a {kind} store, and this is one of {kept}; remove it"
@@ -64,7 +66,7 @@ def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) 
 
 def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow]) -> Iterator[str]:
     """The files that say where frames lie, against the manifest."""
-    if layout.name == "gulp":
+    if isinstance(layout, GulpLayout):
         found: dict[str, Any] = {}
         for path in sorted(path for path in destination.glob("*.gmeta") if path.is_file()):
             try:
@@ -77,7 +79,7 @@ def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow])
             if found.pop(row.id, None) != due:
                 yield f"{destination}/*.gmeta: {row.id}: its frames are said to lie elsewhere than the manifest says"
         yield from (f"{destination}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
-    elif layout.name in ("burst", "tensor"):
+    elif isinstance(layout, IndexedLayout):
         try:
             index = FrameIndex(destination, layout.name)
             indexed = {video.id: video for video in index.videos()}

@@ -26,7 +26,7 @@ from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, Vidprep
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
-from vidprep.formats.stores.layouts import LAYOUTS
+from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout
 from vidprep.formats.video.jpeg import jpeg_coder
 from vidprep.formats.video.planes import visible_bytes
@@ -167,7 +167,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
     row, settings = check.row, check.settings
     assert settings.frames is not None
     decoded_later = check.source is not None and settings.gate.verify_every == 1
-    layout = LAYOUTS[settings.frames.store]
+    layout = layout_of(settings.frames.store)
     frames, complete = _stored(path, row, layout)
     sampled, expected = set(sample_of(row)), dict[int, int]()
     for number, (data, crc32, offset) in enumerate(
@@ -297,7 +297,7 @@ def _compare_stored(
     """Frames of a store against those that the source makes. Returns their scores, None where they have no loss."""
     assert settings.frames is not None
     painter, output, timed = made
-    frames, _ = _stored(path, row, LAYOUTS[settings.frames.store])
+    frames, _ = _stored(path, row, layout_of(settings.frames.store))
     sums = QualitySums()
     scorer = FrameScorer(output.size, output.pixel_format, output.colour)
     coder = jpeg_coder(settings.frames.quality)

@@ -23,8 +23,7 @@ from vidprep.formats.files.local import replacing
 from vidprep.formats.files.no_links import open_unlinked, refuse_links
 from vidprep.formats.files.untrusted import parse_json, read_regular
 from vidprep.formats.manifest.table import ManifestRow, read_rows
-from vidprep.formats.stores.kind import ENCODED
-from vidprep.formats.stores.layouts import LAYOUTS
+from vidprep.formats.stores.registry import ENCODED, layout_of
 from vidprep.transcode.check.peers import installed
 from vidprep.transcode.check.reading import opened_ids
 from vidprep.transcode.check.structure import faults_of_others, faults_of_store, files_without_row
@@ -141,7 +140,7 @@ def validate(
     tell(f"{id_}: {why}" for id_, why in sorted(missing.items()))
     if not rows:
         return report
-    layout = LAYOUTS[settings.frames.store] if settings.frames else None
+    layout = layout_of(settings.frames.store) if settings.frames else None
     tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
     tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
     found, unopened = opened_ids(destination, layout.name if layout else None, good)

@@ -13,6 +13,7 @@ import click
 from vidprep.formats.errors import MissingError
 from vidprep.formats.files.local import check_writable
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
+from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.cli.options import SOURCE_OPTIONS, Command, FolderOrUrl, LocalPath, Viewer
 from vidprep.transcode.sources.text import printable
@@ -187,7 +188,7 @@ def merge(destination: Path | str) -> None:
 @click.command(cls=Command)
 @click.argument("store", metavar="STORE", type=LocalPath())
 @click.argument("out", metavar="OUT", type=LocalPath())
-@click.option("--to", "kind", type=click.Choice((*knobs.STORES, *EXPORTS)), required=True, help="What OUT becomes.")
+@click.option("--to", "kind", type=click.Choice((*STORES_OF_FRAMES, *EXPORTS)), required=True, help="What OUT becomes.")
 @click.option(
     "--quality", type=int, default=90, show_default=True, metavar="Q", help="Of JPEGs that STORE does not have."
 )
@@ -217,10 +218,10 @@ def pack(
     torchcodec                        custom_frame_mappings of each video
     dali, mmaction                    their lists of files and numbered labels
     """
-    from vidprep.formats.stores.base import open_store
+    from vidprep.formats.stores.registry import open_store
 
     opened = open_store(store)
-    if kind in knobs.STORES:
+    if kind in STORES_OF_FRAMES:
         from vidprep.transcode.export.pack import pack_store
 
         count = pack_store(opened, out, knobs.FrameOptions(kind, quality, subsampling, knobs.parse_bytes(shard_size)))

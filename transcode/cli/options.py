@@ -14,6 +14,7 @@ import click
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.files.remote import is_url, names_no_place
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
+from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode import settings as knobs
 from vidprep.transcode.sources.text import printable
 
@@ -211,7 +212,7 @@ STORE_OPTIONS = _options(
     click.option(
         "--format",
         "store",
-        type=click.Choice(knobs.STORES),
+        type=click.Choice(STORES_OF_FRAMES),
         default="burst",
         show_default=True,
         help="How frames are stored.",

@@ -346,7 +346,7 @@ class Destination:
 
     def clear_other_stores(self, settings: RunSettings) -> None:
         """Before all is made anew: take away what runs of another layout made here. Raises DestinationError, ManifestError."""
-        from vidprep.formats.stores.kind import ENCODED
+        from vidprep.formats.stores.registry import ENCODED
         from vidprep.transcode.destination.other_stores import forget_rows_of_others, left_by_others
 
         kept = settings.frames.store if settings.frames else ENCODED
@@ -367,7 +367,7 @@ class Destination:
 
     def check_opens(self) -> None:
         """Nothing was to do: does what stands here open? Raises StoreError."""
-        from vidprep.formats.stores.base import open_store
+        from vidprep.formats.stores.registry import open_store
 
         if not self.part and self.manifest.exists():
             open_store(self.root)

@@ -13,20 +13,14 @@ from pathlib import Path
 
 from vidprep.formats.files.no_links import is_regular, remove_file
 from vidprep.formats.manifest.table import Journal, manifest_paths, read_table, with_columns, write_rows
-from vidprep.formats.stores.kind import ENCODED, kind_made_by_run
-from vidprep.formats.stores.layouts import LAYOUTS
-
-INDEX_FILES = {
-    "burst": ("burst.json", "index.parquet"), "tensor": ("tensor.json", "index.parquet"),
-    "gulp": ("meta_*.gmeta", "label2idx.json"), "webdataset": (),
-}  # fmt: skip
+from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
 
 
 def files_of(kind: str, names: Iterable[str]) -> Iterator[str]:
     """Those of the names in a folder that are shards or index files of a store of this kind."""
-    layout = LAYOUTS[kind]
+    layout = layout_of(kind)
     for name in names:
-        if layout.shard_number(name) is not None or any(fnmatch.fnmatchcase(name, each) for each in INDEX_FILES[kind]):
+        if layout.shard_number(name) is not None or any(fnmatch.fnmatchcase(name, each) for each in layout.index_files):
             yield name
 
 
@@ -42,8 +36,8 @@ def left_by_others(root: Path, journal: Journal, names: Iterable[str], kept: str
         rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
     rows += [(row.file_name, row.status, row.container) for row in journal.rows()]
     kinds = {_kind(container) for _, _, container in rows} | {kind_made_by_run(root)}
-    kinds |= {_indexed_as(root, kind) for kind in ("burst", "tensor")}
-    left = {name for kind in LAYOUTS if kind in kinds and kind != kept for name in files_of(kind, there)}
+    kinds |= {_indexed_as(root, kind) for kind in STORES_OF_FRAMES}
+    left = {name for kind in STORES_OF_FRAMES if kind in kinds and kind != kept for name in files_of(kind, there)}
     if kept != ENCODED:
         left |= {name for name, status, container in rows if status == "ok" and _kind(container) == ENCODED}
     return sorted(left)
@@ -68,7 +62,7 @@ def forget_rows_of_others(root: Path, journal: Journal, kept: str) -> list[str]:
 
 
 def _kind(container: str | None) -> str:
-    return container if container in LAYOUTS else ENCODED
+    return container if container in STORES_OF_FRAMES else ENCODED
 
 
 def _indexed_as(root: Path, kind: str) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import is_regular
 from vidprep.formats.manifest.table import ManifestRow, read_rows
-from vidprep.formats.stores.layouts import LAYOUTS
+from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Shards
 from vidprep.transcode.destination.folder import Destination, KnownUnit, read_run
 from vidprep.transcode.destination.partition import Part
@@ -31,7 +31,7 @@ class PackedDestination(Destination):
         """far_shards: bytes of shards that are elsewhere, by name."""
         super().__init__(root, part)
         self._far_shards = dict(far_shards or {})
-        self._layout, self._shard_bytes = LAYOUTS[options.store], options.shard_bytes
+        self._layout, self._shard_bytes = layout_of(options.store), options.shard_bytes
         self._shards: Shards | None = None
         self._sizes = self._far_shards.copy()
 

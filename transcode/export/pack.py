@@ -19,8 +19,10 @@ from vidprep.formats.manifest.row import misfit
 from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, read_rows, write_rows
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.stores.layouts import LAYOUTS, TarLayout, described, sample_key, tar_member
+from vidprep.formats.stores.metadata import described
+from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout, Shards
+from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings import FrameOptions, RunSettings
 from vidprep.transcode.sources.tables import storable
@@ -35,7 +37,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
     refuse_linked_files(store)
     make_empty(out)
     as_videos = options.store == "webdataset" and isinstance(store, VideoStore)
-    layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else LAYOUTS[options.store]
+    layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else layout_of(options.store)
     shards = Shards.of(out, layout, options.shard_bytes, ())
     rows: list[ManifestRow] = []
     for id_ in store.ids:

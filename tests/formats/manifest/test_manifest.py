@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from vidprep.formats import open_store
 from vidprep.formats.errors import ManifestError, VidprepError
 from vidprep.formats.manifest.table import (
     COLUMN_NAMES,
@@ -28,7 +29,6 @@ from vidprep.formats.manifest.table import (
     row_from_dict,
     write_rows,
 )
-from vidprep.formats.stores.base import open_store
 
 
 def full_row(name: str = "a/b", **changes: Any) -> ManifestRow:

@@ -112,7 +112,7 @@ READ_WITHIN = """
 import resource, sys, time
 import vidprep.formats.stores.burst
 from vidprep.formats.errors import StoreError
-from vidprep.formats.stores.base import open_store
+from vidprep.formats import open_store
 began = time.process_time()
 size = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (size + 300_000_000, size + 300_000_000))

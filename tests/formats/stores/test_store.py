@@ -116,7 +116,7 @@ def digest(store: FrameStore, name: str) -> bytes:
 WITHOUT_PANDAS = """
 import sys
 from vidprep.formats.training.dataset import VideoDataset
-from vidprep.formats.stores.base import open_store
+from vidprep.formats import open_store
 from vidprep.transcode.cli.main import main
 store = open_store(sys.argv[1])
 assert len(store.sizes()) == len(store.ids) == len([store[id_].frames([0]) for id_ in store.ids])

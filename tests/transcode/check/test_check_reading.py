@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import make_clips, transcode
+from vidprep.formats import open_store
 from vidprep.formats.manifest.table import ManifestRow, read_rows
-from vidprep.formats.stores.base import open_store
 from vidprep.transcode.check.reading import opened_ids, sample_of
 from vidprep.transcode.check.unit import Check, check_unit
 from vidprep.transcode.destination.folder import settings_of

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers import transcode
-from vidprep.formats.stores.base import open_store
+from vidprep.formats import open_store
 
 FFMPEG = imageio_ffmpeg.get_ffmpeg_exe()
 # Brighter towards the bottom, and nowhere the same upside down.

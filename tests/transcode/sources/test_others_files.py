@@ -22,9 +22,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import make_clip, manifest, transcode
+from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError, StoreError, VidprepError
 from vidprep.formats.manifest.table import COLUMN_NAMES
-from vidprep.formats.stores.base import open_store
 from vidprep.transcode.settings import RunSettings, parse_bytes, parse_rate, parse_size
 
 STORES = ("burst", "gulp", "webdataset", "tensor")
@@ -295,7 +295,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 READ = """
 import resource, sys, time
 from vidprep.formats.errors import VidprepError
-from vidprep.formats.stores.base import open_store
+from vidprep.formats import open_store
 import vidprep.formats.stores.encoded
 resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9))
 began = time.monotonic()

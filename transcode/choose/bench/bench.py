@@ -24,10 +24,10 @@ from vidprep.transcode.choose.bench.patterns import PATTERNS, Access
 from vidprep.transcode.choose.bench.places import (
     ONLY_IN_ORDER,
     PACKAGES,
-    READ_BY,
     Place,
     find_place,
     is_installed,
+    readers_of,
     surveyed,
 )
 from vidprep.transcode.choose.bench.process import Ready, run_together
@@ -153,7 +153,7 @@ def _possible(name: str, wanted: Wanted) -> tuple[Access, ...]:
 
 def _fault(place: Place, name: str, accesses: tuple[Access, ...], seed: int) -> tuple[str | None, float | None]:
     """What is wrong with a loader's pictures, or None; and the lowest PSNR of those compared."""
-    reference = next(each for each in READ_BY[place.kind] if each in place.loaders)
+    reference = next(each for each in readers_of(place.kind) if each in place.loaders)
     try:
         [answer] = run_together(agrees, [Question(place, name, reference, accesses, seed)], AGREE_SECONDS)
     except VidprepError as error:

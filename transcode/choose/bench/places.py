@@ -27,8 +27,8 @@ SHARD_SUFFIXES = {".bin", ".gulp", ".raw", ".tar"}
 FILE_LOADERS = (OURS, *LOADERS, *STREAM_LOADERS)
 # The first that is installed is what the others are compared with.
 READ_BY = {
-    "raw": FILE_LOADERS, "encoded": FILE_LOADERS, "burst": (OURS,), "tensor": (OURS,), "gulp": (OURS, "GulpIO2"),
-    "webdataset": (OURS, "webdataset"), "webdataset of videos": (OURS,), "jpg": ("Pillow", "OpenCV"), "png": ("Pillow", "OpenCV"),
+    "raw": FILE_LOADERS, "encoded": FILE_LOADERS, "gulp": (OURS, "GulpIO2"), "webdataset": (OURS, "webdataset"),
+    "jpg": ("Pillow", "OpenCV"), "png": ("Pillow", "OpenCV"),
 }  # fmt: skip
 PACKAGES = {name: loader.package for name, loader in (*LOADERS.items(), *STREAM_LOADERS.items())} | {
     OURS: "vidprep", "GulpIO2": "gulpio2", "webdataset": "webdataset", "Pillow": "PIL",
@@ -49,9 +49,13 @@ class Video:
     files: tuple[str, ...]
 
 
+def readers_of(kind: str) -> tuple[str, ...]:
+    return READ_BY.get(kind, (OURS,))
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder that was found to hold videos of one kind of READ_BY. It can be pickled.
+    """A folder that was found to hold videos of one kind. It can be pickled.
 
     store: reads it; None for folders of pictures. ids: of all videos, in the order in which they lie. holds: codec and
     keyframe interval, where they are known. videos: those that are read, once `surveyed`.
@@ -67,7 +71,7 @@ class Place:
     @property
     def loaders(self) -> list[str]:
         """Those that read it and are installed."""
-        return [name for name in READ_BY[self.kind] if is_installed(name)]
+        return [name for name in readers_of(self.kind) if is_installed(name)]
 
     @property
     def frame_size(self) -> str:
@@ -100,13 +104,8 @@ def find_place(path: Path) -> Place:
 
 
 def _kind_of(store: FrameStore) -> str:
-    from vidprep.formats.stores.burst import BurstStore
-    from vidprep.formats.stores.gulp import GulpStore
-
-    if isinstance(store, TarStore) and store.facts(store.ids[0]).keyframes is not None:
-        return "webdataset of videos"
-    kinds = {VideoStore: "encoded", BurstStore: "burst", GulpStore: "gulp", TarStore: "webdataset"}
-    return next((kind for of, kind in kinds.items() if isinstance(store, of)), "tensor")
+    holds_videos = isinstance(store, TarStore) and store.facts(store.ids[0]).keyframes is not None
+    return "webdataset of videos" if holds_videos else store.kind
 
 
 def _encoded_as(path: Path) -> str:

@@ -1,0 +1,112 @@
+"""Every store that vidprep knows. This is the one list of them.
+
+A store is a module of this folder, found by its name. It has `open_here(folder, options)`, which gives its reader, and, where
+`vidprep burst` writes it, `LAYOUT`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.no_links import open_unlinked
+from vidprep.formats.stores.options import ReadOptions
+
+if TYPE_CHECKING:
+    from vidprep.formats.stores.base import FrameStore
+    from vidprep.formats.stores.shards import Layout
+
+ENCODED = "encoded"
+# By name: the files that tell that it is there. Where several are, the first is taken.
+STORES = {
+    "burst": "burst.json",
+    "gulp": "*.gmeta",
+    "webdataset": "*.tar",
+    "tensor": "tensor.json",
+    ENCODED: "manifest*.parquet",
+}
+STORES_OF_FRAMES = tuple(name for name in STORES if name != ENCODED)
+MAX_RUN_BYTES = 1 << 20
+
+
+class _Store(Protocol):
+    LAYOUT: Layout
+
+    def open_here(self, folder: Path, options: ReadOptions) -> FrameStore: ...
+
+
+def layout_of(name: str) -> Layout:
+    """How `vidprep burst` writes a store of frames."""
+    return _module(name).LAYOUT
+
+
+def open_store(
+    path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False,
+    hardware: str | None = None,
+) -> FrameStore:  # fmt: skip
+    """The store in a folder: burst, tensor, gulp, webdataset, or a folder of encoded videos with its manifest.
+
+    checksum: check the CRC-32 of every frame that is read, where the store has one. short_side: of JPEGs; they are
+    decoded at the smallest eighth of their size whose shorter side is at least this. fast: JPEGs with libjpeg's fast DCT
+    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges; encoded videos with libswscale's fast
+    conversion, 0.2 ms a frame of 240 lines less, colours up to four levels dark. hardware: of encoded videos; what decodes them in
+    the place of the processor, such as "cuda". Raises StoreError, SettingsError for a short_side that is none.
+    """
+    from vidprep.formats.validation import whole
+
+    folder = Path(path)
+    if short_side is not None:
+        short_side = whole("short_side", short_side, 1)
+    if not folder.is_dir():
+        is_url = "://" in os.fspath(path)
+        what = "is a URL; fetch the store first" if is_url else "is no folder; give the destination of a run"
+        raise StoreError(what, path=os.fspath(path))
+    options = ReadOptions(checksum, short_side, fast, hardware)
+    kind = kind_of_folder(folder)
+    if kind not in (None, ENCODED):
+        options.refuse(folder, "hardware", "encoded videos")
+    if kind is None:
+        options.refuse(folder, "short_side", "stores of JPEGs")
+        if (folder / ".vidprep").exists():
+            raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
+        raise StoreError(
+            f"is no store: nothing named {', '.join(STORES.values())} in it; make one with `vidprep transcode` or `burst`, or give "
+            "VideoDataset a list of video files",
+            path=folder,
+        )
+    return _module(kind).open_here(folder, options)
+
+
+def kind_made_by_run(folder: Path) -> str | None:
+    """`encoded`, or the name of the store, that .vidprep/run.json speaks of; None where it says nothing that can be read."""
+    try:
+        with os.fdopen(open_unlinked(folder / ".vidprep" / "run.json", os.O_RDONLY), "rb") as file:
+            settings = json.loads(file.read(MAX_RUN_BYTES))["settings"]
+            return ENCODED if "encoder" in settings else str(settings["frames"]["store"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def kind_of_folder(folder: Path) -> str | None:
+    """The name of the store; None for what is no store. Folders that are named as an index do not count.
+
+    A store that the last run made and whose index is not there is `encoded` too, whose reader tells what is missing.
+    """
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_file()]
+    there = [kind for kind, sign in STORES.items() if fnmatch.filter(names, sign)]
+    made = kind_made_by_run(folder)
+    if made in there:
+        return made
+    if made in STORES:
+        return ENCODED if ENCODED in there else None
+    return there[0] if there else None
+
+
+def _module(name: str) -> _Store:
+    return cast(_Store, import_module(f"vidprep.formats.stores.{name}"))
