@@ -55,7 +55,7 @@ from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.settings import RunSettings, Scale
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 source, codec, lines, partial, gop = sys.argv[1:6]
 facts = os.stat(source)
 scale = Scale(short_side=int(lines)) if int(lines) else Scale()

@@ -25,7 +25,7 @@ from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
 from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings import Retime, RunSettings, Scale
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.run_job import exact_seconds, output_frames
 
 SECONDS, LEAST_DB = 0.35, 60.0

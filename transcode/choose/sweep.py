@@ -31,8 +31,8 @@ from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, cu
 from vidprep.transcode.report.figures import for_json
 from vidprep.transcode.run.trial import excerpt, run_trial
 from vidprep.transcode.settings import FrameOptions, Retime, RunSettings, Scale
-from vidprep.transcode.sources.listing import Unit
 from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.local import Workers
 

@@ -24,7 +24,7 @@ CARRIED_OVER = {
 
 if TYPE_CHECKING:
     from vidprep.transcode.choose.tune import Tuned
-    from vidprep.transcode.sources.listing import Unit
+    from vidprep.transcode.sources.unit import Unit
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

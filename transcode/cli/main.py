@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.destination.folder import Destination
     from vidprep.transcode.destination.partition import Part
     from vidprep.transcode.run.plan import Plan
-    from vidprep.transcode.sources.listing import Unit
+    from vidprep.transcode.sources.unit import Unit
 
 DEFAULT_QUALITY = 90
 CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")

@@ -24,8 +24,8 @@ from vidprep.transcode.report.run_section import run_sections
 from vidprep.transcode.report.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
 from vidprep.transcode.report.sweep_section import sweep_sections
 from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources.listing import Unit
 from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
 SAMPLED_VIDEOS = 12

@@ -23,7 +23,7 @@ from vidprep.formats.video.source import Source
 from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.run_job import output_frames
 from vidprep.transcode.workers.child import Child
 

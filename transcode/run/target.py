@@ -15,8 +15,8 @@ from pathlib import Path
 from vidprep.formats.errors import SettingsError
 from vidprep.transcode.run.trial import excerpt, run_trial
 from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources.listing import Unit
 from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.unit.target_search import Search
 from vidprep.transcode.workers.local import Workers

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.files.remote import RemoteFolder
+from vidprep.transcode.sources.search import Search
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
-
-if TYPE_CHECKING:
-    from vidprep.transcode.sources.listing import Search
 
 
 class RemoteFiles:

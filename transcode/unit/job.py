@@ -17,7 +17,7 @@ from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
 from vidprep.formats.files.local import is_disk_full
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 
 if TYPE_CHECKING:
     from vidprep.formats.model import OutputFormat

@@ -41,7 +41,7 @@ from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, retimed, 
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
 from vidprep.transcode.media.versions import encoder_version
 from vidprep.transcode.settings import RunSettings, Target
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made, MadePiece, Piece, discard, fail, new_row
 from vidprep.transcode.unit.join import join
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks

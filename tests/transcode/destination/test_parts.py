@@ -24,7 +24,7 @@ from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.table import read_rows
 from vidprep.transcode.destination.partition import Part, dealt, parse_part
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 
 TIMES = {"encode_seconds", "cpu_seconds", "attempts"}
 KINDS = {

@@ -99,7 +99,7 @@ from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.settings import RunSettings, Scale
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 source, folder, codec, engine, count, warm = sys.argv[1:]
 settings = RunSettings(encoder=EncoderOptions(codec=codec, preset={"h264": "ultrafast", "av1": "12"}[codec]), engine=engine)
 status = Path(source).stat()

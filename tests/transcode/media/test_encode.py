@@ -24,7 +24,7 @@ from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
 from vidprep.transcode.media.ffmpeg import run_ffmpeg
 from vidprep.transcode.settings import QualityGate, Retime, RunSettings, Scale
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job
 

@@ -18,7 +18,7 @@ from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.media.ffmpeg import build_command
 from vidprep.transcode.settings import Retime, RunSettings, Scale
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import _output_format, run_job
 

@@ -21,7 +21,7 @@ from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, EncoderOptions
 from vidprep.transcode.media.picture import SourcePicture, plan_picture
 from vidprep.transcode.media.verify import Verifier, check_decoder
 from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job
 

@@ -17,7 +17,7 @@ from vidprep.formats.model import Orientation
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.orientation import Turn, turn_by
 from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources.listing import Unit
+from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from vidprep.formats.errors import SettingsError, SourceError
-from vidprep.transcode.sources import listing as sources
-from vidprep.transcode.sources.listing import SourceList, Unit, find_sources
+from vidprep.transcode.sources import search
+from vidprep.transcode.sources.listing import find_sources
+from vidprep.transcode.sources.unit import SourceList, Unit
 
 as_user = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 
@@ -204,7 +205,7 @@ def test_progress_is_told_every_ten_thousand_files(src: Path, dst: Path) -> None
 def test_a_failing_progress_callback_is_not_taken_for_a_folder_that_cannot_be_read(
     src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PROGRESS_EVERY", 1)
+    monkeypatch.setattr(search, "PROGRESS_EVERY", 1)
     touch(src / "x.mp4")
 
     def broken(count: int) -> None:
@@ -887,7 +888,7 @@ def test_a_table_may_lie_in_the_destination(src: Path, dst: Path) -> None:
 
 
 def test_progress_counts_rows(src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PROGRESS_EVERY", 2)
+    monkeypatch.setattr(search, "PROGRESS_EVERY", 2)
     touch(src / "x.mp4")
     table = write_table(src / "t.csv", [{"path": "x.mp4", "id": str(number)} for number in range(5)])
     told: list[int] = []

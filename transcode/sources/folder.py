@@ -1,0 +1,76 @@
+"""All videos below a folder here, by the rules for names, links and what cannot be read."""
+# ruff: noqa: PTH116
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from vidprep.formats.errors import SourceError
+from vidprep.transcode.sources.search import Identity, Search, fault_of_file, identity_of, state_of, why_not
+from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_animated
+
+
+def walk(search: Search, root: str) -> None:
+    """All of a folder, in no particular order. A stack of its own: trees may be deeper than Python recurses."""
+    stack = [(root, "", frozenset([identity_of(os.stat(root))]))]
+    while stack:
+        folder, prefix, above = stack.pop()
+        for entry in _entries(search, folder, is_root=not prefix):
+            relative = prefix + entry.name
+            if reason := _why_ignored(search, entry, relative, above):
+                search.ignored.append((entry.path, reason))
+            elif fault := _fault_of_entry(entry):
+                search.problems.append((entry.path, fault))
+            elif entry.is_dir():
+                stack.append((entry.path, relative + "/", above | {identity_of(entry.stat())}))
+            else:
+                search.add(search.id_of(relative), entry.path, state_of(entry.stat()))
+            search.count()
+
+
+def _entries(search: Search, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError as error:
+        if is_root:
+            raise SourceError(f"folder cannot be listed: {error.strerror}", path=folder) from error
+        search.problems.append((folder, f"folder cannot be listed: {error.strerror}; allow it, or --exclude it"))
+
+
+def _why_ignored(search: Search, entry: os.DirEntry[str], relative: str, above: frozenset[Identity]) -> str | None:
+    """Why an entry is no source and no folder to enter, or None. What is plainly no video costs no stat."""
+    name = entry.name
+    if name.startswith("."):
+        return "hidden name"
+    extension = name.rpartition(".")[2].lower() if "." in name else ""
+    is_video = extension in VIDEO_EXTENSIONS
+    identity = None
+    try:
+        if extension == "webp" and entry.is_file() and not (is_video := is_animated(entry.path)):
+            return "a still picture"
+        if not is_video and entry.is_file(follow_symlinks=False):
+            return "unknown extension"
+        is_folder, identity = entry.is_dir(), identity_of(entry.stat())
+    except OSError as error:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if not is_folder and not is_video:
+            return why_not(error, is_link=entry.is_symlink())
+    is_destination = identity is not None and identity == search.destination_identity
+    if is_destination or (entry.is_symlink() and search.in_destination(entry.path)):
+        return "the destination"  # only the folder itself and links into it can be met outside of it
+    if not is_folder:
+        return search.why_left_out(relative, name) if is_video else "unknown extension"
+    if search.excludes(relative, name):
+        return "excluded"
+    return "a link back to a folder that it lies in" if identity in above else None
+
+
+def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:
+    try:
+        status = entry.stat()  # kept by the entry: after the first time it costs nothing
+    except OSError as error:
+        return why_not(error, is_link=entry.is_symlink())
+    return None if stat.S_ISDIR(status.st_mode) else fault_of_file(entry.path, status)

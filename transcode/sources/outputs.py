@@ -1,0 +1,78 @@
+"""Names of outputs: which cannot be, and which two sources want."""
+# ruff: noqa: PTH122
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import replace
+
+from vidprep.formats.errors import SourceError
+from vidprep.transcode.sources.search import Search
+from vidprep.transcode.sources.tables import one_line
+from vidprep.transcode.sources.unit import Unit
+
+PAIRS_SHOWN = 5
+NAME_MAX_BYTES = 255
+IN_SHARDS = "frames"  # the extension in settings that have no file for each video
+
+
+def fault_of_output(unit_id: str, extension: str) -> str | None:
+    """Why no output can have this name, or None. What goes into shards has none of its own."""
+    output = f"{unit_id}.{extension}"
+    top, slash, _ = output.partition("/")
+    if slash and (top.lower() == ".vidprep" or fnmatch.fnmatchcase(top.lower(), "manifest*.parquet")):
+        return f"would lie in {top}, which vidprep keeps for itself"
+    if extension == IN_SHARDS:
+        return None
+    sizes = [len(os.fsencode(name)) for name in output.split("/")] if len(output) > NAME_MAX_BYTES // 4 else [0]
+    return f"has a name of {max(sizes)} bytes, more than {NAME_MAX_BYTES}" if max(sizes) > NAME_MAX_BYTES else None
+
+
+def check_outputs(search: Search, source: str, extension: str, *, is_table: bool) -> None:
+    faults = [fault_of_output(unit.id, extension) for unit in search.units]
+    search.problems += [
+        (unit.path, f"its output {one_line(unit.id)}.{extension} {fault}; rename it")
+        for unit, fault in zip(search.units, faults, strict=True)
+        if fault
+    ]
+    search.units = [unit for unit, fault in zip(search.units, faults, strict=True) if not fault]
+    pairs = _collisions(search.units, extension)
+    if not pairs:
+        return
+    lines = [" ".join((one_line(a.path), "and", one_line(b.path), "->", one_line(out))) for a, b, out in pairs]
+    kept = (replace(unit, id=unit.id + os.path.splitext(unit.path)[1]) for unit in search.units)
+    if is_table:
+        advice = "give each row its own id, in a column `id`"
+    elif search.keep_source_suffix or _collisions(kept, extension):
+        advice = "--keep-source-suffix does not tell them apart: rename or --exclude one of each"
+    else:
+        advice = "tell them apart with --keep-source-suffix"
+    message = f"outputs that two sources want (whatever case and Unicode form): {len(pairs)}; {advice}"
+    raise SourceError("\n  ".join([message, *lines[:PAIRS_SHOWN]]), path=source)
+
+
+def _collisions(units: Iterable[Unit], extension: str) -> list[tuple[Unit, Unit, str]]:
+    """Pairs that want one output, or where the output of the first is a folder that the second needs."""
+    taken: dict[str, Unit] = {}
+    folders: dict[str, Unit] = {}
+    pairs = []
+    for unit in units:
+        output = _folded(f"{unit.id}.{extension}")
+        if (first := taken.setdefault(output, unit)) is not unit:
+            pairs.append((first, unit))
+        folder = output.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders[folder] = unit
+            folder = folder.rpartition("/")[0]
+    pairs += [(taken[folder], unit) for folder, unit in folders.items() if folder in taken]
+    return [(first, second, f"{first.id}.{extension}") for first, second in pairs]
+
+
+def _folded(name: str) -> str:
+    """One form for all names that some file system (macOS, Windows, their shares) takes for the same."""
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())

@@ -1,0 +1,99 @@
+"""What was asked for, what has been found, and what every way of listing asks of a file."""
+# ruff: noqa: PTH118, PTH119, PTH120, PTH122
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from vidprep.transcode.sources.tables import storable
+from vidprep.transcode.sources.unit import Cut, Labels, Unit
+
+PROGRESS_EVERY = 10_000
+
+Identity = tuple[int, int]  # st_dev, st_ino
+
+
+@dataclass(slots=True)
+class Search:
+    """What was asked for, and what has been found so far.
+
+    destination: resolved, with a slash at its end. destination_identity: None while it does not exist. asked: number in
+    its table and unit of a problem, by its place in `problems`.
+    """
+
+    destination: str
+    destination_identity: Identity | None
+    include: re.Pattern[str] | None
+    exclude: re.Pattern[str] | None
+    label_from_folder: bool
+    keep_source_suffix: bool
+    progress: Callable[[int], None] | None
+    seen: int = 0
+    known: dict[str, bool] = field(default_factory=dict)
+    units: list[Unit] = field(default_factory=list)
+    ignored: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    asked: dict[int, tuple[int, Unit]] = field(default_factory=dict)
+
+    def count(self) -> None:
+        self.seen += 1
+        if self.progress is not None and self.seen % PROGRESS_EVERY == 0:
+            self.progress(self.seen)
+
+    def in_destination(self, path: str) -> bool:
+        """Links followed. Remembers the answer: the rows of a table share few folders."""
+        if path not in self.known:
+            self.known[path] = os.path.join(os.path.realpath(path), "").startswith(self.destination)
+        return self.known[path]
+
+    def excludes(self, relative: str, name: str) -> bool:
+        return bool(self.exclude and (self.exclude.match(relative) or self.exclude.match(name)))
+
+    def why_left_out(self, relative: str, name: str) -> str | None:
+        if self.include and not (self.include.match(relative) or self.include.match(name)):
+            return "not included"
+        return "excluded" if self.excludes(relative, name) else None
+
+    def id_of(self, relative: str) -> str:
+        return relative if self.keep_source_suffix else os.path.splitext(relative)[0]
+
+    def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = (None, None), labels: Labels = ()) -> None:
+        """state: size in bytes and time of change in ns."""
+        self.units.append(Unit(name, path, *state, *cut, self._labels(path, labels)))
+
+    def refuse(self, number: int, unit: Unit, reason: str) -> None:
+        """A row of a table that cannot be started. number: of the row."""
+        self.asked[len(self.problems)] = number, replace(unit, labels=self._labels(unit.path, unit.labels))
+        self.problems.append((unit.path, reason))
+
+    def _labels(self, path: str, labels: Labels) -> Labels:
+        if not self.label_from_folder:
+            return labels
+        return (*labels, ("label", os.path.basename(os.path.dirname(path))))
+
+
+def fault_of_file(path: str, status: os.stat_result) -> str | None:
+    """Why a file cannot be a source, found without opening it: opening a FIFO would wait for ever."""
+    if storable(path) != path:
+        return "its name is not valid UTF-8, which a manifest cannot hold; rename it"
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+        return f"not a regular file: a {kinds.get(stat.S_IFMT(status.st_mode), 'device')}"
+    return None if os.access(path, os.R_OK) else "cannot be read: no permission"
+
+
+def why_not(error: OSError, *, is_link: bool) -> str:
+    missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+    return "broken link: " * is_link + ("no such file or folder" if missing else f"cannot be read: {error.strerror}")
+
+
+def state_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
