@@ -25,7 +25,7 @@ from vidprep.formats.model import VideoInfo
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.timeline import SourceFacts, retimed, source_frames
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 # Whoever runs the tests may have these set, and users have not.
 for _name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):

@@ -53,7 +53,8 @@ PEAK_PROGRAM = """
 import os, sys
 from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
-from vidprep.transcode.settings import RunSettings, Scale
+from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.sources.unit import Unit
 source, codec, lines, partial, gop = sys.argv[1:6]

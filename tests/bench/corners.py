@@ -39,7 +39,7 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import Cropping
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video.source import Source
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

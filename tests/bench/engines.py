@@ -24,7 +24,8 @@ from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
 from vidprep.transcode.media.timeline import SourceFacts
-from vidprep.transcode.settings import Retime, RunSettings, Scale
+from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.run_job import exact_seconds, output_frames
 

@@ -24,7 +24,8 @@ from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS, EncoderOptions
 from vidprep.transcode.destination.finding import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
-from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.run import RunSettings
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow

@@ -42,7 +42,7 @@ from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.timeline import OutputFrame, SourceFacts
 from vidprep.transcode.media.versions import is_of_this_pyav
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.run_job import exact_seconds, output_frames
 

@@ -32,7 +32,7 @@ from vidprep.transcode.destination.account import account
 from vidprep.transcode.destination.folder import HOUSE, settings_of
 from vidprep.transcode.destination.partition import parts_in
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, LEAST_SECONDS, SECONDS_PER_SECOND, Child

@@ -28,9 +28,10 @@ from vidprep.formats.stores.base import StoredVideo
 from vidprep.transcode.choose.rates import on_limited_scale
 from vidprep.transcode.choose.reading import read_times
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of
-from vidprep.transcode.report.figures import for_json
+from vidprep.transcode.run.text import for_json
 from vidprep.transcode.run.trial import excerpt, run_trial
-from vidprep.transcode.settings import FrameOptions, Retime, RunSettings, Scale
+from vidprep.transcode.settings.options import FrameOptions, Retime, Scale
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made
@@ -111,8 +112,8 @@ class Cell:
 
 def ladder(settings: RunSettings) -> tuple[int, ...]:
     """Four values of what sets the quality, coarsest first."""
-    knob = settings.knob
-    return tuple(dict.fromkeys(knob.values[knob.guess(db)] for db in LADDER_DB))
+    scale = settings.quality_scale
+    return tuple(dict.fromkeys(scale.values[scale.guess(db)] for db in LADDER_DB))
 
 
 def sweep(

@@ -22,7 +22,8 @@ from vidprep.transcode.choose.sweep import LOSSLESS, Wanted, made_units, prepare
 from vidprep.transcode.choose.sweep_tables import MOST_DB
 from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, shared_value
 from vidprep.transcode.run.trial import excerpt, run_trial
-from vidprep.transcode.settings import FrameOptions, Limits, RunSettings, Target
+from vidprep.transcode.settings.options import FrameOptions, Limits, Target
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made

@@ -14,9 +14,10 @@ from vidprep.formats.errors import MissingError
 from vidprep.formats.files.local import check_writable
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
-from vidprep.transcode import settings as knobs
 from vidprep.transcode.cli.options import SOURCE_OPTIONS, Command, FolderOrUrl, LocalPath, Viewer
-from vidprep.transcode.sources.text import printable
+from vidprep.transcode.run.text import printable
+from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.parse import parse_bytes
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
@@ -224,11 +225,11 @@ def pack(
     if kind in STORES_OF_FRAMES:
         from vidprep.transcode.export.pack import pack_store
 
-        count = pack_store(opened, out, knobs.FrameOptions(kind, quality, subsampling, knobs.parse_bytes(shard_size)))
+        count = pack_store(opened, out, FrameOptions(kind, quality, subsampling, parse_bytes(shard_size)))
     else:
         from vidprep.transcode.export.folders import export
 
-        count = export(opened, out, kind, knobs.FrameOptions("burst", quality, subsampling))
+        count = export(opened, out, kind, FrameOptions("burst", quality, subsampling))
     click.echo(f"vidprep: {count} videos packed into {out}", err=True)
     if labels is not None:
         from vidprep.transcode.export.labels import relabel

@@ -14,7 +14,7 @@ from vidprep.formats.errors import DestinationError, MissingError
 from vidprep.formats.files.local import check_writable
 from vidprep.transcode.choose.bench.patterns import PATTERNS
 from vidprep.transcode.cli.options import BriefCommand, Finite, LocalPath
-from vidprep.transcode.sources.text import megabytes, printable
+from vidprep.transcode.run.text import megabytes, printable
 
 if TYPE_CHECKING:
     from vidprep.transcode.choose.bench.bench import Wanted
@@ -83,7 +83,7 @@ def bench(stores: tuple[Path, ...], **given: Any) -> None:
     from tqdm import tqdm
 
     from vidprep.transcode.choose.bench.bench import Wanted, add_speed_ups, survey
-    from vidprep.transcode.report.figures import for_json
+    from vidprep.transcode.run.text import for_json
 
     caches = ("warm", "cold") if given["cache"] == "both" else (given["cache"],)
     kept = ("loaders", "patterns", "frames", "stride", "workers", "seconds", "sample", "seed")

@@ -13,9 +13,10 @@ from click.core import ParameterSource
 
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.profiles import CODECS
-from vidprep.transcode import settings as knobs
 from vidprep.transcode.cli.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command, Finite, LocalPath
-from vidprep.transcode.sources.text import megabytes, printable
+from vidprep.transcode.run.text import megabytes, printable
+from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.parse import parse_rate, parse_size
 
 CARRIED_OVER = {
     "include", "exclude", "limit", "label_from_folder", "keep_source_suffix",
@@ -54,9 +55,9 @@ def _units(source: Path, out: Path, given: dict[str, Any]) -> tuple[Unit, ...]:
     return found.units
 
 
-def _scale(given: dict[str, Any]) -> knobs.Scale:
-    size = knobs.parse_size(given["size"]) if given["size"] else None
-    return knobs.Scale(given["short_side"], size, given["fit"], given["scaler"], given["upscale"])
+def _scale(given: dict[str, Any]) -> Scale:
+    size = parse_size(given["size"]) if given["size"] else None
+    return Scale(given["short_side"], size, given["fit"], given["scaler"], given["upscale"])
 
 
 @click.command(cls=Command)
@@ -125,7 +126,7 @@ def sweep(source: Path, out: Path, **given: Any) -> None:
         codecs=tuple(given["codec"].split(",")), values=values, gops=_numbers("--gop", given["gop"]),
         presets={codec: tuple(text.split(",")) for codec, text in _by_codec("--preset", given["preset"]).items()},
         videos=given["sample"], seconds=given["seconds"], sequence_length=given["sequence_length"], stride=given["stride"],
-        retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None), scale=_scale(given),
+        retime=Retime(parse_rate(given["fps"]) if given["fps"] else None), scale=_scale(given),
     )  # fmt: skip
     created, jobs = f"{datetime.now():%Y-%m-%d %H:%M}", given["jobs"] or default_jobs()
     units = _units(source, out, given)
@@ -230,7 +231,7 @@ def tune(source: Path, **given: Any) -> None:
         raise SettingsError("--hdr keep: 8 bits are tried; leave it out")
     wanted = Wanted(
         codecs=tuple(given["codec"].split(",")), videos=given["sample"], seconds=given["seconds"], scale=_scale(given),
-        retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None),
+        retime=Retime(parse_rate(given["fps"]) if given["fps"] else None),
     )  # fmt: skip
     if "png" in wanted.codecs:
         raise SettingsError("--codec png: give codecs and jpeg")

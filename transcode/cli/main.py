@@ -18,7 +18,6 @@ import click
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode import settings as knobs
 from vidprep.transcode.cli import after as cli_after
 from vidprep.transcode.cli import bench as cli_bench
 from vidprep.transcode.cli import choose as cli_choose
@@ -32,6 +31,9 @@ from vidprep.transcode.cli.options import (
     Command,
     FolderOrUrl,
 )
+from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
+from vidprep.transcode.settings.run import RunSettings
 
 if TYPE_CHECKING:
     from vidprep.transcode.destination.folder import Destination
@@ -122,11 +124,11 @@ def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
     """
     from vidprep.transcode.destination.sharded import PackedDestination
 
-    frames = knobs.FrameOptions(
+    frames = FrameOptions(
         given["store"],
         DEFAULT_QUALITY if given["quality"] is None else given["quality"],
         given["subsampling"],
-        knobs.parse_bytes(given["shard_size"]),
+        parse_bytes(given["shard_size"]),
     )
     settings = _settings(given, given["quality"], "--quality", frames=frames)
     part = _part(given)
@@ -142,7 +144,7 @@ def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
 
 
 def _run(
-    source: Path | str, place: Destination, settings: knobs.RunSettings, given: dict[str, Any], ffmpeg: str = ""
+    source: Path | str, place: Destination, settings: RunSettings, given: dict[str, Any], ffmpeg: str = ""
 ) -> None:
     from vidprep.transcode.cli.progress import Progress, print_dry_run
     from vidprep.transcode.destination.array_plan import Selection, begin_part, end_part, forget_plan, previewed
@@ -255,7 +257,7 @@ def _run(
     sys.exit(summary.exit_code)
 
 
-def _shared_value(settings: knobs.RunSettings, units: tuple[Unit, ...], house: Path, **how: Any) -> int:
+def _shared_value(settings: RunSettings, units: tuple[Unit, ...], house: Path, **how: Any) -> int:
     from vidprep.transcode.run.target import shared_value
     from vidprep.transcode.run.trial import Stopped
 
@@ -267,7 +269,7 @@ def _shared_value(settings: knobs.RunSettings, units: tuple[Unit, ...], house: P
         sys.exit(stopped.exit_code)
     shutil.rmtree(probes, ignore_errors=True)
     how["say"](
-        f"{settings.knob.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
+        f"{settings.quality_scale.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
         f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
     )
     return found.value
@@ -306,24 +308,24 @@ def _encoder(given: dict[str, Any]) -> EncoderOptions:
     )  # fmt: skip
 
 
-def _settings(given: dict[str, Any], value: float | None, option: str, **more: Any) -> knobs.RunSettings:
+def _settings(given: dict[str, Any], value: float | None, option: str, **more: Any) -> RunSettings:
     target = None
     if given["target_psnr"] is not None:
         if value is not None:
             raise SettingsError(f"{option} and --target-psnr exclude each other; give one")
-        target = knobs.Target(given["target_psnr"], per_video=given["target_mode"] == "per-video")
-    return knobs.RunSettings(
-        retime=knobs.Retime(knobs.parse_rate(given["fps"]) if given["fps"] else None),
-        scale=knobs.Scale(
-            given["short_side"], knobs.parse_size(given["size"]) if given["size"] else None, given["fit"], given["scaler"], given["upscale"]
+        target = Target(given["target_psnr"], per_video=given["target_mode"] == "per-video")
+    return RunSettings(
+        retime=Retime(parse_rate(given["fps"]) if given["fps"] else None),
+        scale=Scale(
+            given["short_side"], parse_size(given["size"]) if given["size"] else None, given["fit"], given["scaler"], given["upscale"]
         ),
-        gate=knobs.QualityGate(given["min_psnr"], given["verify_every"]),
-        limits=knobs.Limits(given["timeout"], given["max_pixels"], given["max_frames"]),
+        gate=QualityGate(given["min_psnr"], given["verify_every"]),
+        limits=Limits(given["timeout"], given["max_pixels"], given["max_frames"]),
         hdr=given["hdr"], on_damage=given["on_damage"], target=target, **more,
     )  # fmt: skip
 
 
-def _ffmpeg_for(settings: knobs.RunSettings, asked: str | None) -> str:
+def _ffmpeg_for(settings: RunSettings, asked: str | None) -> str:
     """The ffmpeg of the second engine, checked for the encoder; nothing for the first."""
     from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
 

@@ -15,8 +15,9 @@ from vidprep.formats.errors import VidprepError
 from vidprep.formats.files.remote import is_url, names_no_place
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
-from vidprep.transcode import settings as knobs
-from vidprep.transcode.sources.text import printable
+from vidprep.transcode.run.text import printable
+from vidprep.transcode.settings.options import FITS, SCALERS
+from vidprep.transcode.settings.run import AUDIO, ENGINES, HDR
 
 
 def _crf_help() -> str:
@@ -150,14 +151,14 @@ FRAME_OPTIONS = _options(
     click.option("--short-side", type=int, metavar="N", help="Scale the shorter side to N pixels (even)."),
     click.option("--size", metavar="WxH", help="Scale to exactly this size; see --fit."),
     click.option(
-        "--fit", type=click.Choice(knobs.FITS), default="pad", show_default=True, help="How a picture fills --size."
+        "--fit", type=click.Choice(FITS), default="pad", show_default=True, help="How a picture fills --size."
     ),
     click.option(
-        "--scaler", type=click.Choice(knobs.SCALERS), default="bicubic", show_default=True, help="Scaling algorithm."
+        "--scaler", type=click.Choice(SCALERS), default="bicubic", show_default=True, help="Scaling algorithm."
     ),
     click.option("--upscale", is_flag=True, help="Allow pictures to be enlarged."),
     click.option(
-        "--hdr", type=click.Choice(knobs.HDR), help="PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10)."
+        "--hdr", type=click.Choice(HDR), help="PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10)."
     ),
 )
 ENCODE_OPTIONS = _options(
@@ -182,7 +183,7 @@ ENCODE_OPTIONS = _options(
         help="yuv420p (default), yuv420p10le to keep 10 bits, or another of the encoder's.",
     ),
     click.option(
-        "--audio", type=click.Choice(knobs.AUDIO), default="drop", show_default=True, help="What becomes of the sound."
+        "--audio", type=click.Choice(AUDIO), default="drop", show_default=True, help="What becomes of the sound."
     ),
     click.option(
         "--split",
@@ -196,7 +197,7 @@ ENCODE_OPTIONS = _options(
     ),
     click.option(
         "--engine",
-        type=click.Choice(knobs.ENGINES),
+        type=click.Choice(ENGINES),
         default="av",
         show_default=True,
         help="In process, or an ffmpeg command.",

@@ -16,7 +16,7 @@ from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.ignored import in_words
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.run.run import Summary
-from vidprep.transcode.sources.text import megabytes, printable
+from vidprep.transcode.run.text import megabytes, printable
 from vidprep.transcode.sources.unit import SourceList
 from vidprep.transcode.unit.job import Job
 

@@ -50,7 +50,8 @@ from vidprep.formats.manifest.table import (
 from vidprep.transcode.destination.lease import Lease, first_at_work, in_use
 from vidprep.transcode.destination.ledgers import FolderLedger, Ledger, flocked
 from vidprep.transcode.destination.partition import Part, parts_in
-from vidprep.transcode.settings import RunSettings, Target
+from vidprep.transcode.settings.options import Target
+from vidprep.transcode.settings.run import RunSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -236,7 +237,7 @@ class Destination:
             before = RunSettings.from_dict(read_run(self.shared)["settings"])
         except (OSError, ValueError):
             return None
-        return int(before.knob_value) if before.target == target else None
+        return int(before.quality_value) if before.target == target else None
 
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": versions}

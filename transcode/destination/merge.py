@@ -15,7 +15,7 @@ from vidprep.transcode.destination.array_plan import PART_PLAN_NAME, PLAN_NAME
 from vidprep.transcode.destination.folder import HOUSE, Destination, settings_of
 from vidprep.transcode.destination.partition import Part, parts_in
 from vidprep.transcode.destination.sharded import PackedDestination
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from vidprep.transcode.destination.merge import Merged, merge
 from vidprep.transcode.destination.partition import Part
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.destination.sharded import PackedDestination
-from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import Upload
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20

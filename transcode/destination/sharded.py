@@ -17,7 +17,8 @@ from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Shards
 from vidprep.transcode.destination.folder import Destination, KnownUnit, read_run
 from vidprep.transcode.destination.partition import Part
-from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.run import RunSettings
 
 
 class PackedDestination(Destination):

@@ -25,7 +25,7 @@ from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url, open_video
 from vidprep.transcode.export.pack import coded, make_empty, refuse_linked_files, refuse_odd_ids
-from vidprep.transcode.settings import FrameOptions
+from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.sources.tables import csv_cell
 
 MP4_OPTIONS = {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"}

@@ -24,7 +24,8 @@ from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout, Shards
 from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
 from vidprep.transcode.media.versions import used_versions
-from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.tables import storable
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from vidprep.formats.errors import LimitError
 from vidprep.formats.model import round_half_away
 from vidprep.formats.video.source import Source
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 MAX_REPEATS = 10_000
 ANY_FRAMES = 2**31 - 1  # where the run that made an output had its own limit

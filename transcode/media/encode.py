@@ -14,7 +14,7 @@ from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.timeline import OutputFrame
 from vidprep.transcode.media.verify import Measured, Verifier, check_decoder
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 
 def encode_and_measure(

@@ -35,7 +35,7 @@ from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import Picture, is_rgb
 from vidprep.transcode.media.timeline import DEINTERLACER, OutputFrame, SourceFacts
 from vidprep.transcode.media.verify import Measured, Verifier
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 STDERR_TAIL_BYTES = 4096
 NO_ROOM = tuple(f": {os.strerror(number)}" for number in DISK_FULL)

@@ -17,7 +17,7 @@ from vidprep.formats.video.planes import visible_bytes
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.timeline import OutputFrame
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)
 

@@ -25,7 +25,7 @@ from vidprep.transcode.media.picture import (
     tags_of,
 )
 from vidprep.transcode.media.timeline import buffer_arguments
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 NAMED_CHANGES = 5
 PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes

@@ -19,7 +19,8 @@ from vidprep.formats.video.orientation import turn_of
 from vidprep.formats.video.pixel_shape import new_shape_of
 from vidprep.formats.video.pyav import is_one_of_views
 from vidprep.formats.video.rgb import HD_LINES, SHORT_OF_WHITE, STRETCH
-from vidprep.transcode.settings import RunSettings, Scale
+from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.run import RunSettings
 
 # Code points of ITU-T H.273 and the names that the scale filter has for them.
 RGB, BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 0, 1, 2, 4, 5, 6, 7, 9

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import version
 
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 
 def encoder_version(settings: RunSettings, ffmpeg: str) -> str:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats.files.local import replacing
-from vidprep.transcode.report.figures import for_json
 from vidprep.transcode.report.page import (
     COLOURS,
     LOG,
@@ -29,6 +28,7 @@ from vidprep.transcode.report.page import (
     in_percent,
     layout,
 )  # fmt: skip
+from vidprep.transcode.run.text import for_json
 
 Row = dict[str, Any]
 ONE, TWO = decimals(1), decimals(2)

@@ -24,7 +24,7 @@ from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
 from vidprep.transcode.destination.folder import HOUSE, read_run
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 COLUMNS = [
     "id", "file_name", "source", "start_seconds", "end_seconds", "status", "stage", "error", "message", "warnings",
@@ -132,17 +132,6 @@ def pixels(table: pa.Table) -> Doubles:
     counts = [np.nan_to_num(table[name].to_numpy().astype(np.float64)) for name in ("width", "height", "num_frames")]
     product: Doubles = counts[0] * counts[1] * counts[2]
     return product
-
-
-def for_json(value: Any) -> Any:
-    """The same with infinity as "inf": JSON has no number for it."""
-    if isinstance(value, dict):
-        return {name: for_json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [for_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def _distribution(values: Doubles) -> dict[str, float] | None:

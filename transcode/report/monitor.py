@@ -20,7 +20,7 @@ from vidprep.formats.files.untrusted import check_regular, open_regular, parse_j
 from vidprep.transcode.report import loader_view
 from vidprep.transcode.report.loader_view import LoaderState
 from vidprep.transcode.run.events import RunState, Video
-from vidprep.transcode.sources.text import megabytes, printable
+from vidprep.transcode.run.text import megabytes, printable
 
 EVERY_SECONDS = 0.5
 READ_BYTES = 1 << 20

@@ -18,12 +18,13 @@ from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.untrusted import read_json
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
-from vidprep.transcode.report.figures import Destination, figures, for_json, open_destination, pixels
+from vidprep.transcode.report.figures import Destination, figures, open_destination, pixels
 from vidprep.transcode.report.page import Page, Section, as_html, as_markdown
 from vidprep.transcode.report.run_section import run_sections
 from vidprep.transcode.report.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
 from vidprep.transcode.report.sweep_section import sweep_sections
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.run.text import for_json
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.local import Workers, stopped_by_signals

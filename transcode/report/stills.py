@@ -22,7 +22,7 @@ from vidprep.formats.stores.base import Frames
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.timeline import SourceFacts
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.run_job import output_frames
 from vidprep.transcode.workers.child import Child

@@ -27,7 +27,7 @@ import click
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.local import memory_bytes
-from vidprep.transcode.sources.text import printable
+from vidprep.transcode.run.text import printable
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vidprep.transcode.sources.text import printable
+from vidprep.transcode.run.text import printable
 
 UNKNOWN = "unknown extension"
 KEPT_EXTENSIONS = 10

@@ -8,7 +8,7 @@ from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import Destination, KnownUnit
 from vidprep.transcode.run.ignored import counted
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
 from vidprep.transcode.unit.job import Job, fail, new_row
 

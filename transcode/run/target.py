@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
 from vidprep.transcode.run.trial import excerpt, run_trial
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made
@@ -61,15 +61,15 @@ def shared_value(
     probed, Stopped."""
     target = settings.target
     assert target is not None
-    knob = settings.knob
+    scale = settings.quality_scale
     sampled = {unit.id: excerpt(unit, PROBE_SECONDS) for unit in choose(units, sample_size(len(units)))}
-    searches = {id_: Search(knob, target.psnr_db) for id_ in sampled}
+    searches = {id_: Search(scale, target.psnr_db) for id_ in sampled}
     probes, cpu_seconds = 0, 0.0
 
     def probe(step: int, ids: list[str]) -> None:
         nonlocal probes, cpu_seconds
-        value = knob.values[step]
-        say(f"--target-psnr {target.psnr_db:g}: trying {knob.option} {value} on {len(ids)} of {len(sampled)} videos")
+        value = scale.values[step]
+        say(f"--target-psnr {target.psnr_db:g}: trying {scale.option} {value} on {len(ids)} of {len(sampled)} videos")
         probed = replace(settings.at(value), target=None)
         rows = run_trial(probed, [sampled[id_] for id_ in ids], house / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
@@ -82,16 +82,16 @@ def shared_value(
                 del searches[id_]  # it fails in the run as well, and is told there
         if not searches:
             raise SettingsError(
-                f"--target-psnr {target.psnr_db:g}: none of the {len(sampled)} videos of the sample can be encoded; give {knob.option}"
+                f"--target-psnr {target.psnr_db:g}: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}"
             )
 
-    probe(knob.guess(target.psnr_db), list(sampled))
+    probe(scale.guess(target.psnr_db), list(sampled))
     for _ in range(MOST_ROUNDS):
         allowed = math.floor(len(searches) * MISSES_ALLOWED)
         worst_first = sorted(searches, key=lambda id_: (searches[id_].crossing(), id_))
         deciding = worst_first[: allowed + DECIDING]
-        step = knob.step_at(searches[deciding[allowed]].crossing())
-        near = knob.positions[step] + NEAR_DB / knob.slope
+        step = scale.step_at(searches[deciding[allowed]].crossing())
+        near = scale.positions[step] + NEAR_DB / scale.slope
         unknown = [id_ for id_ in deciding if step not in searches[id_].known and searches[id_].crossing() < near]
         decisive = searches[deciding[allowed]]
         if not unknown and decisive.first_miss is not None and decisive.first_miss - step > WIDE_STEPS:
@@ -99,5 +99,5 @@ def shared_value(
         if not unknown:
             break
         probe(step, unknown)
-    misses = sum(search.crossing() < knob.positions[step] for search in searches.values())
-    return Found(knob.values[step], len(sampled), probes, cpu_seconds, misses)
+    misses = sum(search.crossing() < scale.positions[step] for search in searches.values())
+    return Found(scale.values[step], len(sampled), probes, cpu_seconds, misses)

@@ -12,7 +12,7 @@ from vidprep.transcode.destination.sharded import PackedDestination
 from vidprep.transcode.media.versions import encoder_version, used_versions
 from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.local import Workers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
 from vidprep.formats.files.local import is_disk_full
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 
 if TYPE_CHECKING:

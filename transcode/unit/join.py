@@ -18,7 +18,7 @@ from vidprep.formats.video.source import open_video
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.verify import Measured
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import MadePiece
 from vidprep.transcode.unit.segments import measured_of
 

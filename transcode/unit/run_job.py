@@ -40,7 +40,8 @@ from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
 from vidprep.transcode.media.versions import encoder_version
-from vidprep.transcode.settings import RunSettings, Target
+from vidprep.transcode.settings.options import Target
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made, MadePiece, Piece, discard, fail, new_row
 from vidprep.transcode.unit.join import join
@@ -217,34 +218,34 @@ def _until_target(job: Job, row: ManifestRow, target: Target, worked: Callable[[
 
     Returns the row of the one that stays, which stands under the partial name. Raises GateError when none reaches it.
     """
-    search = Search(job.settings.knob, target.psnr_db)
+    search = Search(job.settings.quality_scale, target.psnr_db)
     best_row = row
     tried: list[float] = []
     reached: list[float] = []
-    value = job.settings.knob_value
+    value = job.settings.quality_value
     while True:
         assert row.psnr_y_p1_db is not None
         tried.append(value)
         reached.append(row.psnr_y_p1_db)
-        search.tell(search.knob.step_of(value), row.psnr_y_p1_db)
+        search.tell(search.scale.step_of(value), row.psnr_y_p1_db)
         step = search.next(any_that_reaches=not target.per_video)
         if step is None:
             break
-        if search.knob.step_of(value) == search.best:
+        if search.scale.step_of(value) == search.best:
             best_row = row
             os.replace(job.partial, job.best)  # noqa: PTH105
-        value = search.knob.values[step]
+        value = search.scale.values[step]
         again = replace(job, settings=job.settings.at(value))
         row = new_row(again)
         row.settings_digest = job.settings.digest
         _transcode(again, row, worked)
     if search.best is None:
         raise GateError(
-            f"the 1st percentile of PSNR-Y is {max(reached):.2f} dB at best, at {search.knob.option} "
+            f"the 1st percentile of PSNR-Y is {max(reached):.2f} dB at best, at {search.scale.option} "
             f"{tried[reached.index(max(reached))]:g}; --target-psnr asks for {target.psnr_db:g}",
             path=job.unit.path,
         )
-    if search.knob.step_of(value) != search.best:
+    if search.scale.step_of(value) != search.best:
         row = best_row
         os.replace(job.best, job.partial)  # noqa: PTH105
     Path(job.best).unlink(missing_ok=True)
@@ -255,10 +256,10 @@ def _until_target(job: Job, row: ManifestRow, target: Target, worked: Callable[[
 def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
     floor = settings.gate.min_psnr_db
     if floor is not None and row.psnr_y_db is not None and row.psnr_y_db < floor:
-        knob = settings.knob
-        change = "lower" if knob.values[0] < knob.values[-1] else "raise"
+        scale = settings.quality_scale
+        change = "lower" if scale.values[0] < scale.values[-1] else "raise"
         raise GateError(
-            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change} {knob.option}",
+            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change} {scale.option}",
             path=row.source,
         )
 

@@ -20,7 +20,7 @@ from vidprep.transcode.media.bounds import most_repeats
 from vidprep.transcode.media.metrics import QualitySums
 from vidprep.transcode.media.timeline import SourceFacts, is_vfr
 from vidprep.transcode.media.verify import Measured, peak_of
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import MadePiece, Piece
 
 USUAL_RATE = Fraction(25)

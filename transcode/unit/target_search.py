@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
+
+from vidprep.transcode.settings.quality_scale import QualityScale
 
 CLOSE_DB = 0.25
 LOSSLESS_DB = 100.0
 TRUSTED_LINES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """What quality is set with, from the finest value (step 0) to the coarsest.
-
-    positions: of each value, on a scale along which dB falls about evenly. usual: a value, and the 1st percentile of PSNR-Y
-    that a video has there as a rule. slope: dB lost from one position to the next, as a rule.
-    """
-
-    option: str
-    values: tuple[int, ...]
-    positions: tuple[float, ...]
-    usual: tuple[int, float]
-    slope: float
-
-    def step_at(self, position: float) -> int:
-        """The coarsest step that is not coarser than a position; the finest when all are."""
-        return max(0, bisect_right(self.positions, position) - 1)
-
-    def step_of(self, value: float) -> int:
-        return min(range(len(self.values)), key=lambda step: abs(self.values[step] - value))
-
-    def guess(self, floor_db: float) -> int:
-        """The step to begin with."""
-        value, db = self.usual
-        return self.step_at(self.positions[self.step_of(value)] + (db - floor_db) / self.slope)
-
-
 @dataclass(slots=True)
 class Search:
     """What was tried for one video, and what to try next. known: dB by step."""
 
-    knob: Knob
+    scale: QualityScale
     floor_db: float
     known: dict[int, float] = field(default_factory=dict)
 
@@ -62,7 +36,7 @@ class Search:
     def crossing(self) -> float:
         """The position where the line through the two tries that matter most falls below the floor; the middle of two
         that have one on each side, when lines have led astray too often."""
-        at = self.knob.positions
+        at = self.scale.positions
         best, miss = self.best, self.first_miss
         if best is not None and miss is not None:
             one, other = best, miss
@@ -71,7 +45,7 @@ class Search:
             other = others[0] if others else one
         if best is not None and miss is not None and len(self.known) > TRUSTED_LINES:
             return (at[best] + at[miss]) / 2
-        slope = self.knob.slope
+        slope = self.scale.slope
         if one != other:
             slope = max(slope / 4, (self.known[one] - self.known[other]) / (at[other] - at[one]))
         return at[one] + (self.known[one] - self.floor_db) / slope
@@ -84,7 +58,7 @@ class Search:
         """
         best, miss = self.best, self.first_miss
         low = 0 if best is None else best + 1
-        high = len(self.knob.values) - 1 if miss is None else miss - 1
+        high = len(self.scale.values) - 1 if miss is None else miss - 1
         if low > high or (best is not None and (any_that_reaches or self.known[best] - self.floor_db < CLOSE_DB)):
             return None
-        return min(high, max(low, self.knob.step_at(self.crossing())))
+        return min(high, max(low, self.scale.step_at(self.crossing())))

@@ -25,7 +25,7 @@ from vidprep.formats.errors import (
 from vidprep.formats.files.remote import RemoteFolder, is_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.media.versions import used_versions
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Made, Undone
 

@@ -27,7 +27,7 @@ from vidprep.formats.video.source import DEMUXERS, READ_OPTIONS, Source, file_ur
 from vidprep.transcode.media.ffmpeg import build_command
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.timeline import SourceFacts, source_frames
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 CANARY = "canary-4711-do-not-tell"
 PLENTY = 36_000_000

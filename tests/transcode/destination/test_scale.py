@@ -17,7 +17,7 @@ from tests.helpers import command, environment, make_clip, manifest
 from vidprep.formats.manifest.table import ManifestRow, write_rows
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.media.versions import encoder_version
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 UNITS = 100_000
 PER_FOLDER = 1000
@@ -98,7 +98,8 @@ import imageio_ffmpeg
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
-from vidprep.transcode.settings import RunSettings, Scale
+from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 source, folder, codec, engine, count, warm = sys.argv[1:]
 settings = RunSettings(encoder=EncoderOptions(codec=codec, preset={"h264": "ultrafast", "av1": "12"}[codec]), engine=engine)

@@ -20,7 +20,8 @@ import pytest
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import CONTAINERS, EncoderOptions
 from vidprep.transcode.media.audio_output import AudioTrack
-from vidprep.transcode.settings import Retime, RunSettings
+from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

@@ -27,7 +27,8 @@ from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed
 from vidprep.transcode.media.verify import check_file
-from vidprep.transcode.settings import Retime, RunSettings
+from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.run import RunSettings
 
 INT32 = (1 << 31) - 1
 SIZE = (64, 64)

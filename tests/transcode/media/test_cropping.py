@@ -19,7 +19,7 @@ from vidprep.formats.video.cropping import _cropping_told_in_matroska
 from vidprep.formats.video.source import Source, open_video
 from vidprep.transcode.media.picture import describe
 from vidprep.transcode.media.timeline import SourceFacts, source_frames
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

@@ -23,7 +23,8 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
 from vidprep.transcode.media.ffmpeg import run_ffmpeg
-from vidprep.transcode.settings import QualityGate, Retime, RunSettings, Scale
+from vidprep.transcode.settings.options import QualityGate, Retime, Scale
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

@@ -17,7 +17,8 @@ from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.transcode.media.ffmpeg import build_command
-from vidprep.transcode.settings import Retime, RunSettings, Scale
+from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import _output_format, run_job

@@ -18,7 +18,8 @@ import pytest
 from vidprep.formats.errors import LimitError, NoVideoError
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed, source_frames
-from vidprep.transcode.settings import Retime, RunSettings
+from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.run import RunSettings
 
 RATES = ("15", "30000/1001", "60")
 # A transport stream says nowhere how long it is, so one that is cut short at the end of a packet is whole to anyone.

@@ -15,7 +15,7 @@ from vidprep.formats.video.source import Source
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import describe, plan_picture
 from vidprep.transcode.media.timeline import SourceFacts, source_frames
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.time_line import NEIGHBOURS, REORDER_FRAMES, PacketsAhead, StampCounts, on_time_line
-from vidprep.transcode.settings import Retime, RunSettings
+from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

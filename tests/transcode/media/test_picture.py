@@ -17,7 +17,8 @@ from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.transcode.settings import FrameOptions, RunSettings, Scale
+from vidprep.transcode.settings.options import FrameOptions, Scale
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

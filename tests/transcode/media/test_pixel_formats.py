@@ -20,7 +20,7 @@ from vidprep.formats.model import NO_CROPPING, Colour, FrameSize, Orientation, O
 from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, EncoderOptions
 from vidprep.transcode.media.picture import SourcePicture, plan_picture
 from vidprep.transcode.media.verify import Verifier, check_decoder
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

@@ -19,7 +19,7 @@ from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.source import Entry, Source
 from vidprep.transcode.check.unit import Check, check_unit
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

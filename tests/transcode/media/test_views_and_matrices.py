@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vidprep.formats.model import Orientation
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.orientation import Turn, turn_by
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.unit.run_job import run_job

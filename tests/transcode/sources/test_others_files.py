@@ -25,7 +25,8 @@ from tests.helpers import make_clip, manifest, transcode
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError, StoreError, VidprepError
 from vidprep.formats.manifest.table import COLUMN_NAMES
-from vidprep.transcode.settings import RunSettings, parse_bytes, parse_rate, parse_size
+from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
+from vidprep.transcode.settings.run import RunSettings
 
 STORES = ("burst", "gulp", "webdataset", "tensor")
 FACTS = (

@@ -8,11 +8,14 @@ import random
 import pytest
 
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.settings import FrameOptions, RunSettings
+from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.target_search import Search
 
-KNOBS = {codec: RunSettings(encoder=EncoderOptions(codec=codec)).knob for codec in ("h264", "hevc", "vp9", "av1")}
-KNOBS["jpeg"] = RunSettings(frames=FrameOptions()).knob
+SCALES = {
+    codec: RunSettings(encoder=EncoderOptions(codec=codec)).quality_scale for codec in ("h264", "hevc", "vp9", "av1")
+}
+SCALES["jpeg"] = RunSettings(frames=FrameOptions()).quality_scale
 FLOOR = 38.0
 
 
@@ -24,12 +27,12 @@ def curve(seed: int, steps: int) -> list[float]:
     return [math.inf, *found[1:]] if seed % 3 == 0 else found
 
 
-@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("name", SCALES)
 @pytest.mark.parametrize("seed", range(25))
 def test_it_ends_at_the_coarsest_that_reaches_the_floor_or_within_a_quarter_of_a_db(name, seed):
-    knob = KNOBS[name]
-    db = curve(seed, len(knob.values))
-    search, step, tries = Search(knob, FLOOR), knob.guess(FLOOR), 0
+    scale = SCALES[name]
+    db = curve(seed, len(scale.values))
+    search, step, tries = Search(scale, FLOOR), scale.guess(FLOOR), 0
     while step is not None:
         search.tell(step, db[step])
         tries += 1
@@ -40,12 +43,12 @@ def test_it_ends_at_the_coarsest_that_reaches_the_floor_or_within_a_quarter_of_a
     assert tries <= 11
 
 
-@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("name", SCALES)
 def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
-    knob = KNOBS[name]
-    db = curve(1, len(knob.values))
+    scale = SCALES[name]
+    db = curve(1, len(scale.values))
     start = max(step for step, value in enumerate(db) if value >= FLOOR) + 6
-    search = Search(knob, FLOOR)
+    search = Search(scale, FLOOR)
     search.tell(start, db[start])
     for _ in range(3):
         step = search.next(any_that_reaches=True)
@@ -56,7 +59,7 @@ def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
 
 
 def test_what_nothing_reaches_ends_at_the_finest():
-    search, step = Search(KNOBS["h264"], FLOOR), 30
+    search, step = Search(SCALES["h264"], FLOOR), 30
     while step is not None:
         search.tell(step, 20.0)
         step = search.next()
@@ -65,8 +68,8 @@ def test_what_nothing_reaches_ends_at_the_finest():
 
 
 def test_the_finest_value_comes_first_whichever_way_an_encoder_counts():
-    assert KNOBS["h264"].values[0] == 0
-    assert KNOBS["jpeg"].values[0] == 100
-    videotoolbox = RunSettings(encoder=EncoderOptions(encoder="h264_videotoolbox"), engine="ffmpeg").knob
+    assert SCALES["h264"].values[0] == 0
+    assert SCALES["jpeg"].values[0] == 100
+    videotoolbox = RunSettings(encoder=EncoderOptions(encoder="h264_videotoolbox"), engine="ffmpeg").quality_scale
     assert videotoolbox.values[0] == 100
     assert videotoolbox.values[-1] == 1

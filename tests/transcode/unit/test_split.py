@@ -29,7 +29,9 @@ from tests.helpers import (
 )
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.profiles import EncoderOptions
-from vidprep.transcode.settings import Retime, RunSettings, parse_rate
+from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.parse import parse_rate
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, Piece
 from vidprep.transcode.unit.run_job import run_job

@@ -32,7 +32,7 @@ from tests.helpers import (
 )
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import read_rows
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.workers import dask as dask_workers
 from vidprep.transcode.workers.dask import DaskWorkers
 from vidprep.transcode.workers.host import Expected

@@ -1,0 +1,62 @@
+"""What people write for rates, sizes and bytes. What means nothing is a SettingsError."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
+from vidprep.formats.model import FrameSize
+
+# The rates of NTSC as people write them, and what they mean.
+NTSC_RATES = {
+    "23.976": Fraction(24000, 1001),
+    "23.98": Fraction(24000, 1001),
+    "29.97": Fraction(30000, 1001),
+    "47.952": Fraction(48000, 1001),
+    "47.95": Fraction(48000, 1001),
+    "59.94": Fraction(60000, 1001),
+    "119.88": Fraction(120000, 1001),
+}
+
+
+def parse_rate(text: str) -> Fraction:
+    """Frames per second, exactly: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
+    if text in NTSC_RATES:
+        return NTSC_RATES[text]
+    try:
+        rate = bounded_fraction(text)
+    except ValueError:
+        raise SettingsError(
+            f"--fps {shortened(text)}: give a number or a fraction, such as 15, 29.97 or 30000/1001"
+        ) from None
+    if not Fraction(1, 1000) <= rate <= 1000:
+        raise SettingsError(f"--fps {text}: give a rate from 0.001 to 1000")
+    return rate
+
+
+def parse_size(text: str) -> FrameSize:
+    """`WxH` in pixels."""
+    found = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
+    if found is None:
+        raise SettingsError(f"--size {shortened(text)}: give WIDTHxHEIGHT in pixels, such as 224x224")
+    return FrameSize(int(found[1]), int(found[2]))
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", text)
+    if found is None:
+        raise SettingsError(f"--shard-size {shortened(text)}: give bytes, such as 500MB or 1GiB")
+    number, prefix, binary = found.groups()
+    power = " kMGT".index(prefix.replace("K", "k")) if prefix else 0
+    size = int(float(number) * (1024 if binary else 1000) ** power)
+    if size > INT64_MAX:
+        raise SettingsError(f"--shard-size {text}: no file is so long; give bytes, such as 500MB or 1GiB")
+    return size
+
+
+def shortened(text: str) -> str:
+    """For a message: what was given may be thousands of digits."""
+    return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[:MAX_NUMBER_LENGTH]}…"

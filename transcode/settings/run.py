@@ -1,0 +1,188 @@
+"""What a run was asked to do: one frozen value with one dict form and one digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.manifest.columns import shown
+from vidprep.formats.profiles import CONTAINERS, EncoderOptions
+from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.parse import parse_rate, parse_size
+from vidprep.transcode.settings.quality_scale import QualityScale, scale_of_crf, scale_of_jpeg
+
+HDR = ("sdr", "keep")
+AUDIO = ("drop", "copy", "aac", "opus")
+ENGINES = ("av", "ffmpeg")
+LEAST_SPLIT_SECONDS = 1
+Built = TypeVar("Built")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Everything that decides the bytes of an output, and the limits it is made under.
+
+    frames: None makes a video of each unit with `encoder`, else its frames are stored one by one. split_seconds: longer
+    videos are encoded in pieces of that length, in whole GOPs.
+    """
+
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    frames: FrameOptions | None = None
+    retime: Retime = field(default_factory=Retime)
+    scale: Scale = field(default_factory=Scale)
+    gate: QualityGate = field(default_factory=QualityGate)
+    limits: Limits = field(default_factory=Limits)
+    hdr: str | None = None
+    audio: str = "drop"
+    on_damage: str = "warn"
+    engine: str = "av"
+    target: Target | None = None
+    split_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.hdr is not None and self.hdr not in HDR:
+            raise SettingsError(f"--hdr {self.hdr}: not one of {', '.join(HDR)}")
+        if self.on_damage not in ("fail", "warn"):
+            raise SettingsError(f"--on-damage {self.on_damage}: fail or warn")
+        if self.engine not in ENGINES:
+            raise SettingsError(f"--engine {self.engine}: not one of {', '.join(ENGINES)}")
+        if self.target is not None and self.frames is not None and not self.frames.is_coded:
+            raise SettingsError("--target-psnr: a tensor store has no loss; leave it out")
+        if self.audio != "drop" and self.engine != "av":
+            raise SettingsError("--audio goes with --engine av")
+        if self.split_seconds is not None:
+            if not (math.isfinite(self.split_seconds) and self.split_seconds >= LEAST_SPLIT_SECONDS):
+                raise SettingsError(
+                    f"--split {self.split_seconds:g}: give {LEAST_SPLIT_SECONDS} seconds or more, such as 60"
+                )
+            if self.engine != "av":
+                raise SettingsError("--split goes with --engine av")
+            if self.target is not None:
+                raise SettingsError(
+                    "--split and --target-psnr exclude each other; give --split the CRF that `vidprep tune` finds"
+                )
+        box = CONTAINERS[self.encoder.container_name]
+        if self.audio != "drop" and self.audio not in box.audio:
+            raise SettingsError(f"--audio {self.audio}: {box.name} takes drop, {', '.join(box.audio)}")
+        if not self.encoder.profile.in_process and self.engine == "av":
+            raise SettingsError(f"--encoder {self.encoder.profile.name} needs --engine ffmpeg")
+        pixel_format = self.encoder.resolved.pixel_format
+        if pixel_format in self.encoder.profile.only_ffmpeg and self.engine == "av":
+            there = [p for p in self.encoder.profile.pixel_formats if p not in self.encoder.profile.only_ffmpeg]
+            raise SettingsError(
+                f"--pixel-format {pixel_format}: {self.encoder.profile.name} takes {', '.join(there)} in PyAV; "
+                "take --engine ffmpeg"
+            )
+
+    @property
+    def pixel_format(self) -> str:
+        return self.frames.pixel_format if self.frames else self.encoder.resolved.pixel_format or "yuv420p"
+
+    @property
+    def extension(self) -> str:
+        """Of what a unit becomes, without a dot: `frames` for what goes into a shard."""
+        return "frames" if self.frames else self.encoder.container_name
+
+    @property
+    def quality_scale(self) -> QualityScale:
+        """What the quality is set with."""
+        return scale_of_jpeg() if self.frames is not None else scale_of_crf(self.encoder)
+
+    @property
+    def quality_value(self) -> float:
+        if self.frames is not None:
+            return self.frames.quality
+        assert self.encoder.resolved.crf is not None
+        return self.encoder.resolved.crf
+
+    def at(self, value: float) -> RunSettings:
+        """The same with another CRF or JPEG quality."""
+        if self.frames is not None:
+            return replace(self, frames=replace(self.frames, quality=int(value)))
+        return replace(self, encoder=replace(self.encoder, crf=float(value)))
+
+    @property
+    def keeps_hdr(self) -> bool:
+        """PQ and HLG go through untouched into 10 bits, and are tone-mapped into 8, unless --hdr says otherwise."""
+        if self.hdr is not None:
+            return self.hdr == "keep"
+        return self.frames is None and "10" in (self.encoder.resolved.pixel_format or "")
+
+    def as_dict(self) -> dict[str, object]:
+        """Every setting that decides the bytes of an output or what counts as good, defaults filled in."""
+        scale = asdict(self.scale)
+        scale["size"] = str(self.scale.size) if self.scale.size else None
+        rate = self.retime.frame_rate
+        coded: dict[str, object] = {"frames": self.frames.as_dict()} if self.frames else {
+            "encoder": self.encoder.as_dict(),
+            "library_options": self.encoder.library_options(),
+        }  # fmt: skip
+        target = {"target": asdict(self.target)} if self.target else {}
+        split = {"split_seconds": self.split_seconds} if self.split_seconds is not None else {}
+        return (
+            coded
+            | target
+            | split
+            | {
+                "frame_rate": str(rate) if rate else None,
+                "scale": scale,
+                "gate": asdict(self.gate),
+                "hdr": "keep" if self.keeps_hdr else "sdr",
+                "audio": self.audio,
+                "on_damage": self.on_damage,
+                "engine": self.engine,
+            }
+        )
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> RunSettings:
+        """The settings that `as_dict` told, limits aside. Raises SettingsError for what is no such dict."""
+        try:
+            scale = dict(values["scale"])
+            size = scale.pop("size")
+            rate = values["frame_rate"]
+            coded: dict[str, Any] = {}
+            if "frames" in values:
+                coded["frames"] = _built(FrameOptions, values["frames"])
+            else:
+                coded["encoder"] = _built(EncoderOptions, values["encoder"])
+            if split := values.get("split_seconds"):
+                coded["split_seconds"] = split
+            plain = {name: values[name] for name in ("hdr", "audio", "on_damage", "engine")}
+            built = {
+                "retime": Retime(parse_rate(_text(rate)) if rate else None), "gate": _built(QualityGate, values["gate"]),
+                "scale": _built(Scale, scale | {"size": parse_size(_text(size)) if size else None}),
+                "target": _built(Target, values["target"]) if values.get("target") else None,
+            }  # fmt: skip
+            return _built(RunSettings, plain | built | coded)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise SettingsError(f"the settings of the run cannot be read: {error}") from error
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that change when any of `as_dict` does."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _built(kind: type[Built], values: Mapping[str, Any]) -> Built:
+    """A dataclass from a dict of its fields. Raises TypeError for a value of another type than the field's."""
+    types = get_type_hints(kind)
+    for name, value in values.items():
+        due = types.get(name, object)
+        allowed = get_args(due) or (due,)
+        is_right = isinstance(value, allowed) or (float in allowed and type(value) is int)
+        if not is_right or (isinstance(value, bool) and bool not in allowed):
+            raise TypeError(f"{name} is {shown(value)}, {getattr(due, '__name__', due)} was expected")
+    return kind(**values)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shown(value)} is no text")
+    return value
