@@ -9,7 +9,7 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 DEMO_OUT ?= demo-out
 
-.PHONY: help demo test check types compat canary bench soak clean
+.PHONY: help demo test check lint types compat canary bench soak clean
 
 help:  ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,15 +32,16 @@ demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode and burst fou
 	@$(BIN)/python examples/read_frames.py $(DEMO_OUT)/ready $(DEMO_OUT)/frames
 	$(BIN)/vidprep report $(DEMO_OUT)/ready $(DEMO_OUT)/frames --out $(DEMO_OUT)
 
-check: $(READY) types  ## format, lint, strict types, fast tests: what a change passes
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+check: $(READY) types lint  ## format, lint, strict types, fast tests: what a change passes
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not media"
 
-test: $(READY) types  ## everything but the soaks
+test: $(READY) types lint  ## everything but the soaks
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "not slow"
+
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "not slow"
+	$(BIN)/lint-imports --no-logo
 
 types: $(READY)
 	@mkdir -p $(VENV)/types/vidprep
