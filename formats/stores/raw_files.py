@@ -24,6 +24,7 @@ from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.video.cropping import followed
+from vidprep.formats.video.entry import survey_of
 from vidprep.formats.video.orientation import turn_of
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.time_line import PacketsAhead, StampCounts, on_time_line
@@ -133,7 +134,7 @@ def _scan(path: Path) -> _Scanned:
     """Raises ReadError."""
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info = source.info
-        survey = source.survey()
+        survey = survey_of(source)
         if survey is None:
             return _counted(path)
     with Source(path, max_pixels=MAX_PIXELS) as source:

@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
+
+from av.packet import Packet
+from av.video.stream import VideoStream
 
 # More than what is read of them takes: of a slice or a picture parameter set, and of any unit.
 HEADER_BYTES, UNIT_BYTES = 64, 4096
@@ -304,3 +308,9 @@ def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:
         if not layer:
             yield header >> 3 & 15, data[at : at + size]
         at += size
+
+
+def num_shown(packet: Packet[VideoStream]) -> int:
+    """Of a packet of `Source.packets`. One where its codec is not known to do otherwise."""
+    told = cast("list[int] | None", packet.opaque)
+    return 1 if told is None else told[0]

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -40,8 +37,7 @@ from vidprep.formats.video.damage import CONTIGUOUS, Witnesses, span_tolerance, 
 from vidprep.formats.video.file_ends import missing_end
 from vidprep.formats.video.pixel_shape import PixelShapes
 from vidprep.formats.video.pyav import fraction, open_input, time_base_of
-from vidprep.formats.video.shown_frames import shown_counter
-from vidprep.formats.video.time_line import REORDER_FRAMES
+from vidprep.formats.video.shown_frames import num_shown, shown_counter
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -58,11 +54,9 @@ INDEXED = {"mov", "matroska"}
 # Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
-HEAD_PACKETS = 64
 RESTART_SECONDS = (
     10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
 )
-FEW_FRAMES = 6
 
 
 def file_url(path: str | Path) -> str:
@@ -73,27 +67,6 @@ def file_url(path: str | Path) -> str:
 def open_video(path: str | Path) -> InputContainer:
     """A file that vidprep or a test made, by the rules for sources. Raises PyAV's errors and OSError."""
     return open_input(file_url(path), READ_OPTIONS)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where decoding begins. origin_pts and frames_before: PTS of the first frame shown in the source, and how many
-    shown frames lie before the start that was asked; None when decoding begins at the beginning and so counts itself.
-    """
-
-    packets: Iterator[Packet[VideoStream]]
-    origin_pts: int | None = None
-    frames_before: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What packets tell of a video. origin_pts: PTS of the first frame shown. shown: ticks from there, of each frame, in order;
-    keyframes: the same of those."""
-
-    origin_pts: int
-    shown: array[int]
-    keyframes: list[int]
 
 
 class Source:
@@ -295,7 +268,7 @@ class Source:
 
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         if packet is not None:
-            self._witnesses.see_fed(packet, _num_shown(packet))
+            self._witnesses.see_fed(packet, num_shown(packet))
         try:
             frames = self._decoder.decode(packet)
         except (AvError, OSError, ValueError) as error:
@@ -319,102 +292,32 @@ class Source:
         if any("exceeds specified max pixel count" in text for _, _, text in self._log):
             raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
 
-    def survey(self) -> Survey | None:
-        """When each frame is shown, by its packet; None where a packet is not always one frame, or does not tell. Reads to the
-        end, decodes nothing.
-        """
-        packets, origin = self._with_origin()
-        if origin is None:
-            return None
-        shown, keyframes, one_by_one = array("q"), [], True
-        for packet in packets:
-            if packet.pts is None:
-                return None
-            one_by_one &= _num_shown(packet) == 1
-            if packet.is_keyframe:
-                keyframes.append(packet.pts - origin)
-            if not packet.is_discard and packet.pts >= origin:
-                shown.append(packet.pts - origin)
-        return Survey(origin, array("q", sorted(shown)), sorted(keyframes)) if one_by_one else None
+    @property
+    def tells_shown_frames(self) -> bool:
+        """Whether each packet says how many frames it shows."""
+        return self._count is not None
 
-    def jump_to(self, keyframe: int, origin_pts: int, frames_before: int) -> Entry:
-        """Packets from a keyframe that `survey` told. frames_before: shown frames before the one that is wanted.
-
-        Raises ReadError when a seek does not land there.
-        """
-        wanted = keyframe + origin_pts
+    def seek(self, ticks: int) -> None:
+        """To a keyframe at or before a PTS. Raises ReadError."""
         try:
-            self._container.seek(wanted, stream=self._stream)
+            self._container.seek(ticks, stream=self._stream)
         except (AvError, OSError) as error:
-            raise ReadError(f"no seek to tick {keyframe}: {error}", path=self.path) from error
-        packets = self.packets()
-        # A seek may land on a keyframe before, as containers that are seeked by DTS do.
-        first = next((packet for packet in packets if packet.is_keyframe and (packet.pts or 0) >= wanted), None)
-        if first is None or first.pts != wanted:
-            raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=self.path)
-        return Entry(chain([first], packets), origin_pts, frames_before)
+            raise ReadError(f"no seek to tick {ticks}: {error}", path=self.path) from error
 
-    def _with_origin(self) -> tuple[Iterator[Packet[VideoStream]], int | None]:
-        """All packets, and the PTS of the first frame shown; None where packets do not tell which frames they show."""
-        packets = self.packets()
-        if self._count is None:
-            return packets, None
-        head = list(islice(packets, HEAD_PACKETS))
-        opening = head[0].pts if head and head[0].is_keyframe else None
-        if opening is None or head[-1].dts is None or any(p.pts is None and _num_shown(p) for p in head):
-            return chain(head, packets), None
-        if not self._shows_in_order(head):
-            return chain(head, packets), None
-        shown = (p.pts for p in head if not p.is_discard and _num_shown(p) and p.pts is not None)
-        origin = min((pts for pts in shown if pts >= opening), default=None)
-        return chain(head, packets), origin
+    @property
+    def reorder_depth(self) -> int:
+        """By how many frames the stream says that its packets are out of order."""
+        return self._decoder.reorder_depth
 
-    def _shows_in_order(self, head: list[Packet[VideoStream]]) -> bool:
-        """Whether the frames of the first packets come out of the decoder in the order of their timestamps.
-
-        A few are decoded to tell; more where packets are reordered otherwise than the stream says of itself, as when
-        timestamps only count them.
-        """
-        stamps = [packet.pts or 0 for packet in head if _num_shown(packet)]
-        depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
-        due = self._decoder.reorder_depth
-        if depth == due == 0:
-            return True
+    def glimpse(self, packets: Iterable[Packet[VideoStream] | None]) -> list[int | None]:
+        """PTS of the frames that come of these packets, as the decoder gives them; it has forgotten them afterwards."""
         shown: list[int | None] = []
         with av.logging.Capture():  # what is damaged is told when it is decoded to be shown
-            for packet in (*head[: FEW_FRAMES if 0 < depth <= due else 2 * REORDER_FRAMES], None):
+            for packet in packets:
                 with suppress(AvError):
                     shown += [frame.pts for frame in self._decoder.decode(packet)]
         self._decoder.flush_buffers()
-        return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
-
-    def enter_at(self, start_seconds: Fraction | None) -> Entry:
-        """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
-
-        Nothing is seeked: what packets before that keyframe show is counted, and they are thrown away undecoded. Where packets do
-        not tell, and without a start, the entry is the beginning. The first packet whose DTS
-        reaches the start proves that every packet before the start has been seen.
-        """
-        if not start_seconds:
-            return Entry(self.packets())
-        following, origin = self._with_origin()
-        if origin is None:
-            return Entry(following)
-        start = origin + start_seconds / self.info.time_base
-        waiting: list[Packet[VideoStream]] = []
-        before = 0
-        for packet in following:
-            if packet.pts is None:
-                if _num_shown(packet):
-                    raise ReadError("a packet on the way to the cut has no timestamp", path=self.path)
-            elif packet.is_keyframe and packet.pts <= start:
-                waiting.clear()
-            waiting.append(packet)
-            if packet.pts is not None and not packet.is_discard and origin <= packet.pts < start:
-                before += _num_shown(packet)
-            if packet.dts is not None and packet.dts >= start:  # Matroska gives the first packets none
-                break
-        return Entry(chain(waiting, following), origin_pts=origin, frames_before=before)
+        return shown
 
     def damage(self, *, read_to_end: bool) -> list[str]:
         """What shows that the source is not whole, a line each; empty when nothing does.
@@ -456,12 +359,6 @@ class Source:
             if end - claimed > tolerance and self.info.format_name == "matroska":
                 yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
                 return
-
-
-def _num_shown(packet: Packet[VideoStream]) -> int:
-    """Of a packet of `Source.packets`. One where its codec is not known to do otherwise."""
-    told = cast("list[int] | None", packet.opaque)
-    return 1 if told is None else told[0]
 
 
 def video_decoder(name: str) -> VideoCodecContext:

@@ -28,11 +28,12 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout
+from vidprep.formats.video.entry import Entry
 from vidprep.formats.video.jpeg import jpeg_coder
 from vidprep.formats.video.planes import visible_bytes
 from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.rgb import ToRgb
-from vidprep.formats.video.source import Entry, Source, open_video
+from vidprep.formats.video.source import Source, open_video
 from vidprep.transcode.check.peers import LOADERS
 from vidprep.transcode.check.reading import faults_of_reading, sample_of
 from vidprep.transcode.media.bounds import ANY_FRAMES

@@ -19,7 +19,8 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import rescale, round_half_away
-from vidprep.formats.video.source import Entry, Source
+from vidprep.formats.video.entry import Entry, enter_at
+from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MILLISECOND
 from vidprep.formats.video.time_line import PacketsAhead, StampCounts, Timed, on_time_line
 from vidprep.transcode.media.bounds import check_repeats
@@ -85,7 +86,7 @@ def source_frames(
     entry: where decoding begins, when that is known. worked: called for each frame that was decoded.
     Raises NoVideoError when there are none, LimitError past max_frames.
     """
-    entry = entry or source.enter_at(start)
+    entry = entry or enter_at(source, start)
     time_base = source.info.time_base
     step = source.info.usual_step
     ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)

@@ -21,7 +21,8 @@ from vidprep.transcode.sources.unit import Unit
 
 if TYPE_CHECKING:
     from vidprep.formats.model import OutputFormat
-    from vidprep.formats.video.source import Entry, Source
+    from vidprep.formats.video.entry import Entry
+    from vidprep.formats.video.source import Source
     from vidprep.transcode.media.picture import Picture
     from vidprep.transcode.media.timeline import OutputFrame, SourceFacts
     from vidprep.transcode.media.verify import Measured
@@ -52,7 +53,11 @@ class Piece:
 
     def entry(self, source: Source) -> Entry | None:
         """Where decoding begins; None where the start says it. Raises ReadError."""
-        return source.jump_to(self.keyframe, self.origin_pts, self.source_index) if self.keyframe is not None else None
+        from vidprep.formats.video.entry import jump_to
+
+        if self.keyframe is None:
+            return None
+        return jump_to(source, self.keyframe, self.origin_pts, self.source_index)
 
     def own(self, frames: Iterable[OutputFrame]) -> Iterator[OutputFrame]:
         """As many of these frames as it has, at times of its own from 0."""

@@ -30,7 +30,8 @@ from vidprep.formats.files.local import cpu_seconds
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import OutputFormat, VideoInfo
-from vidprep.formats.video.source import Entry, Source
+from vidprep.formats.video.entry import Entry
+from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.bounds import check_claims

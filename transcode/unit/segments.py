@@ -14,6 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from vidprep.formats.model import rescale, round_half_away
+from vidprep.formats.video.entry import survey_of
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, file_time_base
 from vidprep.transcode.media.bounds import most_repeats
@@ -33,7 +34,7 @@ def pieces_of(
 
     Reads the source to its end and decodes nothing.
     """
-    survey = source.survey()
+    survey = survey_of(source)
     if source.damage(read_to_end=survey is not None):
         return "it is damaged"
     if survey is None:

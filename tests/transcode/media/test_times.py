@@ -17,8 +17,10 @@ from tests.conftest import H264, moving
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.source import Entry, Source
+from vidprep.formats.video.entry import Entry
+from vidprep.formats.video.source import Source
 from vidprep.transcode.check.unit import Check, check_unit
+from vidprep.transcode.media import timeline
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -184,13 +186,13 @@ def test_validate_counts_the_frames_before_a_cut_by_decoding_them(media, cli, tm
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, 0.6)
     check = Check(tmp_path, row, RunSettings(encoder=FAST), unit, opens=False)
     assert check_unit(check).faults == []
-    miscounted = Source.enter_at
+    miscounted = timeline.enter_at
 
     def enter_at(source: Source, start: Fraction | None) -> Entry:
         entry = miscounted(source, start)
         return Entry(entry.packets, entry.origin_pts, None if entry.frames_before is None else entry.frames_before + 2)
 
-    monkeypatch.setattr(Source, "enter_at", enter_at)
+    monkeypatch.setattr(timeline, "enter_at", enter_at)
     row.source_frames = list(range(20, 38))
     (fault,) = check_unit(check).faults
     assert "from frame 0 on it is made of other source frames" in fault
