@@ -187,7 +187,7 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     """Returns its PSNR-Y in dB. Raises VerifyError saying what is not as it should be."""
     from vidprep.formats.stores.registry import open_store
     from vidprep.formats.video.source import open_video
-    from vidprep.transcode.check.validate import Wanted, validate
+    from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.destination.folder import Destination
     from vidprep.transcode.destination.sharded import PackedDestination
     from vidprep.transcode.media.versions import encoder_version, used_versions
@@ -208,7 +208,9 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     if not row.ok:
         raise VerifyError(f"{row.stage}: {row.message}")
     faults: list[str] = []
-    validate(destination, {unit.id: unit for unit in found.units}, Wanted(), jobs=1, on_fault=faults.append)
+    check_destination(
+        destination, {unit.id: unit for unit in found.units}, ValidateOptions(), jobs=1, on_fault=faults.append
+    )
     if faults:
         raise VerifyError(f"validate: {faults[0]}")
     store = open_store(destination)

@@ -57,7 +57,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ValidateOptions:
     """What to check. sample: so many units, None for all. cross_check: so many are scored by the ffmpeg command too.
 
     vmaf: all are, with libvmaf. seeks: so many random seeks in each video, in every loader that is installed.
@@ -71,7 +71,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Report:
+class ValidationReport:
     """checked: units that were read again, of them `resumed` by a check before. faults: a line each.
 
     ffmpeg_failed: why the ffmpeg command could not score one. unwritten: why nothing could be recorded in the destination.
@@ -98,16 +98,16 @@ class Report:
             total.reason = total.reason or seeks.reason
 
 
-def validate(
+def check_destination(
     destination: Path,
     sources: dict[str, Unit] | None,
-    wanted: Wanted,
+    options: ValidateOptions,
     *,
     jobs: int,
-    on_fault: Callable[[str], None],
+    on_fault: Callable[[str], object],
     on_start: Callable[[int], None] = lambda _count: None,
     on_unit: Callable[[], object] = lambda: None,
-) -> Report:
+) -> ValidationReport:
     """Check the structure, then units. sources: units by id, to make the frames anew; each must have a row.
 
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
@@ -130,7 +130,7 @@ def validate(
     if not rows and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
     good = [row for row in rows.values() if row.ok]
-    report = Report(failed_before=len(rows) - len(good))
+    report = ValidationReport(failed_before=len(rows) - len(good))
 
     def tell(faults: Iterable[str]) -> None:
         for fault in faults:
@@ -145,10 +145,10 @@ def validate(
     tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
     found, unopened = opened_ids(destination, layout.name if layout else None, good)
     tell(unopened)
-    checks = _checks(destination, good, settings, sources, wanted, found)
+    checks = _checks(destination, good, settings, sources, options, found)
     if sources is not None:
         tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
-    journal = _Journal(destination, json.dumps([asdict(wanted), settings.digest, sources is not None]))
+    journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None]))
     results = [done for check in checks if (done := journal.passed(check)) is not None]
     for done in results:
         report.add(done)
@@ -182,23 +182,23 @@ def validate(
 
 
 def _checks(
-    destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, wanted: Wanted,
+    destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, options: ValidateOptions,
     found: set[str],
 ) -> list[Check]:  # fmt: skip
-    chosen = rows if wanted.sample is None else choose(rows, wanted.sample)
-    if (wanted.vmaf or wanted.seeks) and settings.frames is not None:
+    chosen = rows if options.sample is None else choose(rows, options.sample)
+    if (options.vmaf or options.seeks) and settings.frames is not None:
         raise SettingsError("--vmaf and --seek-check are for encoded videos; this destination holds frames one by one")
-    if wanted.vmaf and sources is None:
+    if options.vmaf and sources is None:
         raise SettingsError("--vmaf compares with the sources; give SRC too")
-    loaders = tuple(installed()) if wanted.seeks else ()
+    loaders = tuple(installed()) if options.seeks else ()
     ffmpeg, crossed = "", set[str]()
-    if sources is not None and settings.frames is None and (wanted.vmaf or wanted.cross_check):
-        ffmpeg = _witness(wanted.ffmpeg, vmaf=wanted.vmaf)
-        crossed = {row.id for row in (chosen if wanted.vmaf else choose(chosen, wanted.cross_check))}
+    if sources is not None and settings.frames is None and (options.vmaf or options.cross_check):
+        ffmpeg = _witness(options.ffmpeg, vmaf=options.vmaf)
+        crossed = {row.id for row in (chosen if options.vmaf else choose(chosen, options.cross_check))}
     return [
         Check(
             destination, row, settings, sources.get(row.id) if sources is not None else None,
-            ffmpeg=ffmpeg if row.id in crossed else "", vmaf=wanted.vmaf, seeks=wanted.seeks, loaders=loaders,
+            ffmpeg=ffmpeg if row.id in crossed else "", vmaf=options.vmaf, seeks=options.seeks, loaders=loaders,
             opens=row.id in found,
         )
         for row in chosen
@@ -235,16 +235,16 @@ def checked_in(child: Child, check: Check) -> Checked:
 class _Journal:
     """Units that passed. It is taken up only by a check of the same things, and only for files that are as they were."""
 
-    def __init__(self, destination: Path, wanted: str) -> None:
+    def __init__(self, destination: Path, options: str) -> None:
         self.path = destination / HOUSE / "validation.jsonl"
         self._destination = destination
-        self._wanted = wanted
+        self._wanted = options
         self._passed: dict[str, Checked] = {}
         try:
             first, *lines = read_regular(self.path).decode().splitlines()
         except (OSError, ValueError):
             return
-        if first != wanted:
+        if first != options:
             return
         found = []
         for line in lines:

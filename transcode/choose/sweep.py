@@ -45,7 +45,7 @@ LOSSLESS = EncoderOptions(crf=0, preset="ultrafast")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SweepOptions:
     """What is swept. values: CRFs or qualities of a codec, else four that span what people use; presets: likewise.
 
     videos, seconds: how much of the sources. sequence_length, stride: of the random sequences whose reading is timed.
@@ -116,27 +116,27 @@ def ladder(settings: RunSettings) -> tuple[int, ...]:
     return tuple(dict.fromkeys(scale.values[scale.guess(db)] for db in LADDER_DB))
 
 
-def sweep(
-    units: Sequence[Unit], out: Path, wanted: Wanted, workers: Workers[Job, Made], *, at_db: float, anchor: str, created: str,
+def measure(
+    units: Sequence[Unit], out: Path, options: SweepOptions, workers: Workers[Job, Made], *, at_db: float, anchor: str, created: str,
     on_start: Callable[[int], object] = lambda _count: None, on_row: Callable[[], object] = lambda: None,
-    say: Callable[[str], None] = lambda _text: None,
+    say: Callable[[str], object] = lambda _text: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure every cell, write the table and the summary into `out`, and return the summary. What is there is kept.
 
     Raises SettingsError when no source of the sample can be read, MissingError, Stopped.
     """
-    cells = wanted.cells()
+    cells = options.cells()
     curves = list(dict.fromkeys(cell.curve for cell in cells))
     if not curves:
         raise SettingsError("--codec png alone makes no curve; add another")
     anchor = next((name for name in curves if anchor in (name, name.split()[0])), anchor)
     if anchor not in curves:
         raise SettingsError(f"--anchor {anchor}: not one of {', '.join(curves)}")
-    if "png" in wanted.codecs:
+    if "png" in options.codecs:
         _need_pillow()
-    sample = choose(units, wanted.videos)
+    sample = choose(units, options.videos)
     on_start(len(sample) * (1 + len(cells)))
-    made = prepare(sample, out / "prepared", wanted, workers, on_row=on_row)
+    made = prepare(sample, out / "prepared", options, workers, on_row=on_row)
     prepared = made_units(made, out / "prepared")
     left_out = [(row.id, row.message) for row in made if not row.ok]
     for id_, why in left_out:
@@ -144,7 +144,7 @@ def sweep(
     if not prepared:
         raise SettingsError(f"none of the {len(sample)} sampled sources can be read")
     frames = open_store(out / "prepared")
-    png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in wanted.codecs else {}
+    png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in options.codecs else {}
     rows: list[dict[str, Any]] = []
     told: list[dict[str, Any]] = []
     for cell in cells:
@@ -154,10 +154,10 @@ def sweep(
             if not row.ok:
                 say(f"left out of {cell.name}: {row.id}: {row.message}")
         rows += [_measured(cell, row) for row in made if row.ok]
-        told.append(_timed(cell, root, [row.id for row in made if row.ok], wanted))
+        told.append(_timed(cell, root, [row.id for row in made if row.ok], options))
     _write_table(out / TABLE_NAME, rows)
     summary = {
-        "format": SWEEP_FORMAT, "created": created, "settings": asdict(wanted), "sampled_from": len(units),
+        "format": SWEEP_FORMAT, "created": created, "settings": asdict(options), "sampled_from": len(units),
         "videos": [{"id": id_, "png": png.get(id_)} for id_ in prepared],
         "left_out": [{"id": id_, "why": why} for id_, why in left_out],
     }  # fmt: skip
@@ -170,12 +170,12 @@ def sweep(
 
 
 def prepare(
-    sample: Sequence[Unit], root: Path, wanted: Wanted, workers: Workers[Job, Made], *,
+    sample: Sequence[Unit], root: Path, options: SweepOptions, workers: Workers[Job, Made], *,
     on_row: Callable[[], object] = lambda: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """Make lossless copies of the first seconds of the sources, scaled and retimed."""
-    settings = RunSettings(encoder=LOSSLESS, retime=wanted.retime, scale=wanted.scale)
-    cuts = [excerpt(unit, wanted.seconds) for unit in sample]
+    settings = RunSettings(encoder=LOSSLESS, retime=options.retime, scale=options.scale)
+    cuts = [excerpt(unit, options.seconds) for unit in sample]
     return run_trial(settings, cuts, root, workers, on_row=lambda _row: on_row())
 
 
@@ -203,8 +203,8 @@ def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _timed(cell: Cell, root: Path, ids: list[str], wanted: Wanted) -> dict[str, Any]:
-    frame, sequence = read_times(root, ids, wanted.sequence_length, wanted.stride)
+def _timed(cell: Cell, root: Path, ids: list[str], options: SweepOptions) -> dict[str, Any]:
+    frame, sequence = read_times(root, ids, options.sequence_length, options.stride)
     return {"cell": cell.name, "ms_per_frame": frame, "ms_per_sequence": sequence}
 
 

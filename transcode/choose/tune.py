@@ -18,7 +18,7 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.choose.reading import read_times
-from vidprep.transcode.choose.sweep import LOSSLESS, Wanted, made_units, prepare
+from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, prepare
 from vidprep.transcode.choose.sweep_tables import MOST_DB
 from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, shared_value
 from vidprep.transcode.run.trial import excerpt, run_trial
@@ -82,12 +82,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """choices: all that were measured, smallest first. left_out: codecs and sources that could not be, with why."""
+    """choices: all that were measured, smallest first. sampled: so many of the num_videos. left_out: codecs and sources, with why."""
 
     choices: tuple[Choice, ...]
     best: Choice
     reason: str
     sampled: int
+    num_videos: int
     left_out: tuple[str, ...]
 
     @property
@@ -95,29 +96,29 @@ class Tuned:
         return tuple(one for one in self.choices if not any(other.beats(one) for other in self.choices))
 
 
-def tune(
-    units: Sequence[Unit], work: Path, wanted: Wanted, reading: Reading, target_db: float,
-    workers: Workers[Job, Made], *, say: Callable[[str], None],
+def recommend(
+    units: Sequence[Unit], work: Path, options: SweepOptions, reading: Reading, target_db: float,
+    workers: Workers[Job, Made], *, say: Callable[[str], object],
 ) -> Tuned:  # fmt: skip
-    """Measure and choose. work: where trials are made; what is there is not made again. wanted: what of the sources, and codecs.
+    """Measure and choose. work: where trials are made; what is there is not made again. options: what of the sources, and codecs.
 
     Raises SettingsError when no source can be read or no codec reaches the PSNR, Stopped.
     """
-    sample = choose(units, wanted.videos)
-    made = prepare(sample, work / "prepared", wanted, workers)
+    sample = choose(units, options.videos)
+    made = prepare(sample, work / "prepared", options, workers)
     ready = tuple(excerpt(unit, PROBE_SECONDS) for unit in made_units(made, work / "prepared").values())
     left_out = [f"{row.id}: {row.message}" for row in made if not row.ok]
     if not ready:
         raise SettingsError(f"none of the {len(sample)} sampled sources can be read: {'; '.join(left_out[:3])}")
     again = run_trial(RunSettings(encoder=LOSSLESS), ready, work / "lossless", workers)
-    seconds_each = _total_seconds(sample, wanted) / len(sample)
+    seconds_each = _total_seconds(sample, options) / len(sample)
     frame_rate = _frames(again) / sum(row.duration_seconds or 0.0 for row in again)
     whole = _Whole(
         frames=seconds_each * len(units) * frame_rate,
         decode_cpu=max(0.0, _cpu(made) - _cpu(again)) / _frames(again),
     )  # fmt: skip
     choices = []
-    for codec in wanted.codecs:
+    for codec in options.codecs:
         for gop in (None,) if codec == "jpeg" else reading.gops():
             name = codec if gop is None else f"{codec} gop {gop}"
             say(f"trying {name}")
@@ -138,7 +139,7 @@ def tune(
         raise SettingsError(f"nothing reaches --target-psnr {target_db:g}: {'; '.join(left_out)}")
     choices.sort(key=lambda choice: choice.total_bytes)
     best, reason = _recommended(choices, reading)
-    return Tuned(tuple(choices), best, reason, len(ready), tuple(left_out))
+    return Tuned(tuple(choices), best, reason, len(ready), len(units), tuple(left_out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +222,11 @@ def _time(what: tuple[Path, list[str], Reading, str | None]) -> float | str:
         return f"{type(error).__name__}: {error}"
 
 
-def _total_seconds(sample: Sequence[Unit], wanted: Wanted) -> float:
+def _total_seconds(sample: Sequence[Unit], options: SweepOptions) -> float:
     """Of the sampled sources as a whole, by their headers; where one says nothing, what was read of it."""
     child = Child(threading.Event())
     try:
-        return sum(_seconds(child, unit) or wanted.seconds for unit in sample)
+        return sum(_seconds(child, unit) or options.seconds for unit in sample)
     finally:
         child.close()
 

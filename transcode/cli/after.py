@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vidprep.formats.errors import MissingError
-from vidprep.formats.files.local import check_writable
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
-from vidprep.transcode.cli.options import SOURCE_OPTIONS, Command, FolderOrUrl, LocalPath, Viewer
+from vidprep.transcode.check.api import doctor as examine
+from vidprep.transcode.check.api import validate as check
+from vidprep.transcode.cli.options import SOURCE_OPTIONS, Command, FolderOrUrl, LocalPath, Viewer, defaults_of
+from vidprep.transcode.export.api import EXPORTS
+from vidprep.transcode.export.api import pack as make
+from vidprep.transcode.pages.api import report as write
+from vidprep.transcode.run.api import merge as join
 from vidprep.transcode.run.text import printable
-from vidprep.transcode.settings.options import FrameOptions
-from vidprep.transcode.settings.parse import parse_bytes
 
-EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
+if TYPE_CHECKING:
+    from vidprep.transcode.destination.finding import Finding
+
+OF_VALIDATE, OF_REPORT, OF_PACK = defaults_of(check), defaults_of(write), defaults_of(make)
 
 
 @click.command(cls=Command)
@@ -31,7 +36,7 @@ EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 @click.option(
     "--cross-check",
     type=click.IntRange(min=0),
-    default=3,
+    default=OF_VALIDATE["cross_check"],
     show_default=True,
     metavar="K",
     help="With SRC: score so many videos by the ffmpeg command as well; both must agree.",
@@ -64,28 +69,13 @@ def validate(
     \b
     Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage, 130 interrupted.
     """
-    from tqdm import tqdm
-
-    from vidprep.transcode.check.validate import Wanted
-    from vidprep.transcode.check.validate import validate as check
-    from vidprep.transcode.destination.folder import settings_of
-    from vidprep.transcode.run.plan import unit_of_problem
-    from vidprep.transcode.sources.listing import find_sources
-    from vidprep.transcode.workers.local import default_jobs
-
     if len(paths) > 2:
         raise click.UsageError("give a destination, or its sources and the destination")
-    *given, destination = paths
-    sources = None
-    if given:
-        found = find_sources(given[0], destination, extension=settings_of(destination).extension, **chosen)
-        sources = {unit.id: unit for unit in (*found.units, *map(unit_of_problem, found.problems, found.problem_units))}
-    wanted = Wanted(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
-    with tqdm(unit="video", disable=True if quiet else None, file=sys.stderr, smoothing=0.1) as bar:
-        report = check(
-            destination, sources, wanted, jobs=jobs or default_jobs(), on_fault=lambda text: click.echo(printable(text)),
-            on_start=bar.reset, on_unit=bar.update,
-        )  # fmt: skip
+    *source, destination = paths
+    report = check(
+        destination, source[0] if source else None, sample=sample, cross_check=cross_check, vmaf=vmaf, seek_check=seek_check,
+        ffmpeg=ffmpeg, jobs=jobs, progress=not quiet, on_fault=lambda text: click.echo(printable(text)), **chosen,
+    )  # fmt: skip
     say = partial(click.echo, err=True)
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
@@ -105,11 +95,11 @@ def validate(
 @click.command(cls=Command)
 @click.argument("paths", metavar="DST…", type=LocalPath(), nargs=-1, required=True)
 @click.option("--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Default: the first DST.")
-@click.option("--title", default="vidprep report", show_default=True, metavar="TEXT", help="The heading of the page.")
+@click.option("--title", default=OF_REPORT["title"], show_default=True, metavar="TEXT", help="The heading of the page.")
 @click.option(
     "--worst",
     type=click.IntRange(min=0),
-    default=6,
+    default=OF_REPORT["worst"],
     show_default=True,
     metavar="N",
     help="Worst frames shown of each DST.",
@@ -121,23 +111,7 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
 
     Writes report.html (one file, no network), report.md and report.json; prints the path of the page on stdout.
     """
-    from datetime import datetime
-
-    from tqdm import tqdm
-
-    from vidprep.transcode.workers.local import default_jobs
-
-    try:
-        from vidprep.transcode.report.report import report as write
-    except ModuleNotFoundError as error:
-        raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
-    check_writable(out or paths[0], "give --out another folder")
-    with tqdm(unit="video", disable=True if quiet else None, file=sys.stderr) as bar:
-        written = write(
-            paths, out or paths[0], title=title, created=f"{datetime.now():%Y-%m-%d %H:%M}", jobs=jobs or default_jobs(),
-            strips=worst, on_start=bar.reset, on_still=bar.update,
-        )  # fmt: skip
-    click.echo(written.html)
+    click.echo(write(paths, out=out, title=title, worst=worst, jobs=jobs, progress=not quiet).html)
 
 
 @click.command(cls=Viewer)
@@ -152,7 +126,7 @@ def monitor(paths: tuple[Path, ...], once: bool) -> None:
     try:
         from rich.console import Console
 
-        from vidprep.transcode.report.monitor import monitor as show
+        from vidprep.transcode.pages.monitor import monitor as show
     except ModuleNotFoundError as error:
         raise MissingError(f"vidprep monitor needs {error.name}: pip install 'vidprep[monitor]'") from error
     show(paths, Console(), once=once)
@@ -170,10 +144,7 @@ def merge(destination: Path | str) -> None:
     \b
     Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage or a task is still at work.
     """
-    from vidprep.transcode.destination.merge import merge as join
-    from vidprep.transcode.destination.remote import merge_remote
-
-    merged = join(destination) if isinstance(destination, Path) else merge_remote(destination)
+    merged = join(destination)
     for id_, why in merged.missing.items():
         click.echo(printable(f"{id_}: {why}"))
     said = f"{merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed"
@@ -191,16 +162,27 @@ def merge(destination: Path | str) -> None:
 @click.argument("out", metavar="OUT", type=LocalPath())
 @click.option("--to", "kind", type=click.Choice((*STORES_OF_FRAMES, *EXPORTS)), required=True, help="What OUT becomes.")
 @click.option(
-    "--quality", type=int, default=90, show_default=True, metavar="Q", help="Of JPEGs that STORE does not have."
+    "--quality",
+    type=int,
+    default=OF_PACK["quality"],
+    show_default=True,
+    metavar="Q",
+    help="Of JPEGs that STORE does not have.",
 )
 @click.option(
     "--subsampling",
     type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
-    default="420",
+    default=OF_PACK["subsampling"],
     show_default=True,
     help="Chroma of those.",
 )
-@click.option("--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this.")
+@click.option(
+    "--shard-size",
+    default=OF_PACK["shard_size"],
+    show_default=True,
+    metavar="BYTES",
+    help="Begin a new shard past this.",
+)
 @click.option(
     "--labels",
     type=LocalPath(),
@@ -219,24 +201,13 @@ def pack(
     torchcodec                        custom_frame_mappings of each video
     dali, mmaction                    their lists of files and numbered labels
     """
-    from vidprep.formats.stores.registry import open_store
-
-    opened = open_store(store)
-    if kind in STORES_OF_FRAMES:
-        from vidprep.transcode.export.pack import pack_store
-
-        count = pack_store(opened, out, FrameOptions(kind, quality, subsampling, parse_bytes(shard_size)))
-    else:
-        from vidprep.transcode.export.folders import export
-
-        count = export(opened, out, kind, FrameOptions("burst", quality, subsampling))
-    click.echo(f"vidprep: {count} videos packed into {out}", err=True)
+    packed = make(store, out, to=kind, quality=quality, subsampling=subsampling, shard_size=shard_size, labels=labels)
+    click.echo(f"vidprep: {packed.num_videos} videos packed into {out}", err=True)
     if labels is not None:
-        from vidprep.transcode.export.labels import relabel
-
-        written, unseen = relabel(store, labels, out)
+        where = out / "labels.csv"
         click.echo(
-            f"vidprep: {written} labels in {out / 'labels.csv'}; {unseen} lie where no output has a frame", err=True
+            f"vidprep: {packed.labels} labels in {where}; {packed.labels_unseen} lie where no output has a frame",
+            err=True,
         )
 
 
@@ -256,12 +227,11 @@ def doctor(destination: Path | str | None, ffmpeg: str | None) -> None:
     A rotated clip with sound is made in every codec, by both engines and as burst, validated, and read back.
     Exit 1 when a default is broken.
     """
-    from vidprep.transcode.check.doctor import examine, examine_destination
+    findings = examine(destination, ffmpeg=ffmpeg, on_finding=_print)
+    sys.exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)
 
-    healthy = True
-    for finding in chain(examine(ffmpeg), examine_destination(destination) if destination else ()):
-        click.echo(f"{'ok  ' if finding.ok else 'no  ' if finding.needed else '-   '} {finding.what}: {finding.detail}")
-        if not finding.ok:
-            click.echo(f"     {finding.advice}")
-        healthy &= finding.ok or not finding.needed
-    sys.exit(0 if healthy else 1)
+
+def _print(finding: Finding) -> None:
+    click.echo(f"{'ok  ' if finding.ok else 'no  ' if finding.needed else '-   '} {finding.what}: {finding.detail}")
+    if not finding.ok:
+        click.echo(f"     {finding.advice}")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vidprep.formats.errors import DestinationError, MissingError
 from vidprep.formats.files.local import check_writable
+from vidprep.transcode.choose.api import bench as measure
 from vidprep.transcode.choose.bench.patterns import PATTERNS
-from vidprep.transcode.cli.options import BriefCommand, Finite, LocalPath
+from vidprep.transcode.cli.options import BriefCommand, Finite, LocalPath, defaults_of
 from vidprep.transcode.run.text import megabytes, printable
 
-if TYPE_CHECKING:
-    from vidprep.transcode.choose.bench.bench import Wanted
-    from vidprep.transcode.choose.bench.places import Place
-
+OF_BENCH = defaults_of(measure)
 COUNT = click.IntRange(min=1)
 HEADER = (
     f"{'store':34} {'loader':15}{'access':17}{'cache':6}{'workers':>7}{'frames/s':>10}{'ms':>9}{'p25–p75':>18}{'CPU s/1000':>12}"
@@ -29,20 +26,25 @@ HEADER = (
 
 @click.command(cls=BriefCommand)
 @click.argument("stores", metavar="STORE…", type=LocalPath(), nargs=-1, required=True)
-@click.option("--loader", "loaders", multiple=True, metavar="NAME", help="Only these. Default: all that are installed.")
+@click.option("--loader", multiple=True, metavar="NAME", help="Only these. Default: all that are installed.")
 @click.option(
-    "--pattern", "patterns", type=click.Choice(PATTERNS), multiple=True, default=("consecutive", "single"),
+    "--pattern", type=click.Choice(PATTERNS), multiple=True, default=OF_BENCH["pattern"],
     show_default=True, help="How frames are asked for; may be repeated.",
 )  # fmt: skip
-@click.option("--frames", type=COUNT, default=8, show_default=True, metavar="N", help="Of a sequence.")
+@click.option("--frames", type=COUNT, default=OF_BENCH["frames"], show_default=True, metavar="N", help="Of a sequence.")
 @click.option(
-    "--stride", type=COUNT, default=4, show_default=True, metavar="N", help="From one to the next of strided."
+    "--stride",
+    type=COUNT,
+    default=OF_BENCH["stride"],
+    show_default=True,
+    metavar="N",
+    help="From one to the next of strided.",
 )
 @click.option(
     "--workers",
     type=COUNT,
     multiple=True,
-    default=(1,),
+    default=OF_BENCH["workers"],
     show_default=True,
     metavar="N",
     help="Processes; may be repeated.",
@@ -51,10 +53,21 @@ HEADER = (
     "--cache", type=click.Choice(("warm", "cold", "both")), default="warm", show_default=True, help="The page cache."
 )
 @click.option("--seconds", type=Finite(min=0.01), default=2.0, show_default=True, help="Of each cell, at least.")
-@click.option("--sample", type=COUNT, default=16, show_default=True, metavar="N", help="So many of the videos.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample and of what is asked for.")
+@click.option(
+    "--sample", type=COUNT, default=OF_BENCH["sample"], show_default=True, metavar="N", help="So many of the videos."
+)
+@click.option(
+    "--seed", type=int, default=OF_BENCH["seed"], show_default=True, help="Of the sample and of what is asked for."
+)
 @click.option("--step-ms", type=Finite(min=0), metavar="MS", help="Simulate training with a step of this time.")
-@click.option("--batch-size", type=COUNT, default=8, show_default=True, metavar="N", help="Of the simulated training.")
+@click.option(
+    "--batch-size",
+    type=COUNT,
+    default=OF_BENCH["batch_size"],
+    show_default=True,
+    metavar="N",
+    help="Of the simulated training.",
+)
 @click.option("--advise", is_flag=True, help="Search for the number of workers and the batch size.")
 @click.option(
     "--out",
@@ -78,73 +91,40 @@ def bench(stores: tuple[Path, ...], **given: Any) -> None:
     vidprep bench raw/ ready/ frames/ --cache both --out bench/
     vidprep bench ready/ --workers 1 --workers 4 --step-ms 50 --advise
     """
-    from datetime import datetime
-
     from tqdm import tqdm
 
-    from vidprep.transcode.choose.bench.bench import Wanted, add_speed_ups, survey
     from vidprep.transcode.run.text import for_json
 
-    caches = ("warm", "cold") if given["cache"] == "both" else (given["cache"],)
-    kept = ("loaders", "patterns", "frames", "stride", "workers", "seconds", "sample", "seed")
-    wanted = Wanted(caches=caches, **{name: given[name] for name in kept})
-    out, as_json = given["out"], given["as_json"]
+    out, as_json = given.pop("out"), given.pop("as_json")
     if out is not None:
         _check_page(out)
     with tqdm(bar_format="{desc}", leave=False, disable=None, file=sys.stderr) as bar:
-
-        def say(text: str) -> None:
-            bar.set_description_str(printable(text))
 
         def write(text: str) -> None:
             """At once: a full disk is to stop the command, and not to be found when it has ended well."""
             bar.write(text, file=sys.stdout)
             sys.stdout.flush()
 
-        say("opening")
-        found = survey(stores, wanted)
-        for note in found.notes:
-            bar.write(f"vidprep: {printable(note)}", file=sys.stderr)
-        told: dict[str, Any] = {
-            "format": "vidprep bench 1", "created": f"{datetime.now():%Y-%m-%d %H:%M}", "machine": _machine(),
-            "notes": list(found.notes), **{kind: [] for kind in LINES},
-        }  # fmt: skip
+        def show(kind: str, row: dict[str, Any]) -> None:
+            write(json.dumps({"what": kind} | for_json(row), ensure_ascii=False) if as_json else LINES[kind](row))
+
+        def note(text: str) -> None:
+            bar.write(f"vidprep: {printable(text)}", file=sys.stderr)
+
         if not as_json:
             write(HEADER)
-        for kind, row in _results(found.places, wanted, given, say):
-            told[kind].append(row)
-            add_speed_ups(told["cell"])
-            line = json.dumps({"what": kind} | for_json(row), ensure_ascii=False) if as_json else LINES[kind](row)
-            write(line)
+        told = measure(
+            stores, **given, on_row=show, on_note=note, on_step=lambda text: bar.set_description_str(printable(text))
+        )
     if out is not None:
-        from vidprep.transcode.report.bench_section import write as write_page
+        from vidprep.transcode.pages.bench_section import write as write_page
 
         click.echo(write_page(told, out), err=as_json)
     timed = {row["store"] for row in told["cell"] if not row["refused"]}
-    idle = [str(place.path) for place in found.places if str(place.path) not in timed]
+    idle = [path for path in told["stores"] if path not in timed]
     for path in idle:
         click.echo(f"vidprep: {printable(path)}: no loader could be timed", err=True)
     sys.exit(1 if idle else 0)
-
-
-def _results(
-    places: Sequence[Place], wanted: Wanted, given: dict[str, Any], say: Callable[[str], None]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows as they are measured, each with its key in LINES."""
-    from vidprep.transcode.choose.bench.bench import bench as measure
-
-    for row in measure(places, wanted, say):
-        yield "cell", row
-    if given["step_ms"] is None and not given["advise"]:
-        return
-    from vidprep.transcode.choose.bench.train import advice, simulations
-
-    if given["step_ms"] is not None:
-        for row in simulations(places, wanted, given["step_ms"] / 1e3, given["batch_size"], say):
-            yield "training", row
-    if given["advise"]:
-        for row in advice(places, wanted, say):
-            yield "advice", row
 
 
 def _check_page(out: Path) -> None:
@@ -164,15 +144,6 @@ def _check_page(out: Path) -> None:
         ) from error
 
 
-def _machine() -> str:
-    import os
-    import platform
-
-    import av
-
-    return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, PyAV {av.__version__}"
-
-
 def _cell_line(row: dict[str, Any]) -> str:
     """Of the table under HEADER."""
     begin = f"{_shown(row):34} {row['loader']:15}"
@@ -187,7 +158,7 @@ def _cell_line(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> str:
-    from vidprep.transcode.report.bench_section import place_name
+    from vidprep.transcode.pages.bench_section import place_name
 
     return printable(place_name(row))
 

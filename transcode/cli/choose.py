@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import sys
 from pathlib import Path
@@ -13,11 +12,13 @@ from click.core import ParameterSource
 
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.profiles import CODECS
-from vidprep.transcode.cli.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command, Finite, LocalPath
+from vidprep.transcode.choose.api import sweep as measure
+from vidprep.transcode.choose.api import tune as recommend
+from vidprep.transcode.cli.options import FRAME_OPTIONS, SOURCE_OPTIONS, Command, Finite, LocalPath, defaults_of
+from vidprep.transcode.pages.api import report
 from vidprep.transcode.run.text import megabytes, printable
-from vidprep.transcode.settings.options import Retime, Scale
-from vidprep.transcode.settings.parse import parse_rate, parse_size
 
+OF_SWEEP, OF_TUNE = defaults_of(measure), defaults_of(recommend)
 CARRIED_OVER = {
     "include", "exclude", "limit", "label_from_folder", "keep_source_suffix",
     "fps", "short_side", "size", "fit", "scaler", "upscale", "hdr",
@@ -25,7 +26,6 @@ CARRIED_OVER = {
 
 if TYPE_CHECKING:
     from vidprep.transcode.choose.tune import Tuned
-    from vidprep.transcode.sources.unit import Unit
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -45,28 +45,13 @@ def _by_codec(option: str, given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _units(source: Path, out: Path, given: dict[str, Any]) -> tuple[Unit, ...]:
-    from vidprep.transcode.sources.listing import find_sources
-
-    found = find_sources(
-        source, out, include=given["include"], exclude=given["exclude"], limit=given["limit"],
-        label_from_folder=given["label_from_folder"], keep_source_suffix=given["keep_source_suffix"], extension="mp4",
-    )  # fmt: skip
-    return found.units
-
-
-def _scale(given: dict[str, Any]) -> Scale:
-    size = parse_size(given["size"]) if given["size"] else None
-    return Scale(given["short_side"], size, given["fit"], given["scaler"], given["upscale"])
-
-
 @click.command(cls=Command)
 @click.argument("source", metavar="SRC", type=LocalPath())
 @click.argument("out", metavar="OUT", type=LocalPath())
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @click.option(
-    "--codec", default="h264,hevc,vp9,av1,jpeg,png", show_default=True, metavar="LIST", help="What is compared."
+    "--codec", default=",".join(OF_SWEEP["codec"]), show_default=True, metavar="LIST", help="What is compared."
 )
 @click.option(
     "--crf",
@@ -75,25 +60,57 @@ def _scale(given: dict[str, Any]) -> Scale:
     help="CRFs of a codec, four or more. Default: four that span some 32 to 44 dB.",
 )
 @click.option("--quality", metavar="LIST", help="Of JPEGs. Default: four.")
-@click.option("--gop", default="16", show_default=True, metavar="LIST", help="Keyframe intervals, frames.")
+@click.option(
+    "--gop",
+    default=",".join(map(str, OF_SWEEP["gop"])),
+    show_default=True,
+    metavar="LIST",
+    help="Keyframe intervals, frames.",
+)
 @click.option(
     "--preset", multiple=True, metavar="CODEC=LIST", help="Presets of a codec. Default: the one that runs take."
 )
 @click.option(
-    "--anchor", default="h264", show_default=True, metavar="CODEC", help="What the others are compared with first."
+    "--anchor",
+    default=OF_SWEEP["anchor"],
+    show_default=True,
+    metavar="CODEC",
+    help="What the others are compared with first.",
 )
 @click.option(
-    "--at-psnr", type=float, default=36.0, show_default=True, metavar="DB", help="Sizes are told at this PSNR-Y."
+    "--at-psnr",
+    type=float,
+    default=OF_SWEEP["at_psnr"],
+    show_default=True,
+    metavar="DB",
+    help="Sizes are told at this PSNR-Y.",
 )
 @click.option(
-    "--sample", type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="So many of the sources."
+    "--sample",
+    type=click.IntRange(min=1),
+    default=OF_SWEEP["sample"],
+    show_default=True,
+    metavar="N",
+    help="So many of the sources.",
 )
-@click.option("--seconds", type=Finite(min=0.1), default=10.0, show_default=True, help="The first so many of each.")
 @click.option(
-    "--sequence-length", type=click.IntRange(min=1), default=8, show_default=True, metavar="N", help="Of what is read."
+    "--seconds", type=Finite(min=0.1), default=OF_SWEEP["seconds"], show_default=True, help="The first so many of each."
 )
 @click.option(
-    "--stride", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Each N-th frame of it."
+    "--sequence-length",
+    type=click.IntRange(min=1),
+    default=OF_SWEEP["sequence_length"],
+    show_default=True,
+    metavar="N",
+    help="Of what is read.",
+)
+@click.option(
+    "--stride",
+    type=click.IntRange(min=1),
+    default=OF_SWEEP["stride"],
+    show_default=True,
+    metavar="N",
+    help="Each N-th frame of it.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -108,52 +125,27 @@ def sweep(source: Path, out: Path, **given: Any) -> None:
     vidprep sweep raw/ choose/ --short-side 240 --gop 5,16
     vidprep sweep raw/ choose/ --codec h264,av1 --crf av1=20,30,40,50 --preset av1=6,8,10
     """
-    from datetime import datetime
-
     from tqdm import tqdm
 
-    from vidprep.transcode.choose.sweep import Wanted
-    from vidprep.transcode.choose.sweep import sweep as measure
-    from vidprep.transcode.run.trial import Stopped
-    from vidprep.transcode.workers.child import make, stops_the_run
-    from vidprep.transcode.workers.local import Workers, default_jobs
-
-    if given["hdr"] == "keep":
-        raise SettingsError("--hdr keep: sweeps compare 8 bits; leave it out")
-    values = {codec: _numbers("--crf", text) for codec, text in _by_codec("--crf", given["crf"]).items()}
-    values |= {"jpeg": _numbers("--quality", given["quality"])} if given["quality"] else {}
-    wanted = Wanted(
-        codecs=tuple(given["codec"].split(",")), values=values, gops=_numbers("--gop", given["gop"]),
-        presets={codec: tuple(text.split(",")) for codec, text in _by_codec("--preset", given["preset"]).items()},
-        videos=given["sample"], seconds=given["seconds"], sequence_length=given["sequence_length"], stride=given["stride"],
-        retime=Retime(parse_rate(given["fps"]) if given["fps"] else None), scale=_scale(given),
+    crf = {codec: _numbers("--crf", text) for codec, text in _by_codec("--crf", given.pop("crf")).items()}
+    preset = {codec: text.split(",") for codec, text in _by_codec("--preset", given.pop("preset")).items()}
+    quality, jobs, progress = given.pop("quality"), given.pop("jobs"), not given.pop("quiet")
+    told = measure(
+        source, out, codec=given.pop("codec").split(","), gop=_numbers("--gop", given.pop("gop")), crf=crf, preset=preset,
+        quality=_numbers("--quality", quality) if quality else (), jobs=jobs, progress=progress,
+        on_message=lambda text: tqdm.write(f"vidprep: {text}", file=sys.stderr), **given,
     )  # fmt: skip
-    created, jobs = f"{datetime.now():%Y-%m-%d %H:%M}", given["jobs"] or default_jobs()
-    units = _units(source, out, given)
-    with (
-        Workers(jobs, make, stops_the_run) as workers,
-        tqdm(unit="video", disable=True if given["quiet"] else None, file=sys.stderr, smoothing=0.1) as bar,
-    ):
-        try:
-            told = measure(
-                units, out, wanted, workers, at_db=given["at_psnr"], anchor=given["anchor"], created=created,
-                on_start=bar.reset, on_row=bar.update, say=lambda text: bar.write(f"vidprep: {text}", file=sys.stderr),
-            )  # fmt: skip
-        except Stopped as stopped:
-            bar.write(f"vidprep: {stopped}", file=sys.stderr)
-            sys.exit(stopped.exit_code)
     _print_table(told)
     try:
-        from vidprep.transcode.report.report import report
-    except ModuleNotFoundError as error:
-        raise MissingError(f"all is measured; a page needs {error.name}: pip install 'vidprep[report]'") from error
-    page = report([out], out, title="vidprep sweep", created=created, jobs=jobs, strips=0)
+        page = report(out, title="vidprep sweep", worst=0, jobs=jobs)
+    except MissingError as error:
+        raise MissingError(f"all is measured; {error.message}") from error
     click.echo(page.html)
 
 
 def _print_table(told: dict[str, Any]) -> None:
     """Sizes at equal PSNR, for people."""
-    from vidprep.transcode.report.sweep_section import at_rows
+    from vidprep.transcode.pages.sweep_section import at_rows
 
     frames = len(told["compared_videos"]), told["num_frames"]
     click.echo(f"at {told['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {frames[0]} videos, {frames[1]:,} frames:", err=True)
@@ -175,7 +167,7 @@ def _print_table(told: dict[str, Any]) -> None:
 @click.option(
     "--target-psnr",
     type=float,
-    default=38.0,
+    default=OF_TUNE["target_psnr"],
     show_default=True,
     metavar="DB",
     help="What every video must reach, as in runs.",
@@ -183,7 +175,7 @@ def _print_table(told: dict[str, Any]) -> None:
 @click.option(
     "--sequence-length",
     type=click.IntRange(min=1),
-    default=8,
+    default=OF_TUNE["sequence_length"],
     show_default=True,
     metavar="N",
     help="Frames of a sequence.",
@@ -191,7 +183,7 @@ def _print_table(told: dict[str, Any]) -> None:
 @click.option(
     "--stride",
     type=click.IntRange(min=1),
-    default=1,
+    default=OF_TUNE["stride"],
     show_default=True,
     metavar="N",
     help="Frames from one to the next in it.",
@@ -202,11 +194,18 @@ def _print_table(told: dict[str, Any]) -> None:
     type=click.Choice(("torchcodec", "decord")),
     help="What will read encoded videos. Default: vidprep's own.",
 )
-@click.option("--codec", default="h264,hevc,vp9,av1,jpeg", show_default=True, metavar="LIST", help="What is tried.")
+@click.option("--codec", default=",".join(OF_TUNE["codec"]), show_default=True, metavar="LIST", help="What is tried.")
 @click.option(
-    "--sample", type=click.IntRange(min=1), default=6, show_default=True, metavar="N", help="So many of the sources."
+    "--sample",
+    type=click.IntRange(min=1),
+    default=OF_TUNE["sample"],
+    show_default=True,
+    metavar="N",
+    help="So many of the sources.",
 )
-@click.option("--seconds", type=Finite(min=0.1), default=5.0, show_default=True, help="The first so many of each.")
+@click.option(
+    "--seconds", type=Finite(min=0.1), default=OF_TUNE["seconds"], show_default=True, help="The first so many of each."
+)
 @click.option("--work", type=LocalPath(), metavar="FOLDER", help="Keep trials here; a stopped command goes on.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
 def tune(source: Path, **given: Any) -> None:
@@ -218,45 +217,14 @@ def tune(source: Path, **given: Any) -> None:
     vidprep tune raw/ --short-side 240 --sequence-length 8 --target-psnr 38
     vidprep tune raw/ --fps 15 --sequence-length 16 --stride 2 --storage 200 --loader torchcodec
     """
-    import tempfile
-
-    from vidprep.transcode.choose.sweep import Wanted
-    from vidprep.transcode.choose.tune import Reading
-    from vidprep.transcode.choose.tune import tune as measure
-    from vidprep.transcode.run.trial import Stopped
-    from vidprep.transcode.workers.child import make, stops_the_run
-    from vidprep.transcode.workers.local import Workers, default_jobs
-
-    if given["hdr"] == "keep":
-        raise SettingsError("--hdr keep: 8 bits are tried; leave it out")
-    wanted = Wanted(
-        codecs=tuple(given["codec"].split(",")), videos=given["sample"], seconds=given["seconds"], scale=_scale(given),
-        retime=Retime(parse_rate(given["fps"]) if given["fps"] else None),
-    )  # fmt: skip
-    if "png" in wanted.codecs:
-        raise SettingsError("--codec png: give codecs and jpeg")
-    if given["loader"] and importlib.util.find_spec(given["loader"]) is None:
-        raise MissingError(f"--loader {given['loader']}: not installed: pip install {given['loader']}")
-    storage = given["storage"] * 1e6 if given["storage"] else None
-    reading = Reading(given["sequence_length"], given["stride"], storage, given["loader"])
-    with tempfile.TemporaryDirectory(prefix="vidprep-tune-") as temporary:
-        work = given["work"] or Path(temporary)
-        units = _units(source, work, given)
-        with Workers(given["jobs"] or default_jobs(), make, stops_the_run) as workers:
-            try:
-                tuned = measure(
-                    units, work, wanted, reading, given["target_psnr"], workers,
-                    say=lambda text: click.echo(f"vidprep: {text}", err=True),
-                )  # fmt: skip
-            except Stopped as stopped:
-                click.echo(f"vidprep: {stopped}", err=True)
-                sys.exit(stopped.exit_code)
-    _print_choices(tuned, len(units))
+    codec, target_psnr = given.pop("codec").split(","), given["target_psnr"]
+    tuned = recommend(source, codec=codec, on_message=lambda text: click.echo(f"vidprep: {text}", err=True), **given)
+    _print_choices(tuned)
     best = tuned.best
     coded = ["burst"] if best.gop is None else ["transcode"]
     own = [] if best.gop is None else ["--codec", best.codec, "--gop", str(best.gop)]
     command = shlex.join(
-        ["vidprep", *coded, str(source), "DST", *_given_again(), *own, "--target-psnr", f"{given['target_psnr']:g}"]
+        ["vidprep", *coded, str(source), "DST", *_given_again(), *own, "--target-psnr", f"{target_psnr:g}"]
     )
     click.echo(f"\n{command}\nbecause: {tuned.reason}.")
 
@@ -274,7 +242,7 @@ def _given_again() -> list[str]:
     return said
 
 
-def _print_choices(tuned: Tuned, count: int) -> None:
+def _print_choices(tuned: Tuned) -> None:
     """What no other beats, as a table on stdout."""
     click.echo(f"{'':16}{'CRF/q':>6}{'p1 dB':>8}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU hours':>11}")
     for choice in tuned.pareto:
@@ -283,7 +251,7 @@ def _print_choices(tuned: Tuned, count: int) -> None:
         click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{choice.encode_hours:11.3g}")
     beaten = len(tuned.choices) - len(tuned.pareto)
     click.echo(
-        f"Measured on {tuned.sampled} of {count} videos; {beaten} choices that others beat in size and time are not shown."
+        f"Measured on {tuned.sampled} of {tuned.num_videos} videos; {beaten} choices that others beat in size and time are not shown."
     )
     for text in tuned.left_out:
         click.echo(f"left out: {printable(text)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import math
 import os
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from vidprep.formats.files.remote import is_url, names_no_place
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.run.text import printable
+from vidprep.transcode.settings.keywords import default_of
 from vidprep.transcode.settings.options import FITS, SCALERS
 from vidprep.transcode.settings.run import AUDIO, ENGINES, HDR
 
@@ -34,6 +36,11 @@ def _preset_help() -> str:
         f"{ENCODERS['libx265'].preset_default}; vp9: cpu-used 0 (slow) to 8, default {vp9.preset_default}; av1: 0 (slow) "
         f"to 13, default {av1.preset_default}."
     )
+
+
+def defaults_of(function: Callable[..., object]) -> dict[str, Any]:
+    """Of its keywords, as its signature has them."""
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
 
 
 USAGE_ERROR = 2
@@ -151,10 +158,18 @@ FRAME_OPTIONS = _options(
     click.option("--short-side", type=int, metavar="N", help="Scale the shorter side to N pixels (even)."),
     click.option("--size", metavar="WxH", help="Scale to exactly this size; see --fit."),
     click.option(
-        "--fit", type=click.Choice(FITS), default="pad", show_default=True, help="How a picture fills --size."
+        "--fit",
+        type=click.Choice(FITS),
+        default=default_of("fit"),
+        show_default=True,
+        help="How a picture fills --size.",
     ),
     click.option(
-        "--scaler", type=click.Choice(SCALERS), default="bicubic", show_default=True, help="Scaling algorithm."
+        "--scaler",
+        type=click.Choice(SCALERS),
+        default=default_of("scaler"),
+        show_default=True,
+        help="Scaling algorithm.",
     ),
     click.option("--upscale", is_flag=True, help="Allow pictures to be enlarged."),
     click.option(
@@ -163,7 +178,11 @@ FRAME_OPTIONS = _options(
 )
 ENCODE_OPTIONS = _options(
     click.option(
-        "--codec", type=click.Choice(CODECS), default="h264", show_default=True, help="What outputs are encoded in."
+        "--codec",
+        type=click.Choice(CODECS),
+        default=default_of("codec"),
+        show_default=True,
+        help="What outputs are encoded in.",
     ),
     click.option(
         "--encoder", metavar="NAME", help="Another encoder of that codec, such as h264_nvenc with --engine ffmpeg."
@@ -172,33 +191,52 @@ ENCODE_OPTIONS = _options(
         "--container", type=click.Choice(tuple(CONTAINERS)), help="Default: webm for vp9, mp4 for the others."
     ),
     click.option(
-        "--gop", type=int, default=16, show_default=True, metavar="N", help="A keyframe exactly every N output frames."
+        "--gop",
+        type=int,
+        default=default_of("gop"),
+        show_default=True,
+        metavar="N",
+        help="A keyframe exactly every N output frames.",
     ),
     click.option("--crf", type=float, metavar="Q", help=f"Quality, smaller is finer. {_crf_help()}."),
     click.option("--preset", metavar="NAME", help=_preset_help()),
-    click.option("--tune", type=click.Choice(TUNES), default="psnr", show_default=True, help="What bits are spent on."),
+    click.option(
+        "--tune",
+        type=click.Choice(TUNES),
+        default=default_of("tune"),
+        show_default=True,
+        help="What bits are spent on.",
+    ),
     click.option(
         "--pixel-format",
         metavar="NAME",
         help="yuv420p (default), yuv420p10le to keep 10 bits, or another of the encoder's.",
     ),
     click.option(
-        "--audio", type=click.Choice(AUDIO), default="drop", show_default=True, help="What becomes of the sound."
+        "--audio",
+        type=click.Choice(AUDIO),
+        default=default_of("audio"),
+        show_default=True,
+        help="What becomes of the sound.",
     ),
     click.option(
         "--split",
-        "split_seconds",
         type=float,
         metavar="SECONDS",
         help="Encode longer videos in pieces of about SECONDS, several at a time, joined without another generation.",
     ),
     click.option(
-        "--encoder-threads", type=int, default=1, show_default=True, metavar="N", help="More than 1 changes the bytes."
+        "--encoder-threads",
+        type=int,
+        default=default_of("encoder_threads"),
+        show_default=True,
+        metavar="N",
+        help="More than 1 changes the bytes.",
     ),
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        default="av",
+        default=default_of("engine"),
         show_default=True,
         help="In process, or an ffmpeg command.",
     ),
@@ -212,9 +250,8 @@ ENCODE_OPTIONS = _options(
 STORE_OPTIONS = _options(
     click.option(
         "--format",
-        "store",
         type=click.Choice(STORES_OF_FRAMES),
-        default="burst",
+        default=default_of("format"),
         show_default=True,
         help="How frames are stored.",
     ),
@@ -222,12 +259,16 @@ STORE_OPTIONS = _options(
     click.option(
         "--subsampling",
         type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
-        default="420",
+        default=default_of("subsampling"),
         show_default=True,
         help="Chroma of JPEGs.",
     ),
     click.option(
-        "--shard-size", default="1GiB", show_default=True, metavar="BYTES", help="Begin a new shard past this."
+        "--shard-size",
+        default=default_of("shard_size"),
+        show_default=True,
+        metavar="BYTES",
+        help="Begin a new shard past this.",
     ),
 )
 CHECK_OPTIONS = _options(
@@ -241,7 +282,7 @@ CHECK_OPTIONS = _options(
     click.option(
         "--target-mode",
         type=click.Choice(("dataset", "per-video")),
-        default="dataset",
+        default=default_of("target_mode"),
         show_default=True,
         help="One value for all, or one for each video.",
     ),
@@ -249,7 +290,7 @@ CHECK_OPTIONS = _options(
     click.option(
         "--verify-every",
         type=int,
-        default=1,
+        default=default_of("verify_every"),
         show_default=True,
         metavar="N",
         help="Score each N-th frame; all are decoded.",
@@ -257,7 +298,7 @@ CHECK_OPTIONS = _options(
     click.option(
         "--on-damage",
         type=click.Choice(("warn", "fail")),
-        default="warn",
+        default=default_of("on_damage"),
         show_default=True,
         help="Sources that are not whole.",
     ),
@@ -266,7 +307,7 @@ RUN_OPTIONS = _options(
     click.option(
         "--backend",
         type=click.Choice(("local", "dask", "ray")),
-        default="local",
+        default=default_of("backend"),
         show_default=True,
         help="Work in processes of this machine, or on the workers of a cluster, which see the same paths.",
     ),
@@ -292,9 +333,19 @@ RUN_OPTIONS = _options(
         help="Stop a video after this time. Default: by its size and progress.",
     ),
     click.option(
-        "--max-pixels", type=int, default=36_000_000, show_default=True, help="Refuse frames with more pixels."
+        "--max-pixels",
+        type=int,
+        default=default_of("max_pixels"),
+        show_default=True,
+        help="Refuse frames with more pixels.",
     ),
-    click.option("--max-frames", type=int, default=1_000_000, show_default=True, help="Refuse more frames in or out."),
+    click.option(
+        "--max-frames",
+        type=int,
+        default=default_of("max_frames"),
+        show_default=True,
+        help="Refuse more frames in or out.",
+    ),
     click.option("--overwrite", is_flag=True, help="Make everything anew, also with other settings than before."),
     click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
     click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from vidprep.formats.errors import VidprepError
 from vidprep.formats.manifest.table import ManifestRow, read_rows
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.sharded import PackedDestination
@@ -18,7 +19,7 @@ from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.local import Workers
 
 
-class Stopped(Exception):
+class Stopped(VidprepError):
     """A trial was interrupted, or had no room, or lost a host. exit_code: what the whole command ends with."""
 
     def __init__(self, exit_code: int, why: str) -> None:

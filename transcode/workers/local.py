@@ -122,8 +122,14 @@ class Stop:
 
 @contextmanager
 def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iterator[Stop]:
-    """The first SIGINT, SIGTERM or SIGUSR1 lets the videos in flight finish within the grace time; the second does not."""
+    """The first SIGINT, SIGTERM or SIGUSR1 lets the videos in flight finish within the grace time; the second does not.
+
+    Off the main thread, signals are left to whoever runs it.
+    """
     stop = Stop()
+    if threading.current_thread() is not threading.main_thread():  # where Python takes no handlers
+        yield stop
+        return
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if stop.signal is not None:

@@ -261,10 +261,10 @@ def test_a_check_that_was_stopped_goes_on_and_reads_again_what_changed(made, tmp
     stop = tmp_path / "stop.py"
     stop.write_text(
         "import os, sys, pathlib\n"
-        "from vidprep.transcode.check.validate import Wanted, validate\n"
+        "from vidprep.transcode.check.validate import ValidateOptions, check_destination\n"
         "if __name__ == '__main__':\n"
         "    count = iter(range(9))\n"
-        "    validate(pathlib.Path(sys.argv[1]), None, Wanted(), jobs=1, on_fault=print,\n"
+        "    check_destination(pathlib.Path(sys.argv[1]), None, ValidateOptions(), jobs=1, on_fault=print,\n"
         "             on_unit=lambda: os._exit(9) if next(count) else None)\n"
     )
     assert subprocess.run([sys.executable, stop, folder], env=environment(), check=False, timeout=60).returncode == 9

@@ -19,7 +19,7 @@ from PIL import Image
 from tests.helpers import Ran, command, environment, make_clips, no_processes_left, transcode
 from vidprep.transcode.check import peers as loaders
 from vidprep.transcode.choose.bench.agree import Answer, Question, agrees
-from vidprep.transcode.choose.bench.bench import Wanted, add_speed_ups, survey
+from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
 from vidprep.transcode.choose.bench.measure import Cell, measure
 from vidprep.transcode.choose.bench.patterns import Access, packets_needed, rounds
 from vidprep.transcode.choose.bench.places import Place, Video, find_place, surveyed
@@ -366,7 +366,7 @@ def test_other_readers_of_their_own_formats(stores, store, loader):
 def test_stores_without_a_common_id_are_read_each_by_itself(stores, tmp_path):
     make_clips(tmp_path / "other", 1, 12)
     (tmp_path / "other" / "c00.mp4").rename(tmp_path / "other" / "strange.mp4")
-    found = survey([stores / "burst", tmp_path / "other"], Wanted())
+    found = survey([stores / "burst", tmp_path / "other"], BenchOptions())
     assert [place.kind for place in found.places] == ["raw", "burst"]
     assert [len(place.videos) for place in found.places] == [1, 3]
     assert "no id is in all" in found.notes[0]
@@ -377,10 +377,10 @@ def test_videos_are_matched_by_id_and_what_cannot_be_read_is_left_out_everywhere
     (tmp_path / "raw" / "c00.mp4").write_bytes(b"no video at all")
     for name in ("c01.mp4", "c02.mp4"):
         (tmp_path / "raw" / name).symlink_to(stores / "raw" / name)
-    found = survey([stores / "burst", tmp_path / "raw"], Wanted())
+    found = survey([stores / "burst", tmp_path / "raw"], BenchOptions())
     assert [[video.id for video in place.videos] for place in found.places] == [["c01", "c02"]] * 2
     assert any(note.startswith("left out: c00: ") for note in found.notes)
-    sampled = survey([stores / "burst", stores / "h264"], Wanted(sample=2))
+    sampled = survey([stores / "burst", stores / "h264"], BenchOptions(sample=2))
     assert [video.id for video in sampled.places[0].videos] == [video.id for video in sampled.places[1].videos]
     assert len(sampled.places[0].videos) == 2 and "2 of 3 videos" in sampled.notes[0]
 

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.files.local import memory_bytes
-from vidprep.transcode.report.loader_view import bars
-from vidprep.transcode.report.monitor import Seen, _view
+from vidprep.transcode.pages.loader_view import bars
+from vidprep.transcode.pages.monitor import Seen, _view
 from vidprep.transcode.run.events import RunState
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"

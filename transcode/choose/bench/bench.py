@@ -35,11 +35,11 @@ from vidprep.transcode.choose.bench.process import Ready, run_together
 COLD, WARM = "cold", "warm"
 SURVEY_SECONDS, AGREE_SECONDS, ROUND_SECONDS = 1800.0, 1800.0, 1800.0
 Row = dict[str, Any]
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BenchOptions:
     """loaders: names; empty for all that are installed. sample: so many videos of each store. caches: COLD, WARM."""
 
     loaders: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Survey:
     notes: tuple[str, ...]
 
 
-def survey(paths: Sequence[Path], wanted: Wanted) -> Survey:
+def survey(paths: Sequence[Path], options: BenchOptions) -> Survey:
     """Open what is there and choose videos: of the ids that all places have, where there are some. Raw files come first.
 
     Raises StoreError, SettingsError, MissingError.
@@ -87,12 +87,12 @@ def survey(paths: Sequence[Path], wanted: Wanted) -> Survey:
         notes.append("no id is in all of the stores: each is read with videos of its own")
     pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in found]
     order = sorted(set().union(*pools))
-    random.Random(wanted.seed).shuffle(order)
+    random.Random(options.seed).shuffle(order)
     places: list[Place] = []
     unread: dict[str, str] = {}
     for place, pool in zip(found, pools, strict=True):
         known = set(pool)
-        chosen = set(islice((id_ for id_ in order if id_ in known), wanted.sample))
+        chosen = set(islice((id_ for id_ in order if id_ in known), options.sample))
         opened, failed = _opened(place, [id_ for id_ in pool if id_ in chosen])
         places.append(opened)
         unread |= failed
@@ -118,37 +118,37 @@ def _survey(what: tuple[Place, list[str]], _ready: Ready) -> tuple[Place, dict[s
     return surveyed(*what)
 
 
-def bench(places: Sequence[Place], wanted: Wanted, say: Say) -> Iterator[Row]:
+def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
     """A row for each cell as it is measured, and one for each loader that is refused. say: gets what comes next."""
     for place in places:
         files = sorted({file for video in place.videos for file in video.files})
-        chosen = [name for name in place.loaders if not wanted.loaders or name in wanted.loaders]
+        chosen = [name for name in place.loaders if not options.loaders or name in options.loaders]
         right = []
         for name in chosen:
-            accesses = _possible(name, wanted)
+            accesses = _possible(name, options)
             if not accesses:
                 continue
             say(f"{place.path}: {name}: pixels")
-            fault, lowest_db = _fault(place, name, accesses, wanted.seed)
+            fault, lowest_db = _fault(place, name, accesses, options.seed)
             if fault is None:
                 right.append((name, accesses, lowest_db))
             else:
                 yield _about(place, name) | {"refused": fault}
-        for cache in (each for each in (WARM, COLD) if each in wanted.caches):
+        for cache in (each for each in (WARM, COLD) if each in options.caches):
             (fill_cache if cache == WARM else drop_from_cache)(files)
             for name, accesses, lowest_db in right:
                 for access in accesses:
-                    for workers in wanted.workers:
+                    for workers in options.workers:
                         say(f"{place.path}: {name}: {access}, {cache}, {workers} workers")
                         about = _about(place, name) | {
                             "pattern": access.pattern, "access": str(access), "cache": cache, "workers": workers,
                             "lowest_psnr_db": lowest_db,
                         }  # fmt: skip
-                        yield about | _measured(place, name, access, cache, workers, wanted)
+                        yield about | _measured(place, name, access, cache, workers, options)
 
 
-def _possible(name: str, wanted: Wanted) -> tuple[Access, ...]:
-    return tuple(each for each in wanted.accesses if name not in ONLY_IN_ORDER or each.pattern == "whole")
+def _possible(name: str, options: BenchOptions) -> tuple[Access, ...]:
+    return tuple(each for each in options.accesses if name not in ONLY_IN_ORDER or each.pattern == "whole")
 
 
 def _fault(place: Place, name: str, accesses: tuple[Access, ...], seed: int) -> tuple[str | None, float | None]:
@@ -168,13 +168,13 @@ def _about(place: Place, name: str) -> Row:
     }  # fmt: skip
 
 
-def _measured(place: Place, name: str, access: Access, cache: str, workers: int, wanted: Wanted) -> Row:
+def _measured(place: Place, name: str, access: Access, cache: str, workers: int, options: BenchOptions) -> Row:
     cells = [
-        Cell(place, name, access, cache == COLD, worker, workers, wanted.seconds, wanted.seed)
+        Cell(place, name, access, cache == COLD, worker, workers, options.seconds, options.seed)
         for worker in range(workers)
     ]
     try:
-        return summary(run_together(measure, cells, ROUND_SECONDS + 10 * wanted.seconds))
+        return summary(run_together(measure, cells, ROUND_SECONDS + 10 * options.seconds))
     except VidprepError as error:
         return {"refused": error.message}
 

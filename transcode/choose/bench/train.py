@@ -22,7 +22,7 @@ from vidprep.formats.errors import VidprepError
 from vidprep.formats.files.local import cpu_seconds, memory_bytes
 from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.training.loader import GIBIBYTE, PrefetchLoader
-from vidprep.transcode.choose.bench.bench import Row, Say, Wanted
+from vidprep.transcode.choose.bench.bench import BenchOptions, Row, Say
 from vidprep.transcode.choose.bench.places import Place
 from vidprep.transcode.choose.bench.process import Ready, run_together
 
@@ -187,15 +187,15 @@ def _watch_memory(peak: list[int], over: threading.Event) -> None:
 
 
 def simulations(
-    places: Sequence[Place], wanted: Wanted, step_seconds: float, batch_size: int, say: Say
+    places: Sequence[Place], options: BenchOptions, step_seconds: float, batch_size: int, say: Say
 ) -> Iterator[Row]:
     """A row for each store that videos can be read from, loader and number of workers; `failed` says why one has no figures."""
     for place in (each for each in places if each.store is not None):
         for name in simulated():
-            for workers in wanted.workers:
+            for workers in options.workers:
                 say(f"{place.path}: {name}, {workers} workers: training")
                 training = Training(
-                    place, name, wanted.frames, batch_size, workers, step_seconds, wanted.seconds, wanted.seed
+                    place, name, options.frames, batch_size, workers, step_seconds, options.seconds, options.seed
                 )
                 about = {
                     "store": str(place.path), "holds": place.holds, "loader": name, "workers": workers,
@@ -220,7 +220,7 @@ def _trained(training: Training) -> Row:
     }  # fmt: skip
 
 
-def advice(places: Sequence[Place], wanted: Wanted, say: Say) -> Iterator[Row]:
+def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
     """Of each store: PrefetchLoader's rates over workers and batch sizes, and which are `advised`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     counts = [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
@@ -228,7 +228,7 @@ def advice(places: Sequence[Place], wanted: Wanted, say: Say) -> Iterator[Row]:
         tried, failed = [], None
         for workers, size in product(counts, BATCH_SIZES):
             say(f"{place.path}: {workers} workers, batches of {size}")
-            training = Training(place, SIMULATED[0], wanted.frames, size, workers, 0.0, wanted.seconds, wanted.seed)
+            training = Training(place, SIMULATED[0], options.frames, size, workers, 0.0, options.seconds, options.seed)
             found = _trained(training)
             failed = found.get("failed")
             if failed is not None:

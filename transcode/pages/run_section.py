@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.transcode.report.figures import Destination, Doubles, kind_of, numbers
-from vidprep.transcode.report.page import (
+from vidprep.transcode.pages.figures import Destination, Doubles, kind_of, numbers
+from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
     Chart,
@@ -25,7 +25,7 @@ from vidprep.transcode.report.page import (
     in_percent,
     layout,
 )  # fmt: skip
-from vidprep.transcode.report.stills import DIFFERENCE_GAIN, JPEG_QUALITY, Compared, CompareTask, Taken, Task
+from vidprep.transcode.pages.stills import DIFFERENCE_GAIN, JPEG_QUALITY, Compared, CompareTask, Taken, Task
 
 POINTS, WORST_POINTS = 3000, 500
 TABLE_ROWS = 1000

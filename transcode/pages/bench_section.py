@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats.files.local import replacing
-from vidprep.transcode.report.page import (
+from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
     Chart,

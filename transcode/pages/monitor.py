@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vidprep.formats.files.untrusted import check_regular, open_regular, parse_json
-from vidprep.transcode.report import loader_view
-from vidprep.transcode.report.loader_view import LoaderState
+from vidprep.transcode.pages import loader_view
+from vidprep.transcode.pages.loader_view import LoaderState
 from vidprep.transcode.run.events import RunState, Video
 from vidprep.transcode.run.text import megabytes, printable
 

@@ -128,7 +128,7 @@ def as_html(page: Page) -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
-    here = files("vidprep.transcode.report")
+    here = files("vidprep.transcode.pages")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -18,11 +18,11 @@ from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.untrusted import read_json
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
-from vidprep.transcode.report.figures import Destination, figures, open_destination, pixels
-from vidprep.transcode.report.page import Page, Section, as_html, as_markdown
-from vidprep.transcode.report.run_section import run_sections
-from vidprep.transcode.report.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
-from vidprep.transcode.report.sweep_section import sweep_sections
+from vidprep.transcode.pages.figures import Destination, figures, open_destination, pixels
+from vidprep.transcode.pages.page import Page, Section, as_html, as_markdown
+from vidprep.transcode.pages.run_section import run_sections
+from vidprep.transcode.pages.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
+from vidprep.transcode.pages.sweep_section import sweep_sections
 from vidprep.transcode.run.text import for_json
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
@@ -33,16 +33,16 @@ SAMPLED_VIDEOS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ReportFiles:
     html: Path
     markdown: Path
     json: Path
 
 
-def report(
+def write_report(
     paths: Sequence[Path], out: Path, *, title: str, created: str, jobs: int, strips: int,
     on_start: Callable[[int], None] = lambda _count: None, on_still: Callable[[], object] = lambda: None,
-) -> Written:  # fmt: skip
+) -> ReportFiles:  # fmt: skip
     """Write out/report.html, .md and .json about destinations of runs, and results of `vidprep sweep`. created: the date as it
     is shown. strips: worst frames for each destination.
 
@@ -71,9 +71,9 @@ def report(
     return write_page(page, out, known)
 
 
-def write_page(page: Page, out: Path, known: dict[str, Any]) -> Written:
+def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
     """known: the figures, as they go into report.json."""
-    written = Written(out / "report.html", out / "report.md", out / "report.json")
+    written = ReportFiles(out / "report.html", out / "report.md", out / "report.json")
     texts = {
         written.html: as_html(page),
         written.markdown: as_markdown(page),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vidprep.transcode.report.page import (
+from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
     Chart,

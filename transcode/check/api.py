@@ -1,0 +1,76 @@
+"""`validate` and `doctor` for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from vidprep.transcode.settings.keywords import SourceKeywords
+
+if TYPE_CHECKING:
+    from vidprep.transcode.check.validate import ValidationReport
+    from vidprep.transcode.destination.finding import Finding
+
+
+def validate(
+    destination: str | Path, source: str | Path | None = None, *, sample: int | None = None, cross_check: int = 3,
+    vmaf: bool = False, seek_check: int | None = None, ffmpeg: str | None = None, jobs: int | None = None, progress: bool = False,
+    on_fault: Callable[[str], object] = lambda _text: None, **which: Unpack[SourceKeywords],
+) -> ValidationReport:  # fmt: skip
+    """Check a finished destination from its bytes; with `source`, also against the videos it was made of.
+
+    sample: read so many units again, None for all. cross_check: with a source, score so many by the ffmpeg command too. vmaf: all
+    of them, by libvmaf. seek_check: so many random seeks in each video, in every reader that is installed. which: the keywords
+    that the run chose its sources by. on_fault: called with each fault as it is found; all are in the report as well.
+
+    Raises StoreError, ManifestError, SettingsError, MissingError, SourceError; KeyboardInterrupt when it was interrupted.
+    """
+    from vidprep.transcode.check.validate import ValidateOptions, check_destination
+    from vidprep.transcode.destination.folder import settings_of
+    from vidprep.transcode.run.plan import unit_of_problem
+    from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.run.session import as_place
+    from vidprep.transcode.settings.keywords import built
+    from vidprep.transcode.settings.run_options import SourceOptions
+    from vidprep.transcode.sources.listing import find_sources
+    from vidprep.transcode.workers.local import default_jobs
+
+    destination, units = Path(destination), None
+    if source is not None:
+        choice = built(SourceOptions, which)
+        found = find_sources(
+            as_place(source), destination, extension=settings_of(destination).extension, **asdict(choice)
+        )
+        units = {unit.id: unit for unit in (*found.units, *map(unit_of_problem, found.problems, found.problem_units))}
+    options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
+    with bar(is_shown=progress) as shown:
+        return check_destination(
+            destination,
+            units,
+            options,
+            jobs=jobs or default_jobs(),
+            on_fault=on_fault,
+            on_start=shown.reset,
+            on_unit=shown.update,
+        )
+
+
+def doctor(
+    destination: str | Path | None = None, *, ffmpeg: str | None = None,
+    on_finding: Callable[[Finding], object] = lambda _finding: None,
+) -> list[Finding]:  # fmt: skip
+    """Try out what a run needs on this machine; with a destination, also what its file system or store can do.
+
+    on_finding: called with each as it is found. All is well when every finding that is needed is `ok`.
+    """
+    from vidprep.transcode.check.doctor import examine, examine_destination
+    from vidprep.transcode.run.session import as_place
+
+    findings = []
+    for finding in chain(examine(ffmpeg), examine_destination(as_place(destination)) if destination else ()):
+        findings.append(finding)
+        on_finding(finding)
+    return findings

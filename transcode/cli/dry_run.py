@@ -1,0 +1,32 @@
+"""What `--dry-run` says."""
+
+from __future__ import annotations
+
+import click
+
+from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.run.plan import Plan
+from vidprep.transcode.run.text import megabytes, printable
+from vidprep.transcode.sources.unit import SourceList
+
+
+def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
+    for job in todo.jobs:
+        click.echo(f"{printable(job.unit.path)} -> {printable(job.file_name)}")
+    for row in todo.rejected:
+        click.echo(f"cannot be started: {printable(row.source)}: {printable(row.message or '')}", err=True)
+    for path, reason in sources.ignored:
+        click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
+    total = sum(job.unit.size_bytes for job in todo.jobs)
+    ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
+    guess = (
+        f"about {megabytes(total * ratio)} by the ratio of what is done"
+        if ratio is not None
+        else "at most about as much, as a rule"
+    )
+    click.echo(
+        f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
+        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; "
+        f"free in {printable(place.disk)}: {megabytes(place.free_bytes())}.",
+        err=True,
+    )

@@ -1,0 +1,80 @@
+"""`transcode`, `burst` and `merge` for Python: what the commands of these names do."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from vidprep.formats.errors import SettingsError
+from vidprep.transcode.settings.keywords import BurstKeywords, TranscodeKeywords, built, settings_of
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.table import ManifestRow
+    from vidprep.transcode.destination.merge import Merged
+    from vidprep.transcode.run.run import Summary
+
+
+def transcode(
+    source: str | Path, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
+    on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[TranscodeKeywords],
+) -> Summary:  # fmt: skip
+    """Re-encode a folder, a file or a table of videos into `destination`, and verify each; goes on where a run before stopped.
+
+    keywords: the flags of `vidprep transcode`, with the same defaults; `settings` in the place of those that decide what is made.
+    progress: a bar and messages on stderr, where nothing is written otherwise. on_row: called with each row when it is safe on disk.
+
+    What single videos fail of is in their rows and in `Summary.failed`. Raises SettingsError, SourceError, DestinationError,
+    MissingError, BackendError and StorageError for what stops all of it; KeyboardInterrupt when it was interrupted, after
+    the videos at work had their time to end.
+    """
+    return _run(source, destination, settings, progress, on_row, keywords, of_frames=False)
+
+
+def burst(
+    source: str | Path, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
+    on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[BurstKeywords],
+) -> Summary:  # fmt: skip
+    """Store the frames of a folder, a file or a table of videos one by one in shards, and verify them; otherwise as `transcode`."""
+    return _run(source, destination, settings, progress, on_row, keywords, of_frames=True)
+
+
+def _run(
+    source: str | Path, destination: str | Path, settings: RunSettings | None, progress: bool,
+    on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], *, of_frames: bool,
+) -> Summary:  # fmt: skip
+    from vidprep.transcode.run.events import Events
+    from vidprep.transcode.run.progress import Progress
+    from vidprep.transcode.run.session import carry_out, make_request
+
+    asked = settings_of(keywords, of_frames=of_frames)
+    if settings is not None:
+        if asked != settings_of({}, of_frames=of_frames):
+            raise SettingsError("settings was given, and keywords that decide the same; give one of them")
+        if (settings.frames is not None) != of_frames:
+            raise SettingsError("settings.frames is for burst, and transcode takes none")
+        asked = settings
+    options = built(RunOptions, keywords)
+    events = Events(options.events) if options.events else None
+    reporter = Progress(is_shown=progress, events=events, on_row=on_row)
+    request = make_request(source, destination, asked, built(SourceOptions, keywords), options, reporter)
+    summary = carry_out(request)
+    if summary.interrupted_by == signal.SIGINT:
+        raise KeyboardInterrupt
+    return summary
+
+
+def merge(destination: str | Path) -> Merged:
+    """Join the partitions of an array run into one destination, when its tasks have ended. Says what is missing, and why.
+
+    Raises DestinationError while a task is at work, StorageError, ManifestError.
+    """
+    from vidprep.transcode.destination.merge import merge as merge_folder
+    from vidprep.transcode.destination.remote import merge_remote
+    from vidprep.transcode.run.session import as_place
+
+    place = as_place(destination)
+    return merge_folder(place) if isinstance(place, Path) else merge_remote(place)

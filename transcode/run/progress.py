@@ -1,0 +1,114 @@
+"""A run for people: a bar, a line for each failure, the summary; and a line of JSON for each event, for `vidprep monitor`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.destination.array_plan import Share
+from vidprep.transcode.destination.partition import Part
+from vidprep.transcode.run.events import Events
+from vidprep.transcode.run.ignored import in_words
+from vidprep.transcode.run.plan import Plan
+from vidprep.transcode.run.reporter import Reporter
+from vidprep.transcode.run.run import Summary
+from vidprep.transcode.run.text import megabytes, printable
+from vidprep.transcode.unit.job import Job
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+SHOWN = 5
+
+
+def bar(*, is_shown: bool, total: int | None = None) -> tqdm[Any]:
+    """On stderr, where that is a terminal."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit="video", disable=None if is_shown else True, file=sys.stderr, smoothing=0.1)
+
+
+class Progress(Reporter):
+    """is_shown: on stderr; else nothing is written. has_bar: on a terminal. on_row: called with every row."""
+
+    def __init__(
+        self, *, is_shown: bool, has_bar: bool = True, events: Events | None = None,
+        on_row: Callable[[ManifestRow], object] | None = None,
+    ) -> None:  # fmt: skip
+        self._is_shown, self._has_bar, self._events, self._on_row = is_shown, has_bar, events, on_row
+        self._bar: Any = None
+        self._failed = 0
+        self._saved = 0
+
+    def message(self, text: str) -> None:
+        if not self._is_shown:
+            return
+        if self._bar is not None:
+            self._bar.write(f"vidprep: {text}", file=sys.stderr)
+        else:
+            sys.stderr.write(f"vidprep: {text}\n")
+            sys.stderr.flush()
+
+    def found(self, count: int) -> None:
+        if self._has_bar:
+            self.message(f"{count} files found so far")
+
+    def share(self, part: Part, share: Share) -> None:
+        self.message(f"part {part.index} of {part.count}: {len(share.sources.units)} videos")
+        if share.absent:
+            self.message(f"{len(share.absent)} videos planned for it are not among the sources: {_few(share.absent)}")
+        if share.unplanned:
+            self.message(
+                f"{len(share.unplanned)} videos came after this array run was planned and are left out: "
+                f"{_few(share.unplanned)}; run again after `vidprep merge` to make them"
+            )
+
+    def start(self, plan: Plan, destination: str, backend: str) -> None:
+        if self._events:
+            self._events.begun(plan, destination, backend)
+        self._bar = bar(is_shown=self._is_shown and self._has_bar, total=len(plan.jobs) + len(plan.rejected))
+
+    def job(self, job: Job) -> None:
+        if self._events:
+            self._events.started(job)
+
+    def row(self, row: ManifestRow) -> None:
+        if self._events:
+            self._events.row(row)
+        if self._on_row:
+            self._on_row(row)
+        self._failed += not row.ok
+        if row.ok:
+            self._saved += (row.source_size_bytes or 0) - (row.size_bytes or 0)
+        else:
+            self.message(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
+        self._bar.set_postfix_str(f"{self._failed} failed, {megabytes(self._saved)} saved", refresh=False)
+        self._bar.update()
+
+    def finish(self, summary: Summary) -> None:
+        self._bar.close()
+        self._bar = None
+        if self._events:
+            self._events.ended(summary)
+        if summary.ignored:
+            self.message(in_words(summary.ignored_reasons))
+        parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
+        parts += [f"{summary.done_before} done before"] if summary.done_before else []
+        parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
+        parts += [f"{summary.not_started} not started"] if summary.not_started else []
+        parts += [f"{summary.warned} with warnings in the manifest"] if summary.warned else []
+        parts += [f"{summary.larger_than_source} larger than their source"] if summary.larger_than_source else []
+        sizes = f"{megabytes(summary.bytes_before)} -> {megabytes(summary.bytes_after)}"
+        self.message(f"{', '.join(parts)}; {sizes} in {summary.seconds:.1f} s")
+        if summary.disk_full:
+            self.message(summary.disk_full)
+        if summary.stopped:
+            self.message(f"stopped: {summary.stopped}")
+        if summary.interrupted_by is not None:
+            self.message("interrupted; run the same command again to go on")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(printable, names[:SHOWN])) + " …" * (len(names) > SHOWN)

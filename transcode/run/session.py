@@ -1,0 +1,249 @@
+"""One command, from its sources to its summary: `transcode` and `burst` differ in their settings alone."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from os import environ
+from pathlib import Path
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.files.remote import is_url, names_no_place
+from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
+from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.partition import Part, parse_part
+from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
+from vidprep.transcode.media.versions import encoder_version, used_versions
+from vidprep.transcode.run.plan import Plan, plan
+from vidprep.transcode.run.reporter import Reporter
+from vidprep.transcode.run.run import Summary, run
+from vidprep.transcode.run.target import shared_value
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+from vidprep.transcode.sources.listing import find_sources
+from vidprep.transcode.sources.unit import SourceList
+from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.workers.backends import workers_of
+from vidprep.transcode.workers.host import expected_of_hosts, sample_of
+from vidprep.transcode.workers.local import Workers, default_jobs
+
+UNREADABLE_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """source: a folder, a file, a table, or a URL. place: what is made goes there. ffmpeg: of the second engine, checked; else ""."""
+
+    source: Path | str
+    place: Destination
+    settings: RunSettings
+    choice: SourceOptions
+    options: RunOptions
+    ffmpeg: str
+    reporter: Reporter
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(str(self.source), self.choice.include, self.choice.exclude, self.choice.limit)
+
+    @property
+    def where(self) -> Path | str:
+        """The destination as it is shown: absolute, or a URL."""
+        return self.place.shown if is_url(self.place.shown) else self.place.root.absolute()
+
+    def plan(self, sources: SourceList, settings: RunSettings) -> Plan:
+        return plan(
+            sources, settings, self.place, ffmpeg=self.ffmpeg, encoder_version=encoder_version(settings, self.ffmpeg),
+            overwrite=self.options.overwrite, skip_failed=self.options.skip_failed,
+        )  # fmt: skip
+
+
+def make_request(
+    source: Path | str, destination: Path | str, settings: RunSettings, choice: SourceOptions, options: RunOptions,
+    reporter: Reporter,
+) -> Request:  # fmt: skip
+    """Raises SettingsError, MissingError, DestinationError, StorageError for what cannot work, before anything is done."""
+    try:
+        Path.cwd()
+    except OSError:
+        raise SettingsError("the current folder was deleted; change to one that exists, and run again") from None
+    part = _part(settings, options)
+    place = _destination(as_place(destination), settings, options, part)
+    place.say = reporter.message
+    return Request(as_place(source), place, settings, choice, options, _ffmpeg(settings, options), reporter)
+
+
+def preview(request: Request) -> tuple[Plan, SourceList]:
+    """What would be done. Opens no video, writes nothing."""
+    sources = _find(request)
+    settings, _ = _with_known_value(request)
+    overwrite = request.options.overwrite
+    if request.place.part:
+        sources = previewed(request.place, sources, settings, overwrite=overwrite)
+    else:
+        request.place.check_settings(settings, overwrite=overwrite)
+    return request.plan(sources, settings), sources
+
+
+def carry_out(request: Request) -> Summary:
+    """Do it. Raises VidprepError and OSError for what stops all of it."""
+    place, options, reporter = request.place, request.options, request.reporter
+    sources = _find(request)
+    settings, is_to_be_searched = _with_known_value(request)
+    if not place.part:
+        place.check_settings(settings, overwrite=options.overwrite)
+    with ExitStack() as held:
+        held.enter_context(place.hold())
+        share = _begin(request, sources, settings)
+        sources = sources if share is None else share.sources
+        workers = _start_workers(request, sources, held)
+        if options.overwrite:
+            place.clear_other_stores(settings)
+            if share is None:
+                forget_plan(place, request.selection)
+        recovered = place.recover()
+        if is_to_be_searched:
+            settings = _search(request, sources, settings, workers)
+        todo = request.plan(sources, settings)
+        place.write_settings(settings, used_versions(settings, request.ffmpeg))
+        _say_what_was_found(request, recovered, todo, settings)
+        reporter.start(todo, str(request.where), options.backend)
+        summary = run(
+            todo, place, workers, on_row=reporter.row, on_job=reporter.job, on_made=workers.dismiss,
+            sources=sample_of(sources.units),
+        )  # fmt: skip
+        if not todo.jobs:
+            place.check_opens()
+        _end(request, share, summary)
+    reporter.finish(summary)
+    return summary
+
+
+def as_place(path: Path | str) -> Path | str:
+    """A path, or a URL, which stays text."""
+    text = str(path).removeprefix("file://")
+    if not is_url(text):
+        return Path(text)
+    if names_no_place(text):
+        raise SettingsError(f"{text} names no bucket; give s3://bucket/folder")
+    return text
+
+
+def _part(settings: RunSettings, options: RunOptions) -> Part | None:
+    if options.shard is None:
+        return None
+    if settings.target is not None and not settings.target.per_video:
+        raise SettingsError(
+            "--shard: tasks cannot search one value together; take --target-mode per-video, or what `vidprep tune` finds"
+        )
+    return parse_part(options.shard, environ)
+
+
+def _destination(where: Path | str, settings: RunSettings, options: RunOptions, part: Part | None) -> Destination:
+    if isinstance(where, Path):
+        if settings.frames is None:
+            return Destination(where, part)
+        from vidprep.transcode.destination.sharded import PackedDestination
+
+        return PackedDestination(where, settings.frames, part)
+    from vidprep.transcode.destination.remote import RemoteDestination, RemotePackedDestination
+
+    if options.backend != "local" and (settings.frames is not None or settings.split_seconds is not None):
+        what = "--split" if settings.frames is None else "burst"
+        raise SettingsError(f"{what} on a cluster needs a destination that all workers see as a folder, and no URL")
+    if settings.frames is None:
+        return RemoteDestination(where, part)
+    return RemotePackedDestination(where, settings.frames, part)
+
+
+def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
+    if settings.engine != "ffmpeg":
+        if options.ffmpeg:
+            raise SettingsError("--ffmpeg goes with --engine ffmpeg")
+        return ""
+    binary, encoder = find_ffmpeg(options.ffmpeg), settings.encoder.profile.name
+    if not has_encoder(binary, encoder):
+        raise SettingsError(f"--encoder {encoder}: {binary} was built without it")
+    return binary
+
+
+def _find(request: Request) -> SourceList:
+    return find_sources(
+        request.source, request.where, extension=request.settings.extension, progress=request.reporter.found,
+        **asdict(request.choice),
+    )  # fmt: skip
+
+
+def _with_known_value(request: Request) -> tuple[RunSettings, bool]:
+    """The settings, with the value that a run before found for the whole dataset; and whether it has yet to be searched."""
+    settings, target = request.settings, request.settings.target
+    if target is None or target.per_video:
+        return settings, False
+    value = None if request.options.overwrite else request.place.value_found_for(target)
+    return (settings, True) if value is None else (settings.at(value), False)
+
+
+def _begin(request: Request, sources: SourceList, settings: RunSettings) -> Share | None:
+    """To be called while the destination is held. None where it is not divided."""
+    place, overwrite = request.place, request.options.overwrite
+    if place.part is None:
+        place.check_settings(settings, overwrite=overwrite)  # what another run has written since is seen only now
+        return None
+    share = begin_part(place, sources, settings, request.selection, overwrite=overwrite)
+    request.reporter.share(place.part, share)
+    return share
+
+
+def _start_workers(request: Request, sources: SourceList, held: ExitStack) -> Workers[Job, Made]:
+    options, settings, place = request.options, request.settings, request.place
+    jobs = options.jobs or default_jobs()
+    local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
+    expected = None
+    if options.backend != "local":
+        state = f"{request.where}/{place.house.relative_to(place.root)}"
+        expected = held.enter_context(expected_of_hosts(sources.units, settings, request.ffmpeg, state))
+    address, message = options.cluster_address, request.reporter.message
+    workers = held.enter_context(workers_of(options.backend, address, local, message, expected))
+    if settings.split_seconds is not None:
+        workers.start_children()  # the pieces come from one of them; before this process needs a decoder itself
+    return workers
+
+
+def _search(request: Request, sources: SourceList, settings: RunSettings, workers: Workers[Job, Made]) -> RunSettings:
+    """The settings with the value that the whole dataset is made with. Raises Stopped."""
+    probes = request.place.house / "probes"
+    found = shared_value(
+        settings, sources.units, probes, workers=workers, ffmpeg=request.ffmpeg, say=request.reporter.message
+    )
+    shutil.rmtree(probes, ignore_errors=True)
+    request.reporter.message(
+        f"{settings.quality_scale.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
+        f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
+    )
+    return settings.at(found.value)
+
+
+def _say_what_was_found(request: Request, recovered: int, todo: Plan, settings: RunSettings) -> None:
+    message, journal = request.reporter.message, request.place.journal
+    if recovered:
+        message(f"{recovered} finished outputs of a stopped run were given their names")
+    if journal.unreadable:
+        lines = ", ".join(map(str, journal.unreadable[:UNREADABLE_NAMED]))
+        message(
+            f"{len(journal.unreadable)} lines of {journal.path} are no rows (line {lines}); the videos they spoke of are made again"
+        )
+    if todo.other_versions:
+        message(
+            f"{todo.other_versions} outputs were made by another version than {encoder_version(settings, request.ffmpeg)}; "
+            "they stay (--overwrite makes them anew)"
+        )
+
+
+def _end(request: Request, share: Share | None, summary: Summary) -> None:
+    if share is not None:
+        summary.absent = len(share.absent)
+    if summary.is_complete and share is not None:
+        end_part(request.place, share)
+    elif summary.is_complete:
+        forget_plan(request.place, request.selection)
