@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from tests.chromium import Browser, chromium
 from vidprep.formats.model import VideoInfo
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.painter import Painter
-from vidprep.transcode.media.timeline import SourceFacts, retimed, source_frames
+from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings.run import RunSettings
 
 # Whoever runs the tests may have these set, and users have not.
@@ -577,22 +577,18 @@ class Run:
         end: Fraction | None = None, keep: bool = False, paint: bool = True,
     ) -> Pipeline:  # fmt: skip
         settings = settings or RunSettings()
-        facts = SourceFacts()
         with Source(path, max_pixels=36_000_000) as source:
-            decoded = source_frames(source, facts, start=start, end=end, max_frames=10_000)
-            first = next(decoded)
-            painter = Painter(first.frame, source.info, settings, settings.encoder.resolved.pixel_format or "yuv420p")
-            rate = settings.retime.frame_rate
+            stream = FrameStream(source, settings, start, end)
             frames, pictures, seen = [], [], {}
-            for item in retimed(chain([first], decoded), rate, source.info.time_base, facts):
+            for item in stream:
                 # An output frame that repeats shares its picture; frames are reused by nobody else.
-                picture = painter.paint(item.frame) if paint else item.frame
+                picture = stream.painter.paint(item.frame) if paint else item.frame
                 key = seen.get(item.source_index) or frame_md5(picture)
                 seen = {item.source_index: key}
                 frames.append(OurFrame(key, item.pts, item.duration, item.source_index))
                 if keep:
                     pictures.append(frame_bytes(picture))
-            return Pipeline(source.info, painter, facts, frames, 1 / rate if rate else source.info.time_base, pictures)
+            return Pipeline(source.info, stream.painter, stream.facts, frames, stream.output.time_base, pictures)
 
 
 @pytest.fixture(scope="session")

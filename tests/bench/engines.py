@@ -23,11 +23,11 @@ from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
+from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.run_job import exact_seconds, output_frames
 
 SECONDS, LEAST_DB = 0.35, 60.0
 WAYS = {
@@ -46,16 +46,16 @@ WAYS = {
 def compared(clip: Path, settings: RunSettings) -> str:
     stat = clip.stat()
     unit = Unit("x", str(clip), stat.st_size, stat.st_mtime_ns, end_seconds=SECONDS)
-    facts = SourceFacts()
     with Source(clip, max_pixels=settings.limits.max_pixels) as source:
-        painter, output, timed = output_frames(source, unit, settings, facts)
+        stream = FrameStream(source, settings, *unit.cut)
+        painter, output, facts = stream.painter, stream.output, stream.facts
         kind = np.dtype("<u2" if "10" in output.pixel_format else "u1")
         ours = []
-        for item in timed:
+        for item in stream:
             frame = painter.paint(item.frame)
             lines = [plane_lines(p)[:, : p.width * kind.itemsize] for p in frame.planes]
             ours.append(np.concatenate([np.ascontiguousarray(line).view(kind).ravel() for line in lines]))
-        end = exact_seconds(SECONDS)
+        _, end = unit.cut
         chain = filter_chain(painter.picture, source.info, settings, None, end)
         command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-nostdin"]
         for name, value in _reading(source.info, settings).items():

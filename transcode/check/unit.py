@@ -41,11 +41,11 @@ from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import Picture
-from vidprep.transcode.media.timeline import OutputFrame, SourceFacts
+from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.media.versions import is_of_this_pyav
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.run_job import exact_seconds, output_frames
 
 SAME_DB, SAME_SSIM, SAME_LEVELS = 0.01, 0.0001, 0
 # Another version's decoders and scaler may round otherwise.
@@ -220,15 +220,15 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     if value is not None:  # a target may have given it one of its own
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
-    facts, indexes = SourceFacts(), list[int]()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         whole = Entry(source.packets())  # so that frames are counted as they are decoded
-        painter, output, timed = output_frames(source, unit, settings, facts, entry=whole)
+        stream = FrameStream(source, settings, *unit.cut, entry=whole)
         if settings.frames is None:
-            yield from _faults_of_tags(path, output)
-            quality: QualityReport | None = measure_file(settings, path, output, painter, timed, indexes).quality
+            yield from _faults_of_tags(path, stream.output)
+            quality: QualityReport | None = measure_file(settings, path, stream).quality
         else:
-            quality = yield from _compare_stored(path, row, settings, (painter, output, timed), indexes)
+            quality = yield from _compare_stored(path, row, settings, stream)
+    indexes = stream.source_indexes
     due = list(range(len(indexes))) if row.source_frames is None else row.source_frames
     if indexes != due:
         number = next((n for n, pair in enumerate(zip(indexes, due, strict=False)) if len(set(pair)) > 1), len(due))
@@ -244,8 +244,8 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     ):  # fmt: skip
         if said is None or not (found == said or abs(found - said) <= same):
             yield f"{name} against its source is {found:.4f}, the manifest says {said}"
-    if check.ffmpeg and not _engines_differ(row, facts, painter):
-        yield from _faults_by_ffmpeg(path, check, painter.picture, settings, done)
+    if check.ffmpeg and not _engines_differ(row, stream.facts, stream.painter):
+        yield from _faults_by_ffmpeg(path, check, stream.painter.picture, settings, done)
 
 
 def _faults_by_ffmpeg(
@@ -257,8 +257,7 @@ def _faults_by_ffmpeg(
         info = source.info
     try:
         scores = score_with_ffmpeg(
-            check.ffmpeg, unit.path, path, picture, info, settings, exact_seconds(unit.start_seconds),
-            exact_seconds(unit.end_seconds), vmaf=check.vmaf,
+            check.ffmpeg, unit.path, path, picture, info, settings, *unit.cut, vmaf=check.vmaf
         )  # fmt: skip
     except FfmpegError as error:  # an old one lacks options that a source needs: nothing of ours is wrong
         done.ffmpeg_failed = f"{check.row.id}: {error.message}"
@@ -289,23 +288,18 @@ def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
 
 
 def _compare_stored(
-    path: Path,
-    row: ManifestRow,
-    settings: RunSettings,
-    made: tuple[Painter, OutputFormat, Iterator[OutputFrame]],
-    indexes: list[int],
+    path: Path, row: ManifestRow, settings: RunSettings, stream: FrameStream
 ) -> Generator[str, None, QualityReport | None]:
     """Frames of a store against those that the source makes. Returns their scores, None where they have no loss."""
     assert settings.frames is not None
-    painter, output, timed = made
+    output = stream.output
     frames, _ = _stored(path, row, layout_of(settings.frames.store))
     sums = QualitySums()
     scorer = FrameScorer(output.size, output.pixel_format, output.colour)
     coder = jpeg_coder(settings.frames.quality)
     levels = SAME_LEVELS if is_of_this_pyav(row.encoder_version) else NEARLY_LEVELS
-    for number, item in enumerate(timed):
-        indexes.append(item.source_index)
-        painted = painter.paint(item.frame)
+    for number, item in enumerate(stream):
+        painted = stream.painter.paint(item.frame)
         if number >= len(frames):
             yield f"holds {len(frames)} frames, its source makes more"
             return None
@@ -314,8 +308,8 @@ def _compare_stored(
         elif not settings.frames.is_coded and _levels_apart(painted.to_ndarray(), frames[number]) > levels:
             yield f"frame {number} is another than its source makes"
             return None
-    if len(indexes) != len(frames):
-        yield f"holds {len(frames)} frames, its source makes {len(indexes)}"
+    if (count := len(stream.source_indexes)) != len(frames):
+        yield f"holds {len(frames)} frames, its source makes {count}"
         return None
     return sums.report(255) if settings.frames.is_coded else None
 

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from vidprep.formats.model import OutputFormat
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio_output import AudioTrack
-from vidprep.transcode.media.painter import Painter
-from vidprep.transcode.media.timeline import OutputFrame
+from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.verify import Measured, Verifier, check_decoder
 from vidprep.transcode.settings.run import RunSettings
 
 
-def encode_and_measure(
-    settings: RunSettings,
-    partial: Path,
-    output: OutputFormat,
-    painter: Painter,
-    frames: Iterable[OutputFrame],
-    source_indexes: list[int],
-    sound: AudioTrack,
-) -> Measured:
-    """Write `partial`, and prove what left the encoder. source_indexes: filled with the source frame of every output frame.
+def encode_and_measure(settings: RunSettings, partial: Path, stream: FrameStream, sound: AudioTrack) -> Measured:
+    """Write `partial`, and prove what left the encoder.
 
     Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
     """
-    options = settings.encoder
+    options, output = settings.encoder, stream.output
     writer = VideoWriter(partial, options, output)
     durations: dict[int, int] = {}
     try:
@@ -45,9 +34,8 @@ def encode_and_measure(
                 sound.mux_until(packet.pts * output.time_base)
                 writer.mux(packet, durations.pop(packet.pts))
 
-        for item in frames:
-            frame = painter.paint(item.frame)
-            source_indexes.append(item.source_index)
+        for item in stream:
+            frame = stream.painter.paint(item.frame)
             durations[item.pts] = item.duration
             verifier.expect(frame, item.pts)
             settle(writer.encode(frame, item.pts))

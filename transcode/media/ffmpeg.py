@@ -16,7 +16,6 @@ import sys
 import tempfile
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -33,7 +32,8 @@ from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import Picture, is_rgb
-from vidprep.transcode.media.timeline import DEINTERLACER, OutputFrame, SourceFacts
+from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.timeline import DEINTERLACER, SourceFacts
 from vidprep.transcode.media.verify import Measured, Verifier
 from vidprep.transcode.settings.run import RunSettings
 
@@ -192,32 +192,27 @@ def beyond_ffmpeg(facts: SourceFacts, painter: Painter) -> str | None:
     return None
 
 
-def measure_file(
-    settings: RunSettings, partial: Path, output: OutputFormat, painter: Painter, frames: Iterable[OutputFrame],
-    source_indexes: list[int],
-) -> Measured:  # fmt: skip
+def measure_file(settings: RunSettings, partial: Path, stream: FrameStream) -> Measured:
     """Measure a finished file against the frames it should hold, one packet for each frame.
 
-    source_indexes: filled with the source frame of every output frame. PTS are in ticks of the output, as from the other engine.
-    Raises VerifyError.
+    PTS are in ticks of the output, as from the other engine. Raises VerifyError.
     """
-    options = settings.encoder
+    options, output = settings.encoder, stream.output
     try:
         with open_video(partial) as container:
             if len(container.streams.video) != 1:
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
-            stream = container.streams.video[0]
-            stream.thread_count = 1
+            video = container.streams.video[0]
+            video.thread_count = 1
             verifier = Verifier(
-                output, options.codec, stream.codec_context, gop=options.gop, every=settings.gate.verify_every
+                output, options.codec, video.codec_context, gop=options.gop, every=settings.gate.verify_every
             )
-            packets = (packet for packet in container.demux(stream) if packet.size)
-            file_base = time_base_of(stream)
+            packets = (packet for packet in container.demux(video) if packet.size)
+            file_base = time_base_of(video)
             order = array("q")
-            for item in frames:
+            for item in stream:
                 order.append(item.pts)
-                source_indexes.append(item.source_index)
-                verifier.expect(painter.paint(item.frame), rescale(item.pts, output.time_base, file_base))
+                verifier.expect(stream.painter.paint(item.frame), rescale(item.pts, output.time_base, file_base))
                 packet = next(packets, None)
                 if packet is not None:
                     verifier.check(packet, "container")

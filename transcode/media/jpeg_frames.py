@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
-from vidprep.formats.model import OutputFormat
 from vidprep.formats.video.jpeg import jpeg_coder
 from vidprep.formats.video.planes import visible_bytes
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.media.painter import Painter
-from vidprep.transcode.media.timeline import OutputFrame
+from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.settings.run import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)
@@ -36,27 +33,20 @@ class StoredFrames:
         return len(self.pts)
 
 
-def store_frames(
-    settings: RunSettings,
-    partial: Path,
-    output: OutputFormat,
-    painter: Painter,
-    frames: Iterable[OutputFrame],
-    source_indexes: list[int],
-) -> StoredFrames:
-    """Write `partial` and prove it. source_indexes: filled with the source frame of every output frame.
+def store_frames(settings: RunSettings, partial: Path, stream: FrameStream) -> StoredFrames:
+    """Write `partial` and prove it.
 
     A frame that stands twice in a row is coded and scored once. Raises EncodeError, VerifyError, OSError.
     """
-    options, every = settings.frames, settings.gate.verify_every
+    options, every, output = settings.frames, settings.gate.verify_every, stream.output
     assert options is not None
     coder = jpeg_coder(options.quality) if options.is_coded else None
     scorer = FrameScorer(output.size, output.pixel_format, output.colour) if coder else None
     stored, sums = StoredFrames(), QualitySums()
     previous: tuple[VideoFrame, bytes, FrameScore | None] | None = None
     with partial.open("wb") as file:
-        for number, item in enumerate(frames):
-            frame = painter.paint(item.frame)
+        for number, item in enumerate(stream):
+            frame = stream.painter.paint(item.frame)
             if previous is not None and previous[0] is frame:
                 _, data, score = previous
             else:
@@ -67,7 +57,6 @@ def store_frames(
                     score = scorer.score(frame, coder.decode(data, frame)) if coder and scorer else LOSSLESS
                 sums.add(number, score)
             previous = (frame, data, score)
-            source_indexes.append(item.source_index)
             stored.pts.append(item.pts)
             stored.sizes.append(len(data))
             stored.crc32.append(zlib.crc32(data))

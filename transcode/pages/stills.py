@@ -21,10 +21,9 @@ from vidprep.formats.errors import CrashedError, DeadlineError, StoreError, Vidp
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.bounds import ANY_FRAMES
-from vidprep.transcode.media.timeline import SourceFacts
+from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.run_job import output_frames
 from vidprep.transcode.workers.child import Child
 
 ALLOWED_SECONDS = 120.0
@@ -128,9 +127,9 @@ def _source_frame(task: CompareTask) -> Frames:
     settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
     number = -1
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        painter, _, timed = output_frames(source, unit, settings, SourceFacts())
-        for number, item in enumerate(timed):
-            frame = painter.paint(item.frame)  # each: a painter may look at the one before
+        stream = FrameStream(source, settings, *unit.cut)
+        for number, item in enumerate(stream):
+            frame = stream.painter.paint(item.frame)  # each: a painter may look at the one before
             if number == task.number:
                 return _rgb(frame)
     raise StoreError(f"its source makes {number + 1} frames, frame {task.number} is not among them", path=unit.path)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 Cut = tuple[float | None, float | None]
 Labels = tuple[tuple[str, object], ...]
+
+
+def exact_seconds(seconds: float | None) -> Fraction | None:
+    """The decimal that was written: 0.04 means 1/25, not the float below it."""
+    return None if seconds is None else Fraction(repr(float(seconds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,10 @@ class Unit:
     start_seconds: float | None = None
     end_seconds: float | None = None
     labels: Labels = ()
+
+    @property
+    def cut(self) -> tuple[Fraction | None, Fraction | None]:
+        return exact_seconds(self.start_seconds), exact_seconds(self.end_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ Nothing here needs a decoder: the process that hands out work and gathers what c
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from vidprep.formats.video.entry import Entry
     from vidprep.formats.video.source import Source
     from vidprep.transcode.media.picture import Picture
-    from vidprep.transcode.media.timeline import OutputFrame, SourceFacts
+    from vidprep.transcode.media.timeline import SourceFacts
     from vidprep.transcode.media.verify import Measured
 
 
@@ -58,12 +57,6 @@ class Piece:
         if self.keyframe is None:
             return None
         return jump_to(source, self.keyframe, self.origin_pts, self.source_index)
-
-    def own(self, frames: Iterable[OutputFrame]) -> Iterator[OutputFrame]:
-        """As many of these frames as it has, at times of its own from 0."""
-        for frame in islice(frames, self.num_frames):
-            frame.pts -= self.first_pts
-            yield frame
 
 
 @dataclass(frozen=True, slots=True)

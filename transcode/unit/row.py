@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
-from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import SourceFacts, is_vfr
-from vidprep.transcode.media.verify import FileTimes, Measured
-
-if TYPE_CHECKING:
-    from vidprep.transcode.media.jpeg_frames import StoredFrames
+from vidprep.transcode.media.verify import Measured
+from vidprep.transcode.unit.engines import Outcome
 
 GAP_STEPS = Fraction(5, 2)
 
@@ -26,7 +23,9 @@ def describe_header(row: ManifestRow, info: VideoInfo) -> None:
         row.warnings.append(f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken")
 
 
-def describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat, coded: FrameSize | None) -> None:
+def describe_picture(row: ManifestRow, stream: FrameStream, coded: FrameSize | None) -> None:
+    """coded: the size in which the first frame is coded, before cropping; None where the decoder does not say."""
+    painter, output = stream.painter, stream.output
     row.source_width, row.source_height = painter.source.size
     row.source_coded_width, row.source_coded_height = coded or painter.source.stored
     row.source_rotation = painter.source.rotation_degrees
@@ -35,15 +34,12 @@ def describe_picture(row: ManifestRow, painter: Painter, output: OutputFormat, c
     row.content_light = str(light.content) if light.content else None
     row.width, row.height = output.size
     row.pixel_format = output.pixel_format
+    row.warnings.extend(painter.picture.said)
 
 
-def describe_frames(
-    row: ManifestRow,
-    facts: SourceFacts,
-    indexes: list[int],
-    info: VideoInfo,
-    output: OutputFormat,
-) -> None:
+def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> None:
+    facts, indexes, info, output = made.facts, made.source_indexes, stream.info, stream.output
+    row.verified_in = made.verified_in
     duration = facts.duration * info.time_base
     row.source_num_frames = facts.num_frames
     row.source_duration_seconds = float(duration)
@@ -81,9 +77,11 @@ def _gap(steps: set[int], time_base: Fraction) -> str | None:
     return f"no frame for up to {float(gap):.2f} s where one comes every {float(usual * time_base):.3f} s"
 
 
-def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[str]:
+def remarks(made: Outcome, stream: FrameStream) -> list[str]:
+    """What reading the frames showed, in sentences for the row."""
+    facts, painter = made.facts, stream.painter
     said = []
-    if gap := _gap(facts.steps, time_base):
+    if gap := _gap(facts.steps, stream.info.time_base):
         said.append(gap)
     if facts.num_deinterlaced:
         said.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
@@ -99,7 +97,7 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
         said.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
     if facts.stamps_spaced:
         said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
-    if painter.shows_through:
+    if made.shows_through:
         said.append("alpha composited over black")
     if painter.num_changes:
         more = painter.num_changes - len(painter.changes)
@@ -108,9 +106,8 @@ def remarks(facts: SourceFacts, painter: Painter, time_base: Fraction) -> list[s
     return said + list(painter.source.said)
 
 
-def describe_output(
-    row: ManifestRow, measured: Measured | StoredFrames, times: FileTimes, output: OutputFormat, partial: Path
-) -> None:
+def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, partial: Path) -> None:
+    measured, times = made.measured, made.times
     quality = measured.quality
     row.time_base_num, row.time_base_den = times.time_base.numerator, times.time_base.denominator
     if output.frame_rate is None:

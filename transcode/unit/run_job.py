@@ -9,53 +9,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vidprep.formats.errors import (
-    DamagedError,
-    FfmpegError,
-    GateError,
-    LimitError,
-    PictureError,
-    ReadError,
-    VerifyError,
-    VidprepError,
-)
+from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyError, VidprepError
 from vidprep.formats.files.local import cpu_seconds
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.model import OutputFormat, VideoInfo
-from vidprep.formats.video.entry import Entry
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.audio_output import AudioTrack
-from vidprep.transcode.media.bounds import check_claims
 from vidprep.transcode.media.encode import encode_and_measure
-from vidprep.transcode.media.ffmpeg import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
-from vidprep.transcode.media.painter import Painter
-from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, retimed, source_frames
-from vidprep.transcode.media.verify import FileTimes, Measured, check_file
+from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.versions import encoder_version
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.unit.engines import Outcome, engine_of
 from vidprep.transcode.unit.job import Job, Made, MadePiece, Piece, discard, fail, new_row
-from vidprep.transcode.unit.join import join
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
-from vidprep.transcode.unit.segments import facts_of, pieces_of
+from vidprep.transcode.unit.segments import pieces_of
 from vidprep.transcode.unit.target_search import Search
-
-if TYPE_CHECKING:
-    from vidprep.transcode.media.jpeg_frames import StoredFrames
-
-MAX_NOMINAL_RATE = Fraction(240)
-HALF = Fraction(1, 2)
-LOOKED_AT = 300
 
 
 def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
@@ -75,7 +49,7 @@ def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
                 job = replace(job, not_split=found)
             elif found:
                 return found
-        _transcode(job, row, worked)
+        _make(job, row, worked)
         if job.settings.target is not None:
             row = _until_target(job, row, job.settings.target, worked)
         _check_floor(row, job.settings)
@@ -91,92 +65,52 @@ def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
     return fitting
 
 
-def _transcode(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
+def _make(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
+    """Open, frames, picture, engine, proof, row. Leaves the output under its partial name."""
     unit, settings = job.unit, job.settings
     before = row.source_size_bytes, row.source_mtime_ns = _state(unit.path)
-    partial = Path(job.partial)
-    facts = SourceFacts()
-
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        info = source.info
         worked()
-        describe_header(row, info)
-        start, end = _cut(unit)
-        painter, output, timed = output_frames(source, unit, settings, facts, worked=worked)
-        describe_picture(row, painter, output, source.coded_size)
-        row.warnings.extend(painter.picture.said)
-
-        source_indexes: list[int] = [index for made in job.pieces for index in made.source_indexes]
-        lost_sound: list[str] = []
+        describe_header(row, source.info)
+        stream = FrameStream(source, settings, *unit.cut, worked=worked)
+        describe_picture(row, stream, source.coded_size)
         row.encoder_version = encoder_version(settings, job.ffmpeg)
-        measured: Measured | StoredFrames
-        if settings.frames is not None:
-            # Late, as most children never need what it loads.
-            from vidprep.transcode.media.jpeg_frames import store_frames
-
-            measured = store_frames(settings, partial, output, painter, timed, source_indexes)
-            times = FileTimes(output.time_base, list(measured.pts))
-            row.verified_in = "same pass"
-        elif settings.engine == "ffmpeg":
-            check_claims(unit.path, settings, start, end, worked)
-            command = build_command(job.ffmpeg, unit.path, partial, painter.picture, output, info, settings, start, end)
-            try:
-                run_ffmpeg(command, unit.path)
-                measured = measure_file(settings, partial, output, painter, timed, source_indexes)
-                times = check_file(partial, measured, settings.encoder.codec, output.time_base)
-                # Its fps filter may have picked other frames, at the right times.
-                if painter.is_reshaped or (facts.stamps_sorted and output.frame_rate):
-                    raise VerifyError("the pictures may be others than those that were asked")
-            except (FfmpegError, VerifyError) as error:
-                looked = chain([None], islice(timed, LOOKED_AT))  # an ffmpeg that failed at once left the source unread
-                reason = next(filter(None, (beyond_ffmpeg(facts, painter) for _ in looked)), None)
-                if reason is None and output.frame_rate and facts.duration * info.time_base * output.frame_rate < HALF:
-                    reason = (
-                        f"it is shown for less than half a frame at {output.frame_rate}/s, of which ffmpeg makes none"
-                    )
-                if reason is None:
-                    raise
-                raise VerifyError(f"{reason}; take --engine av ({error.message})") from error
-            row.verified_in = "second pass"
-        else:
-            opening = facts.origin_pts * info.time_base
-            seconds = None if end is None else end - facts.first_pts * info.time_base
-            box = settings.encoder.container_name
-            with closing(AudioTrack(unit.path, settings.audio, box, origin=opening, seconds=seconds)) as sound:
-                if job.pieces:
-                    facts = facts_of(job.pieces, info.time_base)
-                    painter.shows_through = any(made.shows_through for made in job.pieces)
-                    last = 0 if output.frame_rate else facts.duration
-                    measured = join(settings, partial, output, job.pieces, last, sound)
-                else:
-                    measured = encode_and_measure(settings, partial, output, painter, timed, source_indexes, sound)
-            times = check_file(partial, measured, settings.encoder.codec, output.time_base)
-            row.warnings.extend(sound.warnings)
-            lost_sound = sound.damage
-            row.verified_in = "same pass"
-        describe_frames(row, facts, source_indexes, info, output)
-        row.warnings.extend(remarks(facts, painter, info.time_base))
-        split = settings.split_seconds
-        if job.not_split is not None and (split is None or facts.duration * info.time_base > split):
-            row.warnings.append(f"not split: {job.not_split}")
-        damage = ([] if job.pieces else source.damage(read_to_end=facts.read_to_end)) + lost_sound
-    if unit.end_seconds is not None and facts.read_to_end:
-        shown = float((facts.first_pts + facts.duration) * info.time_base)
-        a_frame = float(min(facts.steps) * info.time_base)  # containers round their ends, and sound outlasts pictures
-        if unit.end_seconds - shown >= max(0.001, a_frame):
-            row.warnings.append(f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s")
-    if damage:
+        made = engine_of(job)(job, stream, worked)
+        damage = [] if job.pieces else source.damage(read_to_end=made.facts.read_to_end)
+    describe_frames(row, made, stream)
+    row.warnings += [
+        *made.warnings,
+        *remarks(made, stream),
+        *_not_split(job, made, stream),
+        *_cut_short(unit, made, stream),
+    ]
+    if damage := [*damage, *made.damage]:
         row.warnings.append("damaged: " + "; ".join(damage))
         if settings.on_damage == "fail":
             raise DamagedError(row.warnings.pop(), path=unit.path)
     begun = job.pieces[0].source_state if job.pieces else before
     if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
-
-    describe_output(row, measured, times, output, partial)
-    is_whole_video = settings.frames is None and unit.start_seconds is None and unit.end_seconds is None
+    describe_output(row, made, stream.output, Path(job.partial))
+    is_whole_video = settings.frames is None and unit.cut == (None, None)
     if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
+
+
+def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[str]:
+    split = job.settings.split_seconds
+    if job.not_split is not None and (split is None or made.facts.duration * stream.info.time_base > split):
+        yield f"not split: {job.not_split}"
+
+
+def _cut_short(unit: Unit, made: Outcome, stream: FrameStream) -> Iterator[str]:
+    """Where a cut asks for more than there is. Containers round their ends, and sound outlasts pictures: less than a frame is nothing."""
+    facts, base = made.facts, stream.info.time_base
+    if unit.end_seconds is None or not facts.read_to_end:
+        return
+    shown = float((facts.first_pts + facts.duration) * base)
+    if unit.end_seconds - shown >= max(0.001, float(min(facts.steps) * base)):
+        yield f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s"
 
 
 def _pieces(job: Job, worked: Callable[[], None]) -> tuple[Piece, ...] | str:
@@ -184,7 +118,7 @@ def _pieces(job: Job, worked: Callable[[], None]) -> tuple[Piece, ...] | str:
     try:
         with Source(job.unit.path, max_pixels=job.settings.limits.max_pixels) as source:
             worked()
-            return pieces_of(source, job.settings, *_cut(job.unit))
+            return pieces_of(source, job.settings, *job.unit.cut)
     except VidprepError:
         return ()
 
@@ -197,20 +131,24 @@ def _make_piece(job: Job, piece: Piece, worked: Callable[[], None]) -> MadePiece
     settings = replace(job.settings, encoder=replace(job.settings.encoder, container="mp4"), audio="drop")
     before = _state(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
-    facts = SourceFacts()
-    indexes: list[int] = []
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         worked()
-        painter, output, timed = output_frames(source, unit, settings, facts, piece, worked=worked)
-        if facts.first_pts * source.info.time_base != piece.start_seconds:
+        _, end = unit.cut
+        stream = FrameStream(
+            source, settings, piece.start_seconds, end, entry=piece.entry(source), opening_ticks=piece.opening_ticks,
+            first=piece.first, first_pts=piece.first_pts, num_frames=piece.num_frames, worked=worked,
+        )  # fmt: skip
+        if stream.facts.first_pts * source.info.time_base != piece.start_seconds:
             raise VerifyError(f"piece {piece.index + 1} begins at another frame than its packets told")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
-        measured = encode_and_measure(settings, Path(job.partial), output, painter, piece.own(timed), indexes, silence)
+        measured = encode_and_measure(settings, Path(job.partial), stream, silence)
         damage = source.damage(read_to_end=False)
+    painter = stream.painter
     return MadePiece(
-        piece=piece, path=job.partial, measured=measured, source_indexes=indexes, source_state=before, facts=facts,
-        output=output, picture=painter.picture, num_changes=painter.num_changes, shows_through=painter.shows_through,
-        damage=damage, seconds=time.perf_counter() - started, cpu_seconds=cpu_seconds() - cpu_started,
+        piece=piece, path=job.partial, measured=measured, source_indexes=stream.source_indexes, source_state=before,
+        facts=stream.facts, output=stream.output, picture=painter.picture, num_changes=painter.num_changes,
+        shows_through=painter.shows_through, damage=damage, seconds=time.perf_counter() - started,
+        cpu_seconds=cpu_seconds() - cpu_started,
     )  # fmt: skip
 
 
@@ -239,7 +177,7 @@ def _until_target(job: Job, row: ManifestRow, target: Target, worked: Callable[[
         again = replace(job, settings=job.settings.at(value))
         row = new_row(again)
         row.settings_digest = job.settings.digest
-        _transcode(again, row, worked)
+        _make(again, row, worked)
     if search.best is None:
         raise GateError(
             f"the 1st percentile of PSNR-Y is {max(reached):.2f} dB at best, at {search.scale.option} "
@@ -265,42 +203,6 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
         )
 
 
-def output_frames(
-    source: Source, unit: Unit, settings: RunSettings, facts: SourceFacts, piece: Piece | None = None, *,
-    entry: Entry | None = None, worked: Callable[[], None] = lambda: None,
-) -> tuple[Painter, OutputFormat, Iterator[OutputFrame]]:  # fmt: skip
-    """What makes the pictures of a unit, what its output is, and its frames before they are painted, as they come; those of
-    a piece and all that follow. entry: where decoding begins, when that is known. worked: called for each frame that was
-    decoded, and for each that is given out.
-    """
-    info = source.info
-    start, end = _cut(unit)
-    decoded = source_frames(
-        source, facts, start=piece.start_seconds if piece else start, end=end, max_frames=settings.limits.max_frames,
-        entry=piece.entry(source) if piece else entry, worked=worked,
-    )  # fmt: skip
-    first = next(decoded)
-    facts.first_pts = first.pts
-    painter = Painter(first.frame, info, settings, settings.pixel_format)
-    opening, number = (piece.opening_ticks, piece.first) if piece else (None, 0)
-    output = _output_format(painter, info, settings)
-    file_base = None
-    if settings.frames is None:
-        is_constant = output.frame_rate is not None
-        file_base = file_time_base(settings.encoder.container_name, output.time_base, is_constant=is_constant)
-    timed = retimed(
-        chain([first], decoded), settings.retime.frame_rate, info.time_base, facts, opening, number, file_base,
-        max_frames=settings.limits.max_frames,
-    )  # fmt: skip
-    return painter, output, _counted(timed, worked)
-
-
-def _counted(frames: Iterator[OutputFrame], worked: Callable[[], None]) -> Iterator[OutputFrame]:
-    for frame in frames:
-        worked()
-        yield frame
-
-
 def _state(path: str) -> tuple[int, int]:
     """Size and time of change of a source."""
     try:
@@ -308,35 +210,3 @@ def _state(path: str) -> tuple[int, int]:
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from error
     return found.st_size, found.st_mtime_ns
-
-
-def _cut(unit: Unit) -> tuple[Fraction | None, Fraction | None]:
-    return exact_seconds(unit.start_seconds), exact_seconds(unit.end_seconds)
-
-
-def exact_seconds(seconds: float | None) -> Fraction | None:
-    """The decimal that was written: 0.04 means 1/25, not the float below it."""
-    return None if seconds is None else Fraction(repr(float(seconds)))
-
-
-def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> OutputFormat:
-    rate = settings.retime.frame_rate
-    profile = settings.encoder.profile
-    size = painter.picture.size
-    if settings.frames is None and (size.width < profile.smallest[0] or size.height < profile.smallest[1]):
-        low = "x".join(str(n) for n in profile.smallest)
-        raise PictureError(
-            f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec"
-        )
-    if size.width * size.height > settings.limits.max_pixels:
-        raise LimitError(f"the output would be {size}, over --max-pixels {settings.limits.max_pixels}")
-    nominal = rate or info.frame_rate or Fraction(25)
-    return OutputFormat(
-        size=size,
-        pixel_format=painter.picture.pixel_format,
-        colour=painter.picture.colour,
-        time_base=1 / rate if rate else info.time_base,
-        frame_rate=rate,
-        nominal_rate=min(max(nominal, Fraction(1)), MAX_NOMINAL_RATE),
-        light=painter.picture.light,
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
-from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed
+from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, SourceFrame, retimed
 from vidprep.transcode.media.verify import check_file
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import RunSettings
@@ -122,10 +123,10 @@ def test_any_time_base_with_any_gap_gives_the_right_times_or_a_clear_failure(tic
     ]
     base = file_time_base(box, time_base, is_constant=constant)
     timed = retimed(sources, 1 / time_base if constant else None, time_base, facts, file_base=base)
-    painter: Any = SimpleNamespace(paint=lambda frame: frame)
+    stream: Any = Stream(output, list(timed))
     try:
         silence = AudioTrack(made, "drop", box, origin=Fraction(0))
-        measured = encode_and_measure(chosen, made, output, painter, timed, [], silence)
+        measured = encode_and_measure(chosen, made, stream, silence)
     except EncodeError as error:
         assert not constant
         assert "s apart" in error.message or "limit" in error.message
@@ -143,6 +144,21 @@ def test_any_time_base_with_any_gap_gives_the_right_times_or_a_clear_failure(tic
             abs(at * clock - tick * time_base) <= max(clock / 2, Fraction(0))
             for at, tick in zip(found, wanted, strict=True)
         )
+
+
+@dataclass
+class Stream:
+    """Frames that need no filters."""
+
+    output: OutputFormat
+    frames: list[OutputFrame]
+
+    @property
+    def painter(self) -> Any:
+        return SimpleNamespace(paint=lambda frame: frame)
+
+    def __iter__(self) -> Iterator[OutputFrame]:
+        return iter(self.frames)
 
 
 @pytest.mark.parametrize("rate", ["29.97003", "1000000/33333", "1000", "0.001"])

@@ -652,7 +652,7 @@ def test_f18_a_source_that_changes_while_it_is_read_is_no_output(
         broken = fault("vidprep.transcode.media.encode", "VideoWriter.close", at=-1, code=code, only="child")
     else:
         code = f"if args[1].stem.startswith('{partial_stem('poison')}'): {code}"
-        broken = fault("vidprep.transcode.unit.run_job", "measure_file", at=-1, when="after", code=code, only="child")
+        broken = fault("vidprep.transcode.unit.engines", "measure_file", at=-1, when="after", code=code, only="child")
     env = environment(tmp_path / "hook", broken)
     told = one_failed(transcode(poisoned, dst, "--engine", engine, env=env), dst)
     assert told.startswith("ReadError") and said in told

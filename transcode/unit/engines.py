@@ -1,0 +1,136 @@
+"""The four ways in which a unit is made. Each writes the partial file of a job, proves it, and returns one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vidprep.formats.errors import FfmpegError, VerifyError
+from vidprep.transcode.media.audio_output import AudioTrack
+from vidprep.transcode.media.bounds import check_claims
+from vidprep.transcode.media.encode import encode_and_measure
+from vidprep.transcode.media.ffmpeg import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
+from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.timeline import SourceFacts
+from vidprep.transcode.media.verify import FileTimes, Measured, check_file
+from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.join import join
+from vidprep.transcode.unit.segments import facts_of
+
+if TYPE_CHECKING:
+    from vidprep.transcode.media.jpeg_frames import StoredFrames
+
+HALF = Fraction(1, 2)
+LOOKED_AT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an engine made, and how it was proven. source_indexes: the source frame of each output frame. shows_through: some pixel of
+    the source was not opaque. warnings, damage: of the sound.
+    """
+
+    measured: Measured | StoredFrames
+    times: FileTimes
+    verified_in: str
+    facts: SourceFacts
+    source_indexes: list[int]
+    shows_through: bool
+    warnings: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
+
+
+Engine = Callable[[Job, FrameStream, Callable[[], None]], Outcome]
+
+
+def engine_of(job: Job) -> Engine:
+    if job.settings.frames is not None:
+        return store_frame_by_frame
+    if job.settings.engine == "ffmpeg":
+        return encode_by_ffmpeg
+    return join_segments if job.pieces else encode_in_process
+
+
+def store_frame_by_frame(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
+    from vidprep.transcode.media.jpeg_frames import store_frames  # late, as most children never need what it loads
+
+    stored = store_frames(job.settings, Path(job.partial), stream)
+    times = FileTimes(stream.output.time_base, list(stored.pts))
+    return _outcome(stream, stored, times, "same pass")
+
+
+def encode_in_process(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
+    with closing(_sound(job, stream)) as sound:
+        measured = encode_and_measure(job.settings, Path(job.partial), stream, sound)
+    made = _outcome(stream, measured, _read_back(job, stream, measured), "same pass")
+    return replace(made, warnings=tuple(sound.warnings), damage=tuple(sound.damage))
+
+
+def join_segments(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
+    """Only the first frame of the stream is decoded, which tells what the pictures are."""
+    segments, output = job.pieces, stream.output
+    with closing(_sound(job, stream)) as sound:
+        facts = facts_of(segments, stream.info.time_base)
+        end_pts = 0 if output.frame_rate else facts.duration
+        measured = join(job.settings, Path(job.partial), output, segments, end_pts, sound)
+    return Outcome(
+        measured, _read_back(job, stream, measured), "same pass", facts,
+        source_indexes=[index for each in segments for index in each.source_indexes],
+        shows_through=any(each.shows_through for each in segments),
+        warnings=tuple(sound.warnings), damage=tuple(sound.damage),
+    )  # fmt: skip
+
+
+def encode_by_ffmpeg(job: Job, stream: FrameStream, worked: Callable[[], None]) -> Outcome:
+    """Frames are decoded a second time here, to measure what the command made of them."""
+    unit, settings, output, facts = job.unit, job.settings, stream.output, stream.facts
+    partial = Path(job.partial)
+    check_claims(unit.path, settings, *unit.cut, worked)
+    command = build_command(
+        job.ffmpeg, unit.path, partial, stream.painter.picture, output, stream.info, settings, *unit.cut
+    )
+    try:
+        run_ffmpeg(command, unit.path)
+        measured = measure_file(settings, partial, stream)
+        times = _read_back(job, stream, measured)
+        # Its fps filter may have picked other frames, at the right times.
+        if stream.painter.is_reshaped or (facts.stamps_sorted and output.frame_rate):
+            raise VerifyError("the pictures may be others than those that were asked")
+    except (FfmpegError, VerifyError) as error:
+        reason = _why_not_by_ffmpeg(stream)
+        if reason is None:
+            raise
+        raise VerifyError(f"{reason}; take --engine av ({error.message})") from error
+    return _outcome(stream, measured, times, "second pass")
+
+
+def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
+    """What of this source a command of ffmpeg is not made for. One that failed at once left the source unread, so some is read now."""
+    looked = chain([None], islice(stream, LOOKED_AT))
+    reason = next(filter(None, (beyond_ffmpeg(stream.facts, stream.painter) for _ in looked)), None)
+    rate = stream.output.frame_rate
+    if reason is None and rate and stream.facts.duration * stream.info.time_base * rate < HALF:
+        return f"it is shown for less than half a frame at {rate}/s, of which ffmpeg makes none"
+    return reason
+
+
+def _sound(job: Job, stream: FrameStream) -> AudioTrack:
+    settings, facts, base = job.settings, stream.facts, stream.info.time_base
+    _, end = job.unit.cut
+    seconds = None if end is None else end - facts.first_pts * base
+    box = settings.encoder.container_name
+    return AudioTrack(job.unit.path, settings.audio, box, origin=facts.origin_pts * base, seconds=seconds)
+
+
+def _read_back(job: Job, stream: FrameStream, measured: Measured) -> FileTimes:
+    return check_file(Path(job.partial), measured, job.settings.encoder.codec, stream.output.time_base)
+
+
+def _outcome(stream: FrameStream, measured: Measured | StoredFrames, times: FileTimes, verified_in: str) -> Outcome:
+    shows_through = stream.painter.shows_through
+    return Outcome(measured, times, verified_in, stream.facts, stream.source_indexes, shows_through)
