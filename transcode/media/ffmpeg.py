@@ -30,8 +30,9 @@ from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
+from vidprep.transcode.media.h273 import is_rgb
 from vidprep.transcode.media.painter import Painter
-from vidprep.transcode.media.picture import Picture, is_rgb
+from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import DEINTERLACER, SourceFacts
 from vidprep.transcode.media.verify import Measured, Verifier

@@ -13,7 +13,8 @@ import pytest
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.painter import Painter
-from vidprep.transcode.media.picture import describe, plan_picture
+from vidprep.transcode.media.picture import plan_picture
+from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.media.timeline import SourceFacts, source_frames
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

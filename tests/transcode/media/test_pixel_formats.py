@@ -18,7 +18,8 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import NO_CROPPING, Colour, FrameSize, Orientation, OutputFormat
 from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, EncoderOptions
-from vidprep.transcode.media.picture import SourcePicture, plan_picture
+from vidprep.transcode.media.picture import plan_picture
+from vidprep.transcode.media.source_picture import SourcePicture
 from vidprep.transcode.media.verify import Verifier, check_decoder
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

@@ -1,0 +1,80 @@
+"""What a decoded frame shows of itself: every decision about the picture is taken from that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from av.video.format import VideoFormat
+from av.video.frame import VideoFrame
+
+from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, Cropping, FrameSize, Light, Orientation, VideoInfo
+from vidprep.formats.video.light import light_of
+from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.pixel_shape import new_shape_of
+from vidprep.formats.video.pyav import is_one_of_views
+from vidprep.transcode.media.h273 import MATRICES, RGB, UNSPECIFIED, is_hdr, is_rgb, tags_of
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePicture:
+    """What the first frame shows of itself: what every decision about the picture is taken from.
+
+    said: for the row.
+    """
+
+    stored: FrameSize
+    cropping: Cropping
+    pixel_format: str
+    sample_aspect_ratio: Fraction
+    orientation: Orientation
+    rotation_degrees: int
+    tagged: Colour
+    codec: str
+    light: Light = NO_LIGHT
+    said: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> FrameSize:
+        """Of what is to be shown of it, before it is turned."""
+        crop = self.cropping
+        return FrameSize(self.stored.width - crop.left - crop.right, self.stored.height - crop.top - crop.bottom)
+
+    @property
+    def is_rgb(self) -> bool:
+        return is_rgb(self.pixel_format)
+
+    @property
+    def has_reserved_matrix(self) -> bool:
+        return self.tagged.matrix not in MATRICES | {RGB, UNSPECIFIED}
+
+    @property
+    def has_alpha(self) -> bool:
+        layout = VideoFormat(self.pixel_format)
+        return layout.has_palette or any(component.is_alpha for component in layout.components)
+
+
+def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
+    """The facts of a decoded frame; of its container only what it crops, and the shape of a pixel as long as no frame says another."""
+    turn = turn_of(frame)
+    said = [turn.said] if turn.said else []
+    if is_one_of_views(frame):
+        said.append("holds several views of the scene (stereo or spatial video); the base view was taken")
+    stored, crop = FrameSize(frame.width, frame.height), info.cropping
+    if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
+        said.append(f"the container crops all of {stored}; not followed")
+        crop = NO_CROPPING
+    light, doubts = light_of(frame) if is_hdr(frame) else (NO_LIGHT, [])
+    said += doubts
+    return SourcePicture(
+        stored=stored,
+        cropping=crop,
+        pixel_format=frame.format.name,
+        sample_aspect_ratio=new_shape_of(frame) or info.sample_aspect_ratio,
+        orientation=turn.orientation,
+        rotation_degrees=turn.degrees,
+        tagged=tags_of(frame),
+        codec=info.codec,
+        light=light,
+        said=tuple(said),
+    )
