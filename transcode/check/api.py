@@ -29,7 +29,7 @@ def validate(
     Raises StoreError, ManifestError, SettingsError, MissingError, SourceError; KeyboardInterrupt when it was interrupted.
     """
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
-    from vidprep.transcode.destination.folder import settings_of
+    from vidprep.transcode.destination.run_file import settings_of
     from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.run.session import as_place

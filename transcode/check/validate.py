@@ -29,8 +29,8 @@ from vidprep.transcode.check.reading import opened_ids
 from vidprep.transcode.check.structure import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.account import account
-from vidprep.transcode.destination.folder import HOUSE, settings_of
 from vidprep.transcode.destination.partition import parts_in
+from vidprep.transcode.destination.run_file import HOUSE, settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose

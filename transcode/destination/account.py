@@ -28,8 +28,9 @@ from vidprep.transcode.destination.array_plan import (
     read_array_plan,
     read_end,
 )
-from vidprep.transcode.destination.folder import HOUSE, MERGED_NAME, read_run
+from vidprep.transcode.destination.folder import MERGED_NAME
 from vidprep.transcode.destination.partition import MOST_PARTS, Part, parts_in
+from vidprep.transcode.destination.run_file import HOUSE, read_run
 
 ROW_COLUMNS = ["id", "settings_digest", *STATE_COLUMNS]
 UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"

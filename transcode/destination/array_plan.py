@@ -23,8 +23,9 @@ from typing import Any
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.files.untrusted import arrow_file, as_parquet, parse_json, read_json, whole_between
-from vidprep.transcode.destination.folder import MERGED_NAME, RUN_BYTES_MAX, Destination, differences
+from vidprep.transcode.destination.folder import MERGED_NAME, Destination
 from vidprep.transcode.destination.partition import MOST_PARTS, Part, dealt
+from vidprep.transcode.destination.run_file import RUN_BYTES_MAX, differences
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
 

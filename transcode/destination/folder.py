@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vidprep.formats.errors import DestinationError, StorageError, StoreError
+from vidprep.formats.errors import DestinationError, StorageError
 from vidprep.formats.files.local import is_disk_full, replacing, sha256_of
 from vidprep.formats.files.no_links import (
     IS_A_LINK,
@@ -35,8 +35,6 @@ from vidprep.formats.files.no_links import (
     remove_below,
     remove_file,
 )
-from vidprep.formats.files.untrusted import read_json
-from vidprep.formats.manifest.columns import is_text
 from vidprep.formats.manifest.table import (
     MANIFEST_NAME,
     Journal,
@@ -50,6 +48,7 @@ from vidprep.formats.manifest.table import (
 from vidprep.transcode.destination.lease import Lease, first_at_work, in_use
 from vidprep.transcode.destination.ledgers import FolderLedger, Ledger, flocked
 from vidprep.transcode.destination.partition import Part, parts_in
+from vidprep.transcode.destination.run_file import HOUSE, differences, read_run
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 
@@ -58,10 +57,7 @@ if TYPE_CHECKING:
 
     from vidprep.transcode.unit.job import Upload
 
-HOUSE = ".vidprep"
 MERGED_NAME = "merged.json"
-RUN_BYTES_MAX = 16 << 20
-SHOWN_LETTERS = 200
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 STATE_COLUMNS = [
     "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
@@ -395,46 +391,5 @@ class Destination:
         return shutil.disk_usage(place).free
 
 
-def settings_of(destination: Path) -> RunSettings:
-    """What a destination was made with. Raises StoreError for what no run made."""
-    path = destination / HOUSE / "run.json"
-    try:
-        return RunSettings.from_dict(read_run(path.parent)["settings"])
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
-
-
-def read_run(house: Path) -> dict[str, Any]:
-    """What run.json says: at least `settings` and `versions`. Raises OSError, ValueError."""
-    found = read_json(house / "run.json", RUN_BYTES_MAX)
-    settings, versions = found.get("settings"), found.setdefault("versions", {})
-    if not isinstance(settings, dict):
-        raise ValueError("it has no settings")
-    if not isinstance(versions, dict) or not all(map(is_text, versions.values())):
-        raise ValueError("its versions are no texts")
-    return found
-
-
-def differences(before: dict[str, Any], settings: RunSettings) -> Iterator[str]:
-    """In words, what differs between settings that were written down and these."""
-    return _difference(before, json.loads(json.dumps(settings.as_dict())))
-
-
 def _partial_name(unit_id: str) -> str:
     return hashlib.sha256(unit_id.encode()).hexdigest()[:PARTIAL_LETTERS]
-
-
-def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted(before.keys() | now.keys()):
-            if key != "library_options":
-                yield from _difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
-        if before.get("library_options") != now.get("library_options") and before.get("encoder") == now.get("encoder"):
-            yield f"library_options {before.get('library_options')} -> {now.get('library_options')}"
-    elif before != now:
-        yield f"{name} {_brief(before)} -> {now}"
-
-
-def _brief(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"

@@ -12,8 +12,9 @@ from vidprep.formats.files.no_links import refuse_links
 from vidprep.formats.manifest.table import read_rows, write_rows
 from vidprep.transcode.destination.account import account, put_plan_away, record
 from vidprep.transcode.destination.array_plan import PART_PLAN_NAME, PLAN_NAME
-from vidprep.transcode.destination.folder import HOUSE, Destination, settings_of
+from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Part, parts_in
+from vidprep.transcode.destination.run_file import HOUSE, settings_of
 from vidprep.transcode.destination.sharded import PackedDestination
 from vidprep.transcode.settings.run import RunSettings
 

@@ -22,10 +22,11 @@ from vidprep.formats.errors import DestinationError, StorageError, StoreError
 from vidprep.formats.files.remote import NONE, RemoteFile, RemoteFolder
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.array_plan import MERGED_PLAN_NAME, PART_END_NAME, PART_PLAN_NAME, PLAN_NAME
-from vidprep.transcode.destination.folder import HOUSE, MERGED_NAME, Destination, KnownUnit
+from vidprep.transcode.destination.folder import MERGED_NAME, Destination, KnownUnit
 from vidprep.transcode.destination.ledgers import Ledger, StoreLedger
 from vidprep.transcode.destination.merge import Merged, merge
 from vidprep.transcode.destination.partition import Part
+from vidprep.transcode.destination.run_file import HOUSE
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.destination.sharded import PackedDestination
 from vidprep.transcode.settings.options import FrameOptions

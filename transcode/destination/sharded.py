@@ -15,8 +15,9 @@ from vidprep.formats.files.no_links import is_regular
 from vidprep.formats.manifest.table import ManifestRow, read_rows
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Shards
-from vidprep.transcode.destination.folder import Destination, KnownUnit, read_run
+from vidprep.transcode.destination.folder import Destination, KnownUnit
 from vidprep.transcode.destination.partition import Part
+from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
 

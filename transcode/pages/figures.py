@@ -23,7 +23,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
-from vidprep.transcode.destination.folder import HOUSE, read_run
+from vidprep.transcode.destination.run_file import HOUSE, read_run
 from vidprep.transcode.settings.run import RunSettings
 
 COLUMNS = [

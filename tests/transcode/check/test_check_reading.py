@@ -14,7 +14,7 @@ from vidprep.formats import open_store
 from vidprep.formats.manifest.table import ManifestRow, read_rows
 from vidprep.transcode.check.reading import opened_ids, sample_of
 from vidprep.transcode.check.unit import Check, check_unit
-from vidprep.transcode.destination.folder import settings_of
+from vidprep.transcode.destination.run_file import settings_of
 
 KINDS = ("mp4", "burst", "gulp")
 

@@ -20,7 +20,7 @@ from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.table import MANIFEST_NAME, read_rows, write_rows
 from vidprep.transcode.check.peers import LOADERS, PyAvLoader
 from vidprep.transcode.check.unit import Check, check_unit
-from vidprep.transcode.destination.folder import settings_of
+from vidprep.transcode.destination.run_file import settings_of
 
 burst, validate = partial(transcode, verb="burst"), partial(transcode, verb="validate")
 KINDS = {

@@ -18,7 +18,8 @@ from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.gulp import GulpStore
 from vidprep.formats.stores.tensor import TensorStore
 from vidprep.formats.stores.webdataset import TarStore
-from vidprep.transcode.destination.folder import Destination, settings_of
+from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.destination.sharded import PackedDestination
 
 READERS = {

@@ -1,0 +1,58 @@
+"""DST/.vidprep/run.json: the settings and versions that a destination is made with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.files.untrusted import read_json
+from vidprep.formats.manifest.columns import is_text
+from vidprep.transcode.settings.run import RunSettings
+
+HOUSE = ".vidprep"
+RUN_BYTES_MAX = 16 << 20
+SHOWN_LETTERS = 200
+
+
+def settings_of(destination: Path) -> RunSettings:
+    """What a destination was made with. Raises StoreError for what no run made."""
+    path = destination / HOUSE / "run.json"
+    try:
+        return RunSettings.from_dict(read_run(path.parent)["settings"])
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
+
+
+def read_run(house: Path) -> dict[str, Any]:
+    """What run.json says: at least `settings` and `versions`. Raises OSError, ValueError."""
+    found = read_json(house / "run.json", RUN_BYTES_MAX)
+    settings, versions = found.get("settings"), found.setdefault("versions", {})
+    if not isinstance(settings, dict):
+        raise ValueError("it has no settings")
+    if not isinstance(versions, dict) or not all(map(is_text, versions.values())):
+        raise ValueError("its versions are no texts")
+    return found
+
+
+def differences(before: dict[str, Any], settings: RunSettings) -> Iterator[str]:
+    """In words, what differs between settings that were written down and these."""
+    return _difference(before, json.loads(json.dumps(settings.as_dict())))
+
+
+def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            if key != "library_options":
+                yield from _difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
+        if before.get("library_options") != now.get("library_options") and before.get("encoder") == now.get("encoder"):
+            yield f"library_options {before.get('library_options')} -> {now.get('library_options')}"
+    elif before != now:
+        yield f"{name} {_brief(before)} -> {now}"
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"
