@@ -29,6 +29,7 @@ VidprepError                    path, stage, message; what failed, on which file
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -58,7 +59,40 @@ def _rebuild(kind: type[VidprepError], state: dict[str, object], args: tuple[obj
 
 
 class SettingsError(VidprepError, ValueError):
+    """options: values of the options that the message speaks of, by keyword. <keyword> in it becomes `gop=0` for who calls from
+    Python, and `--gop 0` in `on_command_line`.
+    """
+
     stage = "settings"
+
+    def __init__(self, message: str, *, path: str | Path | None = None, **options: object) -> None:
+        self.template, self.options = message, options
+        super().__init__(_filled(message, options, lambda name, value: f"{name}={_exact(value)}"), path=path)
+
+    @property
+    def on_command_line(self) -> str:
+        """What the error says to who gave flags."""
+        text = _filled(self.template, self.options, _as_flag)
+        return text if self.path is None else f"{self.path}: {text}"
+
+
+def _filled(message: str, options: dict[str, object], shown: Callable[[str, object], str]) -> str:
+    for name, value in options.items():
+        message = message.replace(f"<{name}>", shown(name, value))
+    return message
+
+
+def _exact(value: object) -> str:
+    return repr(value) if isinstance(value, str | int) else _number(value)
+
+
+def _as_flag(name: str, value: object) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else f"{flag} {_number(value)}"
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class SourceError(VidprepError, ValueError):

@@ -331,36 +331,40 @@ class EncoderOptions:
 
     def __post_init__(self) -> None:
         if self.codec not in CODECS:
-            raise SettingsError(f"--codec {self.codec}: not one of {', '.join(CODECS)}")
+            raise SettingsError(f"<codec>: not one of {', '.join(CODECS)}", codec=self.codec)
         if self.encoder is not None and self.encoder not in ENCODERS:
             known = ", ".join(name for name, row in ENCODERS.items() if row.codec == self.codec)
-            raise SettingsError(f"--encoder {self.encoder}: unknown; for --codec {self.codec} there are {known}")
+            raise SettingsError(
+                f"<encoder>: unknown; for <codec> there are {known}", encoder=self.encoder, codec=self.codec
+            )
         row = self.profile
         if row.codec != self.codec:
-            raise SettingsError(f"--encoder {row.name} makes {row.codec}; say --codec {row.codec}, or leave it out")
+            raise SettingsError(
+                f"<encoder> makes {row.codec}; say <codec>, or leave it out", encoder=row.name, codec=row.codec
+            )
         box = CONTAINERS.get(self.container_name)
         if box is None:
-            raise SettingsError(f"--container {self.container}: not one of {', '.join(CONTAINERS)}")
+            raise SettingsError(f"<container>: not one of {', '.join(CONTAINERS)}", container=self.container)
         if self.codec not in box.codecs:
-            raise SettingsError(f"--container {box.name} holds {', '.join(box.codecs)}, not {self.codec}")
+            raise SettingsError(f"<container> holds {', '.join(box.codecs)}, not {self.codec}", container=box.name)
         if not 1 <= self.gop <= 10_000:
-            raise SettingsError(f"--gop {self.gop}: give 1 to 10000 frames")
+            raise SettingsError("<gop>: give 1 to 10000 frames", gop=self.gop)
         if self.crf is not None:
             low, high = sorted(row.crf_range)
             if not low <= self.crf <= high:
-                raise SettingsError(f"--crf {self.crf:g}: {row.name} takes {low:g} to {high:g}")
+                raise SettingsError(f"<crf>: {row.name} takes {low:g} to {high:g}", crf=self.crf)
             if row.crf_is_whole and self.crf != int(self.crf):
-                raise SettingsError(f"--crf {self.crf:g}: {row.name} takes whole numbers from {low:g} to {high:g}")
+                raise SettingsError(f"<crf>: {row.name} takes whole numbers from {low:g} to {high:g}", crf=self.crf)
         if self.preset is not None and self.preset not in row.presets:
             allowed = ", ".join(row.presets) or "no presets"
-            raise SettingsError(f"--preset {self.preset}: {row.name} has {allowed}")
+            raise SettingsError(f"<preset>: {row.name} has {allowed}", preset=self.preset)
         if self.tune not in TUNES:
-            raise SettingsError(f"--tune {self.tune}: not one of {', '.join(TUNES)}")
+            raise SettingsError(f"<tune>: not one of {', '.join(TUNES)}", tune=self.tune)
         if self.pixel_format is not None and self.pixel_format not in row.pixel_formats:
             allowed = ", ".join(row.pixel_formats)
-            raise SettingsError(f"--pixel-format {self.pixel_format}: {row.name} takes {allowed}")
+            raise SettingsError(f"<pixel_format>: {row.name} takes {allowed}", pixel_format=self.pixel_format)
         if not 1 <= self.threads <= 256:
-            raise SettingsError(f"--encoder-threads {self.threads}: give 1 to 256")
+            raise SettingsError("<encoder_threads>: give 1 to 256", encoder_threads=self.threads)
 
     @property
     def profile(self) -> EncoderProfile:

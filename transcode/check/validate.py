@@ -187,9 +187,12 @@ def _checks(
 ) -> list[Check]:  # fmt: skip
     chosen = rows if options.sample is None else choose(rows, options.sample)
     if (options.vmaf or options.seeks) and settings.frames is not None:
-        raise SettingsError("--vmaf and --seek-check are for encoded videos; this destination holds frames one by one")
+        raise SettingsError(
+            "<vmaf> and <seek_check> are for encoded videos; this destination holds frames one by one",
+            vmaf=options.vmaf, seek_check=options.seeks,
+        )  # fmt: skip
     if options.vmaf and sources is None:
-        raise SettingsError("--vmaf compares with the sources; give SRC too")
+        raise SettingsError("<vmaf> compares with the sources; give them too", vmaf=True)
     loaders = tuple(installed()) if options.seeks else ()
     ffmpeg, crossed = "", set[str]()
     if sources is not None and settings.frames is None and (options.vmaf or options.cross_check):

@@ -44,7 +44,7 @@ def sweep(
     from vidprep.transcode.workers.local import Workers, default_jobs
 
     if keywords.get("hdr") == "keep":
-        raise SettingsError("--hdr keep: sweeps compare 8 bits; leave it out")
+        raise SettingsError("<hdr>: sweeps compare 8 bits; leave it out", hdr="keep")
     values = {name: tuple(each) for name, each in (crf or {}).items()}
     values |= {"jpeg": tuple(quality)} if quality else {}
     options = SweepOptions(
@@ -78,7 +78,7 @@ def tune(
     from vidprep.transcode.workers.local import Workers, default_jobs
 
     if keywords.get("hdr") == "keep":
-        raise SettingsError("--hdr keep: 8 bits are tried; leave it out")
+        raise SettingsError("<hdr>: 8 bits are tried; leave it out", hdr="keep")
     options = SweepOptions(
         codecs=tuple(codec),
         videos=sample,
@@ -87,7 +87,7 @@ def tune(
         retime=built(Retime, keywords),
     )
     if "png" in options.codecs:
-        raise SettingsError("--codec png: give codecs and jpeg")
+        raise SettingsError("<codec>: give codecs and jpeg", codec="png")
     if loader and importlib.util.find_spec(loader) is None:
         raise MissingError(f"--loader {loader}: not installed: pip install {loader}")
     reading = Reading(sequence_length, stride, storage * 1e6 if storage else None, loader)

@@ -128,10 +128,10 @@ def measure(
     cells = options.cells()
     curves = list(dict.fromkeys(cell.curve for cell in cells))
     if not curves:
-        raise SettingsError("--codec png alone makes no curve; add another")
+        raise SettingsError("<codec> alone makes no curve; add another", codec="png")
     anchor = next((name for name in curves if anchor in (name, name.split()[0])), anchor)
     if anchor not in curves:
-        raise SettingsError(f"--anchor {anchor}: not one of {', '.join(curves)}")
+        raise SettingsError(f"<anchor>: not one of {', '.join(curves)}", anchor=anchor)
     if "png" in options.codecs:
         _need_pillow()
     sample = choose(units, options.videos)

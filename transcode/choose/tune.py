@@ -136,7 +136,7 @@ def recommend(
             except SettingsError as error:
                 left_out.append(f"{name}: {error.message}")
     if not choices:
-        raise SettingsError(f"nothing reaches --target-psnr {target_db:g}: {'; '.join(left_out)}")
+        raise SettingsError(f"nothing reaches <target_psnr>: {'; '.join(left_out)}", target_psnr=target_db)
     choices.sort(key=lambda choice: choice.total_bytes)
     best, reason = _recommended(choices, reading)
     return Tuned(tuple(choices), best, reason, len(ready), len(units), tuple(left_out))

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from vidprep.formats.errors import VidprepError
+from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.files.remote import is_url, names_no_place
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
@@ -60,7 +60,8 @@ def _options(*options: Option) -> Option:
 
 def _say(error: Exception) -> None:
     """What names, ids and labels from elsewhere would do to a terminal is shown, not done."""
-    click.echo("vidprep: " + "\n".join(map(printable, str(error).split("\n"))), err=True)
+    text = error.on_command_line if isinstance(error, SettingsError) else str(error)
+    click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
 
 
 class Command(click.Command):

@@ -68,16 +68,20 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
             if count != int(environment.get("SLURM_ARRAY_TASK_COUNT", count)):
                 raise ValueError(f"its tasks do not run from {first} to {last} by {step}")
         except KeyError as error:
-            raise SettingsError(f"--shard auto: not in a Slurm array ({error.args[0]} is not set); give I/N") from None
+            raise SettingsError(
+                f"<shard>: not in a Slurm array ({error.args[0]} is not set); give I/N", shard=text
+            ) from None
         except ValueError as error:
-            raise SettingsError(f"--shard auto: not in an even Slurm array ({error}); give I/N") from None
+            raise SettingsError(f"<shard>: not in an even Slurm array ({error}); give I/N", shard=text) from None
     else:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
         if found is None:
-            raise SettingsError(f"--shard {text}: give I/N with I from 0 to N - 1, or auto")
+            raise SettingsError("<shard>: give I/N with I from 0 to N - 1, or auto", shard=text)
         index, count = int(found[1]), int(found[2])
     if not 0 <= index < count <= MOST_PARTS:
-        raise SettingsError(f"--shard {text}: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999")
+        raise SettingsError(
+            f"<shard>: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999", shard=text
+        )
     return Part(index, count)
 
 

@@ -38,7 +38,7 @@ def pack(
     from vidprep.transcode.settings.parse import parse_bytes
 
     if to not in (*STORES_OF_FRAMES, *EXPORTS):
-        raise SettingsError(f"--to {to}: not one of {', '.join((*STORES_OF_FRAMES, *EXPORTS))}")
+        raise SettingsError(f"<to>: not one of {', '.join((*STORES_OF_FRAMES, *EXPORTS))}", to=to)
     store, out = Path(store), Path(out)
     opened = open_store(store)
     if to in STORES_OF_FRAMES:

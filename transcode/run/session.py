@@ -135,7 +135,9 @@ def _part(settings: RunSettings, options: RunOptions) -> Part | None:
         return None
     if settings.target is not None and not settings.target.per_video:
         raise SettingsError(
-            "--shard: tasks cannot search one value together; take --target-mode per-video, or what `vidprep tune` finds"
+            "<shard>: tasks cannot search one value together; take <target_mode>, or what `vidprep tune` finds",
+            shard=options.shard,
+            target_mode="per-video",
         )
     return parse_part(options.shard, environ)
 
@@ -160,11 +162,11 @@ def _destination(where: Path | str, settings: RunSettings, options: RunOptions, 
 def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
     if settings.engine != "ffmpeg":
         if options.ffmpeg:
-            raise SettingsError("--ffmpeg goes with --engine ffmpeg")
+            raise SettingsError("<ffmpeg> goes with <engine>", ffmpeg=options.ffmpeg, engine="ffmpeg")
         return ""
     binary, encoder = find_ffmpeg(options.ffmpeg), settings.encoder.profile.name
     if not has_encoder(binary, encoder):
-        raise SettingsError(f"--encoder {encoder}: {binary} was built without it")
+        raise SettingsError(f"<encoder>: {binary} was built without it", encoder=encoder)
     return binary
 
 

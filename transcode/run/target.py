@@ -82,7 +82,8 @@ def shared_value(
                 del searches[id_]  # it fails in the run as well, and is told there
         if not searches:
             raise SettingsError(
-                f"--target-psnr {target.psnr_db:g}: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}"
+                f"<target_psnr>: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}",
+                target_psnr=target.psnr_db,,
             )
 
     probe(scale.guess(target.psnr_db), list(sampled))

@@ -135,7 +135,7 @@ def _as_bytes(value: str | int) -> int:
 
 def _as_per_video(mode: str) -> bool:
     if mode not in _TARGET_MODES:
-        raise SettingsError(f"--target-mode {mode}: not one of {', '.join(_TARGET_MODES)}")
+        raise SettingsError(f"<target_mode>: not one of {', '.join(_TARGET_MODES)}", target_mode=mode)
     return _TARGET_MODES[mode]
 
 
@@ -160,7 +160,10 @@ def settings_of(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettings:
     if keywords.get("target_psnr") is not None:
         value = "quality" if of_frames else "crf"
         if keywords.get(value) is not None:
-            raise SettingsError(f"--{value} and --target-psnr exclude each other; give one")
+            raise SettingsError(
+                f"<{value}> and <target_psnr> exclude each other; give one",
+                **{value: keywords[value], "target_psnr": keywords["target_psnr"]},
+            )
         target = built(Target, keywords)
     given = {name: value for name, value in keywords.items() if (name, value) != ("quality", None)}
     frames = built(FrameOptions, given) if of_frames else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from typing import Any
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
@@ -26,7 +27,7 @@ class Retime:
     def __post_init__(self) -> None:
         rate = self.frame_rate
         if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # what libavcodec counts with
-            raise SettingsError(f"--fps {float(rate):g}: too long as a fraction; give fewer digits")
+            raise SettingsError("<fps>: too long as a fraction; give fewer digits", fps=float(rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,17 @@ class Scale:
 
     def __post_init__(self) -> None:
         if self.short_side is not None and self.size is not None:
-            raise SettingsError("--short-side and --size exclude each other; give one")
-        for option, value in (("--short-side", self.short_side), *zip(("--size",) * 2, self.size or (), strict=False)):
+            raise SettingsError(
+                "<short_side> and <size> exclude each other; give one", short_side=self.short_side, size=str(self.size)
+            )
+        for option, value in (("short_side", self.short_side), *zip(("size",) * 2, self.size or (), strict=False)):
+            named: dict[str, Any] = {option: value}
             if value is not None and (value < 2 or value % 2 or value > 16384):
-                raise SettingsError(f"{option} {value}: give an even number of pixels from 2 to 16384")
+                raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
         if self.fit not in FITS:
-            raise SettingsError(f"--fit {self.fit}: not one of {', '.join(FITS)}")
+            raise SettingsError(f"<fit>: not one of {', '.join(FITS)}", fit=self.fit)
         if self.scaler not in SCALERS:
-            raise SettingsError(f"--scaler {self.scaler}: not one of {', '.join(SCALERS)}")
+            raise SettingsError(f"<scaler>: not one of {', '.join(SCALERS)}", scaler=self.scaler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,9 @@ class QualityGate:
 
     def __post_init__(self) -> None:
         if self.min_psnr_db is not None and not (math.isfinite(self.min_psnr_db) and 0 < self.min_psnr_db <= 100):
-            raise SettingsError(f"--min-psnr {self.min_psnr_db:g}: give a number of dB above 0, at most 100")
+            raise SettingsError("<min_psnr>: give a number of dB above 0, at most 100", min_psnr=self.min_psnr_db)
         if self.verify_every < 1:
-            raise SettingsError(f"--verify-every {self.verify_every}: give 1 (each frame) or more")
+            raise SettingsError("<verify_every>: give 1 (each frame) or more", verify_every=self.verify_every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Target:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.psnr_db) and 10 <= self.psnr_db <= 80):
-            raise SettingsError(f"--target-psnr {self.psnr_db:g}: give dB from 10 to 80, such as 38")
+            raise SettingsError("<target_psnr>: give dB from 10 to 80, such as 38", target_psnr=self.psnr_db)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.timeout_seconds is not None and not 0 < self.timeout_seconds < 1e9:
-            raise SettingsError(f"--timeout {self.timeout_seconds:g}: give seconds above 0")
+            raise SettingsError("<timeout>: give seconds above 0", timeout=self.timeout_seconds)
         if self.max_pixels < 1 or self.max_frames < 1:
-            raise SettingsError("--max-pixels and --max-frames: give 1 or more")
+            raise SettingsError("<max_pixels> and <max_frames>: give 1 or more", **asdict(self))
         if self.max_pixels > INT32_MAX or self.max_frames > INT32_MAX:
             raise SettingsError(
-                f"--max-pixels and --max-frames: give at most {INT32_MAX}, which no decoder goes beyond"
+                f"<max_pixels> and <max_frames>: give at most {INT32_MAX}, which no decoder goes beyond", **asdict(self)
             )
 
 
@@ -114,13 +118,15 @@ class FrameOptions:
 
     def __post_init__(self) -> None:
         if self.store not in STORES_OF_FRAMES:
-            raise SettingsError(f"--format {self.store}: not one of {', '.join(STORES_OF_FRAMES)}")
+            raise SettingsError(f"<format>: not one of {', '.join(STORES_OF_FRAMES)}", format=self.store)
         if not 1 <= self.quality <= 100:
-            raise SettingsError(f"--quality {self.quality}: give a whole number from 1 to 100")
+            raise SettingsError("<quality>: give a whole number from 1 to 100", quality=self.quality)
         if self.subsampling not in JPEG_SUBSAMPLINGS:
-            raise SettingsError(f"--subsampling {self.subsampling}: not one of {', '.join(JPEG_SUBSAMPLINGS)}")
+            raise SettingsError(
+                f"<subsampling>: not one of {', '.join(JPEG_SUBSAMPLINGS)}", subsampling=self.subsampling
+            )
         if self.shard_bytes < LEAST_SHARD_BYTES:
-            raise SettingsError(f"--shard-size {self.shard_bytes}: give bytes, 1 MiB or more (such as 1GiB)")
+            raise SettingsError("<shard_size>: give bytes, 1 MiB or more (such as 1GiB)", shard_size=self.shard_bytes)
 
     @property
     def is_coded(self) -> bool:

@@ -29,10 +29,10 @@ def parse_rate(text: str) -> Fraction:
         rate = bounded_fraction(text)
     except ValueError:
         raise SettingsError(
-            f"--fps {shortened(text)}: give a number or a fraction, such as 15, 29.97 or 30000/1001"
+            "<fps>: give a number or a fraction, such as 15, 29.97 or 30000/1001", fps=shortened(text)
         ) from None
     if not Fraction(1, 1000) <= rate <= 1000:
-        raise SettingsError(f"--fps {text}: give a rate from 0.001 to 1000")
+        raise SettingsError("<fps>: give a rate from 0.001 to 1000", fps=text)
     return rate
 
 
@@ -40,7 +40,7 @@ def parse_size(text: str) -> FrameSize:
     """`WxH` in pixels."""
     found = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
     if found is None:
-        raise SettingsError(f"--size {shortened(text)}: give WIDTHxHEIGHT in pixels, such as 224x224")
+        raise SettingsError("<size>: give WIDTHxHEIGHT in pixels, such as 224x224", size=shortened(text))
     return FrameSize(int(found[1]), int(found[2]))
 
 
@@ -48,12 +48,12 @@ def parse_bytes(text: str) -> int:
     """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", text)
     if found is None:
-        raise SettingsError(f"--shard-size {shortened(text)}: give bytes, such as 500MB or 1GiB")
+        raise SettingsError("<shard_size>: give bytes, such as 500MB or 1GiB", shard_size=shortened(text))
     number, prefix, binary = found.groups()
     power = " kMGT".index(prefix.replace("K", "k")) if prefix else 0
     size = int(float(number) * (1024 if binary else 1000) ** power)
     if size > INT64_MAX:
-        raise SettingsError(f"--shard-size {text}: no file is so long; give bytes, such as 500MB or 1GiB")
+        raise SettingsError("<shard_size>: no file is so long; give bytes, such as 500MB or 1GiB", shard_size=text)
     return size
 
 

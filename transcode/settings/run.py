@@ -46,37 +46,42 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if self.hdr is not None and self.hdr not in HDR:
-            raise SettingsError(f"--hdr {self.hdr}: not one of {', '.join(HDR)}")
+            raise SettingsError(f"<hdr>: not one of {', '.join(HDR)}", hdr=self.hdr)
         if self.on_damage not in ("fail", "warn"):
-            raise SettingsError(f"--on-damage {self.on_damage}: fail or warn")
+            raise SettingsError("<on_damage>: fail or warn", on_damage=self.on_damage)
         if self.engine not in ENGINES:
-            raise SettingsError(f"--engine {self.engine}: not one of {', '.join(ENGINES)}")
+            raise SettingsError(f"<engine>: not one of {', '.join(ENGINES)}", engine=self.engine)
         if self.target is not None and self.frames is not None and not self.frames.is_coded:
-            raise SettingsError("--target-psnr: a tensor store has no loss; leave it out")
+            raise SettingsError(
+                "<target_psnr>: a tensor store has no loss; leave it out", target_psnr=self.target.psnr_db
+            )
         if self.audio != "drop" and self.engine != "av":
-            raise SettingsError("--audio goes with --engine av")
+            raise SettingsError("<audio> goes with <engine>", audio=self.audio, engine="av")
         if self.split_seconds is not None:
             if not (math.isfinite(self.split_seconds) and self.split_seconds >= LEAST_SPLIT_SECONDS):
                 raise SettingsError(
-                    f"--split {self.split_seconds:g}: give {LEAST_SPLIT_SECONDS} seconds or more, such as 60"
+                    f"<split>: give {LEAST_SPLIT_SECONDS} seconds or more, such as 60", split=self.split_seconds
                 )
             if self.engine != "av":
-                raise SettingsError("--split goes with --engine av")
+                raise SettingsError("<split> goes with <engine>", split=self.split_seconds, engine="av")
             if self.target is not None:
                 raise SettingsError(
-                    "--split and --target-psnr exclude each other; give --split the CRF that `vidprep tune` finds"
+                    "<split> and <target_psnr> exclude each other; split with the CRF that `vidprep tune` finds",
+                    split=self.split_seconds,
+                    target_psnr=self.target.psnr_db,
                 )
         box = CONTAINERS[self.encoder.container_name]
         if self.audio != "drop" and self.audio not in box.audio:
-            raise SettingsError(f"--audio {self.audio}: {box.name} takes drop, {', '.join(box.audio)}")
+            raise SettingsError(f"<audio>: {box.name} takes drop, {', '.join(box.audio)}", audio=self.audio)
         if not self.encoder.profile.in_process and self.engine == "av":
-            raise SettingsError(f"--encoder {self.encoder.profile.name} needs --engine ffmpeg")
+            raise SettingsError("<encoder> needs <engine>", encoder=self.encoder.profile.name, engine="ffmpeg")
         pixel_format = self.encoder.resolved.pixel_format
         if pixel_format in self.encoder.profile.only_ffmpeg and self.engine == "av":
             there = [p for p in self.encoder.profile.pixel_formats if p not in self.encoder.profile.only_ffmpeg]
             raise SettingsError(
-                f"--pixel-format {pixel_format}: {self.encoder.profile.name} takes {', '.join(there)} in PyAV; "
-                "take --engine ffmpeg"
+                f"<pixel_format>: {self.encoder.profile.name} takes {', '.join(there)} in PyAV; take <engine>",
+                pixel_format=pixel_format,
+                engine="ffmpeg",
             )
 
     @property

@@ -26,7 +26,7 @@ class SourceOptions:
             globs = getattr(self, name)
             object.__setattr__(self, name, (globs,) if isinstance(globs, str) else tuple(globs))
         if self.limit is not None and self.limit < 1:
-            raise SettingsError(f"--limit {self.limit}: give 1 or more")
+            raise SettingsError("<limit>: give 1 or more", limit=self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,22 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
-            raise SettingsError(f"--backend {self.backend}: not one of {', '.join(BACKENDS)}")
+            raise SettingsError(f"<backend>: not one of {', '.join(BACKENDS)}", backend=self.backend)
         if self.jobs is not None and self.jobs < 1:
-            raise SettingsError(f"--jobs {self.jobs}: give 1 or more")
+            raise SettingsError("<jobs>: give 1 or more", jobs=self.jobs)
         for backend, option in (("dask", "scheduler"), ("ray", "address")):
             if getattr(self, option) and self.backend != backend:
-                raise SettingsError(f"--{option} goes with --backend {backend}")
+                raise SettingsError(
+                    f"<{option}> goes with <backend>", **{option: getattr(self, option), "backend": backend}
+                )
         if self.backend == "dask" and not self.scheduler:
-            raise SettingsError("--backend dask needs --scheduler: tcp://host:8786, or the scheduler's file")
+            raise SettingsError(
+                "<backend> needs <scheduler>, or the scheduler's file", backend="dask", scheduler="tcp://host:8786"
+            )
         address = self.cluster_address
         if address and is_url(address) and address.partition("://")[0] not in CLUSTER_PROTOCOLS:
             option = "scheduler" if self.backend == "dask" else "address"
-            raise SettingsError(f"--{option} {address}: no cluster has such an address")
+            raise SettingsError(f"<{option}>: no cluster has such an address", **{option: address})
 
     @property
     def cluster_address(self) -> str | None:

@@ -48,7 +48,7 @@ def find_sources(
     Raises SourceError when the list cannot work as a whole, SettingsError for a limit below 1.
     """
     if limit is not None and limit < 1:
-        raise SettingsError(f"--limit {limit}: give 1 or more")
+        raise SettingsError("<limit>: give 1 or more", limit=limit)
     into = os.path.join(destination if isinstance(destination, str) else os.path.realpath(destination), "")
     there = identity_of(os.stat(into)) if isinstance(destination, Path) and os.path.isdir(into) else None
     search = Search(into, there, _globs(include), _globs(exclude), label_from_folder, keep_source_suffix, progress)

@@ -54,12 +54,12 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         if unknown := set(self.loaders) - set(PACKAGES):
-            raise SettingsError(f"--loader {unknown.pop()}: not one of {', '.join(PACKAGES)}")
+            raise SettingsError(f"<loader>: not one of {', '.join(PACKAGES)}", loader=unknown.pop())
         for name in self.loaders:
             if not is_installed(name):
                 raise MissingError(f"--loader {name}: not installed: pip install 'vidprep[bench]'")
         if COLD in self.caches and not hasattr(os, "posix_fadvise"):
-            raise SettingsError("--cache cold: this system has no posix_fadvise to empty the page cache with")
+            raise SettingsError("<cache>: this system has no posix_fadvise to empty the page cache with", cache="cold")
 
     @property
     def accesses(self) -> tuple[Access, ...]:
