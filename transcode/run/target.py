@@ -83,7 +83,7 @@ def shared_value(
         if not searches:
             raise SettingsError(
                 f"<target_psnr>: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}",
-                target_psnr=target.psnr_db,,
+                target_psnr=target.psnr_db,
             )
 
     probe(scale.guess(target.psnr_db), list(sampled))
