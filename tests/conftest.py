@@ -20,7 +20,7 @@ from av.video.frame import VideoFrame
 
 from tests.children import KeptChildren
 from tests.chromium import Browser, chromium
-from vidprep.formats.model import VideoInfo
+from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.stream import FrameStream
@@ -556,14 +556,19 @@ class OurFrame:
 
 @dataclass
 class Pipeline:
-    """What comes out of our pipeline just before the encoder. time_base: of the frames' PTS."""
+    """What comes out of our pipeline just before the encoder."""
 
     info: VideoInfo
     painter: Painter
     facts: SourceFacts
+    output: OutputFormat
     frames: list[OurFrame]
-    time_base: Fraction
     pictures: list[bytes]
+
+    @property
+    def time_base(self) -> Fraction:
+        """Of the frames' PTS."""
+        return self.output.time_base
 
     def array(self) -> np.ndarray:
         return np.stack([np.frombuffer(p, np.uint8) for p in self.pictures])
@@ -588,7 +593,7 @@ class Run:
                 frames.append(OurFrame(key, item.pts, item.duration, item.source_index))
                 if keep:
                     pictures.append(frame_bytes(picture))
-            return Pipeline(source.info, stream.painter, stream.facts, frames, stream.output.time_base, pictures)
+            return Pipeline(source.info, stream.painter, stream.facts, stream.output, frames, pictures)
 
 
 @pytest.fixture(scope="session")

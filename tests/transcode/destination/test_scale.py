@@ -182,7 +182,7 @@ TELL_GROWTH = """
 import os, sys
 from pathlib import Path
 from vidprep.transcode.cli import main as cli
-from vidprep.transcode.cli import progress
+from vidprep.transcode.run import progress
 
 def tree(process):
     yield process

@@ -21,7 +21,7 @@ from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
-from vidprep.transcode.unit.run_job import _output_format, run_job
+from vidprep.transcode.unit.run_job import run_job
 
 SETTINGS = {
     "as it is": RunSettings(),
@@ -41,9 +41,8 @@ CUT = (Fraction(1, 10), Fraction(1, 2))
 def command_of(
     cli: Any, path: Path, ours: Any, settings: RunSettings, start: Any, end: Any, tmp_path: Path
 ) -> list[str]:
-    output = _output_format(ours.painter, ours.info, settings)
     return build_command(
-        cli.exe, str(path), tmp_path / "x.mp4", ours.painter.picture, output, ours.info, settings, start, end
+        cli.exe, str(path), tmp_path / "x.mp4", ours.painter.picture, ours.output, ours.info, settings, start, end
     )
 
 

@@ -128,7 +128,7 @@ def test_f6_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
         broken = fault("vidprep.transcode.media.encode", "VideoWriter.mux", at=-1, code=code, only="child")
     else:
         code = "if 'poison' in args[1]: os.kill(os.getpid(), signal.SIGKILL)"
-        broken = fault("vidprep.transcode.unit.run_job", "run_ffmpeg", at=-1, when="after", code=code, only="child")
+        broken = fault("vidprep.transcode.unit.engines", "run_ffmpeg", at=-1, when="after", code=code, only="child")
     ran = transcode(poisoned, dst, "--jobs", 2, "--engine", engine, env=environment(tmp_path / "hook", broken))
     assert "killed by SIGKILL" in one_failed(ran, dst)
 
@@ -211,7 +211,7 @@ MOMENTS = {
     "probing": fault("vidprep.transcode.unit.run_job", "Source.__init__", at=2, only="child"),
     "encoding": fault("vidprep.transcode.media.encode", "VideoWriter.mux", at=16, only="child"),
     "closing": fault("vidprep.transcode.media.encode", "VideoWriter.close", at=2, only="child"),
-    "verifying": fault("vidprep.transcode.unit.run_job", "check_file", at=2, only="child"),
+    "verifying": fault("vidprep.transcode.unit.engines", "check_file", at=2, only="child"),
     "summing": fault("vidprep.transcode.unit.row", "sha256_of", at=2, when="after", only="child"),
     "journal, before": fault("vidprep.formats.manifest.table", "Journal.append", at=4, only="parent"),
     "journal, torn": fault("os", "write", at=-1, code=TORN, only="parent"),
@@ -397,7 +397,7 @@ def test_f33_ctrl_c_while_planning_exits_130(clips: Path, dst: Path, tmp_path: P
     code = (
         "signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
     )
-    broken = fault("vidprep.transcode.sources.listing", "find_sources", code=code, only="parent")
+    broken = fault("vidprep.transcode.run.session", "find_sources", code=code, only="parent")
     ran = transcode(clips, dst, env=environment(tmp_path / "hook", broken))
     assert ran.code == 130
     assert not dst.exists()

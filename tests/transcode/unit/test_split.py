@@ -281,7 +281,7 @@ def test_a_piece_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
 )
 def test_a_piece_that_is_damaged_before_it_is_joined_fails_its_video(damage, said, long, tmp_path):
     """Pieces are not read between their encoding and their joining."""
-    breaking = fault("vidprep.transcode.unit.run_job", "join", only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")  # fmt: skip
+    breaking = fault("vidprep.transcode.unit.engines", "join", only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")  # fmt: skip
     ran = transcode(long, tmp_path / "out", "--split", 1, env=environment(tmp_path / "hook", breaking))
     row = manifest(tmp_path / "out")["long"]
     assert (ran.code, row["error"], said in row["message"]) == (1, "VerifyError", True), row["message"]
