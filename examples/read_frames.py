@@ -12,10 +12,10 @@ from vidprep.formats import open_store
 def main() -> None:
     for path in sys.argv[1:]:
         store = open_store(path)
-        chance, count, started = random.Random(0), 0, time.perf_counter()
+        rng, count, started = random.Random(0), 0, time.perf_counter()
         for _ in range(50):
-            video = store[chance.choice(store.ids)]
-            start = chance.randrange(max(1, len(video) - 7))
+            video = store[rng.choice(store.ids)]
+            start = rng.randrange(max(1, len(video) - 7))
             count += len(video.frames(slice(start, start + 8)))
         seconds = time.perf_counter() - started
         print(f"{path}: 50 random sequences, {count} frames, {seconds / 50 * 1000:.1f} ms a sequence")

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from vidprep.formats import PrefetchLoader, VideoDataset
 
 FRAMES, STRIDE, SIZE, BATCH, WORKERS = 8, 2, 64, 8, 2
-MOST_BATCHES = 100
+MAX_BATCHES = 100
 MEAN, STD = (0.45, 0.45, 0.45), (0.225, 0.225, 0.225)
 
 
@@ -39,7 +39,7 @@ def epoch(
 ) -> tuple[float, float]:
     """Seconds, and the part of the clips that were told right."""
     started, right, count = time.perf_counter(), 0, 0
-    for batch in itertools.islice(batches, MOST_BATCHES):
+    for batch in itertools.islice(batches, MAX_BATCHES):
         frames = torch.as_tensor(batch["frames"]).permute(0, 4, 1, 2, 3)  # (B, T, H, W, 3)
         labels = torch.tensor([numbers[label] for label in as_list(batch["label"])])
         scores = network(frames)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from vidprep.formats import PrefetchLoader, VideoDataset
 
 FRAMES, CROP, BATCH, WORKERS, SCALE = 5, 64, 8, 2, 2
-MOST_BATCHES = 100
+MAX_BATCHES = 100
 
 
 class Network(nn.Module):
@@ -47,7 +47,7 @@ def shrunk(frames: torch.Tensor) -> torch.Tensor:
 def epoch(network: Network, optimizer: torch.optim.Optimizer, batches: Iterable[dict[str, Any]]) -> tuple[float, float]:
     """Seconds, and the mean PSNR in dB of what was made."""
     started, errors = time.perf_counter(), []
-    for batch in itertools.islice(batches, MOST_BATCHES):
+    for batch in itertools.islice(batches, MAX_BATCHES):
         frames = torch.as_tensor(batch["frames"]).permute(0, 1, 4, 2, 3)  # (B, T, H, W, 3), 0 to 1
         loss = functional.mse_loss(network(shrunk(frames)), frames[:, FRAMES // 2])
         optimizer.zero_grad()

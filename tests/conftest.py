@@ -22,7 +22,7 @@ from tests.children import KeptChildren
 from tests.chromium import Browser, chromium
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings.run import RunSettings
@@ -559,7 +559,7 @@ class Pipeline:
     """What comes out of our pipeline just before the encoder."""
 
     info: VideoInfo
-    painter: Painter
+    picture_filter: PictureFilter
     facts: SourceFacts
     output: OutputFormat
     frames: list[OurFrame]
@@ -579,7 +579,7 @@ class Run:
 
     def __call__(
         self, path: Path, settings: RunSettings | None = None, *, start: Fraction | None = None,
-        end: Fraction | None = None, keep: bool = False, paint: bool = True,
+        end: Fraction | None = None, keep: bool = False, apply: bool = True,
     ) -> Pipeline:  # fmt: skip
         settings = settings or RunSettings()
         with Source(path, max_pixels=36_000_000) as source:
@@ -587,13 +587,13 @@ class Run:
             frames, pictures, seen = [], [], {}
             for item in stream:
                 # An output frame that repeats shares its picture; frames are reused by nobody else.
-                picture = stream.painter.paint(item.frame) if paint else item.frame
+                picture = stream.picture_filter.apply(item.frame) if apply else item.frame
                 key = seen.get(item.source_index) or frame_md5(picture)
                 seen = {item.source_index: key}
                 frames.append(OurFrame(key, item.pts, item.duration, item.source_index))
                 if keep:
                     pictures.append(frame_bytes(picture))
-            return Pipeline(source.info, stream.painter, stream.facts, stream.output, frames, pictures)
+            return Pipeline(source.info, stream.picture_filter, stream.facts, stream.output, frames, pictures)
 
 
 @pytest.fixture(scope="session")

@@ -175,7 +175,7 @@ def manifest(destination: Path) -> dict[str, dict[str, Any]]:
 
 
 def outputs(destination: Path) -> dict[str, bytes]:
-    """Every file outside the house that is no manifest, by relative name."""
+    """Every file outside the state folder that is no manifest, by relative name."""
     return {
         str(path.relative_to(destination)): path.read_bytes()
         for path in sorted(destination.rglob("*"))
@@ -190,8 +190,13 @@ def identities(destination: Path) -> dict[str, tuple[int, int]]:
 
 def leftovers(destination: Path) -> list[str]:
     """Partial files, and a journal that was not merged."""
-    house = destination / ".vidprep"
-    found = [*house.glob("partial/*"), *house.glob(".*"), *destination.rglob(".*.partial"), *house.glob("journal*")]
+    state_dir = destination / ".vidprep"
+    found = [
+        *state_dir.glob("partial/*"),
+        *state_dir.glob(".*"),
+        *destination.rglob(".*.partial"),
+        *state_dir.glob("journal*"),
+    ]
     return [str(path) for path in found]
 
 

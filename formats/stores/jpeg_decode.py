@@ -14,7 +14,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import Frames
 
 # A few kB can claim any size, and can ask for it to be gone through any number of times; an encoder makes some ten scans.
-MOST_PIXELS, MOST_SCANS = 1 << 28, 100
+MAX_PIXELS, MAX_SCANS = 1 << 28, 100
 START_OF_FRAME, START_OF_SCAN = range(0xC0, 0xC2), 0xDA
 
 
@@ -64,8 +64,8 @@ def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, i
 
     Raises StoreError for a size that is none, or that no frame has.
     """
-    if not (height > 0 < width and height * width <= MOST_PIXELS):
-        raise StoreError(f"a frame of {width}x{height} is over the limit of {MOST_PIXELS} pixels, or none")
+    if not (height > 0 < width and height * width <= MAX_PIXELS):
+        raise StoreError(f"a frame of {width}x{height} is over the limit of {MAX_PIXELS} pixels, or none")
     if short_side is None:
         return height, width
     for eighths in range(1, 8):
@@ -88,5 +88,5 @@ def _refuse_many_scans(data: memoryview) -> None:
             break
         at += 2 + (data[at + 2] << 8 | data[at + 3])
     count = bytes(data).count(b"\xff\xda")
-    if count > MOST_SCANS:
-        raise ValueError(f"{count} scans, over the limit of {MOST_SCANS}")
+    if count > MAX_SCANS:
+        raise ValueError(f"{count} scans, over the limit of {MAX_SCANS}")

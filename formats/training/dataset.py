@@ -171,10 +171,10 @@ class VideoDataset:
 
     def finish(self, frames: Frames, out: npt.NDArray[Any], index: SupportsIndex, epoch: int) -> None:
         """Transform the frames of a sequence into `out`."""
-        chance = None
+        rng = None
         if self.transform.is_random:
-            chance = np.random.default_rng((self.seed, epoch, self._number(index)))
-        self.transform.apply(frames, out, chance)
+            rng = np.random.default_rng((self.seed, epoch, self._number(index)))
+        self.transform.apply(frames, out, rng)
 
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
         """All of an item but its frames."""

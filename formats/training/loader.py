@@ -36,8 +36,8 @@ from vidprep.formats.validation import whole
 
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128
-MOST_BATCHES = 16
-LEAST_BATCHES = 3  # one in the hands of the training loop, one ready, one being made
+MAX_BATCHES = 16
+MIN_BATCHES = 3  # one in the hands of the training loop, one ready, one being made
 FREE_BATCHES = 2
 DEATHS_PER_SEQUENCE = 3
 HORIZON = 4
@@ -107,12 +107,12 @@ class PrefetchLoader:
         self._dtype = np.dtype(dataset.transform.dtype)
         self._item_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
-        if cache_bytes < LEAST_BATCHES * self._batch_bytes:
+        if cache_bytes < MIN_BATCHES * self._batch_bytes:
             raise SettingsError(
-                f"cache_bytes is {cache_bytes:,}; {LEAST_BATCHES} batches of {self._batch_bytes:,} bytes must fit: "
-                f"give {LEAST_BATCHES * self._batch_bytes:,} or more, or a smaller batch_size"
+                f"cache_bytes is {cache_bytes:,}; {MIN_BATCHES} batches of {self._batch_bytes:,} bytes must fit: "
+                f"give {MIN_BATCHES * self._batch_bytes:,} or more, or a smaller batch_size"
             )
-        places = max(LEAST_BATCHES, min(MOST_BATCHES, cache_bytes // 2 // self._batch_bytes))
+        places = max(MIN_BATCHES, min(MAX_BATCHES, cache_bytes // 2 // self._batch_bytes))
         self._frame_bytes = (cache_bytes - places * self._batch_bytes) // workers
         frame = int(np.max(dataset.store.sizes()[:, 1:].prod(1))) * 3
         kept = self._frame_bytes * workers // frame // dataset.sequence_length

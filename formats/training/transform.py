@@ -87,12 +87,12 @@ class Transform:
             )
         return crop
 
-    def apply(self, frames: Frames, out: npt.NDArray[Any], chance: np.random.Generator | None) -> None:
+    def apply(self, frames: Frames, out: npt.NDArray[Any], rng: np.random.Generator | None) -> None:
         """frames: (T, H, W, 3) uint8 RGB. out: (T, h, w, 3) of `result` and dtype. chance: None is the middle, unflipped."""
         high, wide = self.scaled(*frames.shape[1:3])
         if (high, wide) != frames.shape[1:3]:
             frames = np.stack([scale(frame, high, wide) for frame in frames])
-        top, left, is_flipped = self._region(high, wide, out.shape[1], out.shape[2], chance)
+        top, left, is_flipped = self._region(high, wide, out.shape[1], out.shape[2], rng)
         frames = frames[:, top : top + out.shape[1], left : left + out.shape[2]]
         if is_flipped:
             frames = frames[:, :, ::-1]
@@ -106,11 +106,11 @@ class Transform:
             for channel, levels in enumerate(self._levels):
                 out[..., channel] = levels[frames[..., channel]]
 
-    def _region(self, high: int, wide: int, h: int, w: int, chance: np.random.Generator | None) -> Region:
-        if chance is None:
+    def _region(self, high: int, wide: int, h: int, w: int, rng: np.random.Generator | None) -> Region:
+        if rng is None:
             return (high - h) // 2, (wide - w) // 2, False
-        top, left = chance.integers((high - h + 1, wide - w + 1)).tolist()
-        is_flipped = bool(chance.integers(2))
+        top, left = rng.integers((high - h + 1, wide - w + 1)).tolist()
+        is_flipped = bool(rng.integers(2))
         if not self.random_crop:
             top, left = (high - h) // 2, (wide - w) // 2
         return top, left, is_flipped and self.flip

@@ -29,7 +29,7 @@ from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 
-SECONDS, LEAST_DB = 0.35, 60.0
+SECONDS, MIN_DB = 0.35, 60.0
 WAYS = {
     "as it is": RunSettings(),
     "--fps 12": RunSettings(retime=Retime(Fraction(12))),
@@ -48,15 +48,15 @@ def compared(clip: Path, settings: RunSettings) -> str:
     unit = Unit("x", str(clip), stat.st_size, stat.st_mtime_ns, end_seconds=SECONDS)
     with Source(clip, max_pixels=settings.limits.max_pixels) as source:
         stream = FrameStream(source, settings, *unit.cut)
-        painter, output, facts = stream.painter, stream.output, stream.facts
+        picture_filter, output, facts = stream.picture_filter, stream.output, stream.facts
         kind = np.dtype("<u2" if "10" in output.pixel_format else "u1")
         ours = []
         for item in stream:
-            frame = painter.paint(item.frame)
+            frame = picture_filter.apply(item.frame)
             lines = [plane_lines(p)[:, : p.width * kind.itemsize] for p in frame.planes]
             ours.append(np.concatenate([np.ascontiguousarray(line).view(kind).ravel() for line in lines]))
         _, end = unit.cut
-        chain = filter_chain(painter.picture, source.info, settings, None, end)
+        chain = filter_chain(picture_filter.picture, source.info, settings, None, end)
         command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-nostdin"]
         for name, value in _reading(source.info, settings).items():
             command += [f"-{name}"] if value is None else [f"-{name}", str(value)]
@@ -67,17 +67,17 @@ def compared(clip: Path, settings: RunSettings) -> str:
         return f"  !! ffmpeg: {ran.stderr.decode(errors='replace').strip().splitlines()[-1]}"
     theirs = np.frombuffer(ran.stdout, kind).reshape(-1, ours[0].size)
     if len(theirs) != len(ours):
-        return f"  !! {len(ours)} and {len(theirs)} frames{_why(facts, painter)}"
+        return f"  !! {len(ours)} and {len(theirs)} frames{_why(facts, picture_filter)}"
     apart = [np.abs(one.astype(np.int32) - other) for one, other in zip(ours, theirs, strict=True)]
     worst = max(float(np.mean(each.astype(np.float64) ** 2)) for each in apart)
     peak = 1023 if kind.itemsize == 2 else 255
     db = 10 * math.log10(peak**2 / worst) if worst else math.inf
-    mark = "  " if db > LEAST_DB else "!!"
-    return f"  {mark} {len(ours)} frames, {db:.1f} dB, {max(int(each.max()) for each in apart)} levels{'' if db > LEAST_DB else _why(facts, painter)}"
+    mark = "  " if db > MIN_DB else "!!"
+    return f"  {mark} {len(ours)} frames, {db:.1f} dB, {max(int(each.max()) for each in apart)} levels{'' if db > MIN_DB else _why(facts, picture_filter)}"
 
 
-def _why(facts: SourceFacts, painter: object) -> str:
-    reason = beyond_ffmpeg(facts, painter)  # type: ignore[arg-type]
+def _why(facts: SourceFacts, picture_filter: object) -> str:
+    reason = beyond_ffmpeg(facts, picture_filter)  # type: ignore[arg-type]
     return f" ({reason})" if reason else ""
 
 

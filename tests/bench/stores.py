@@ -116,12 +116,12 @@ def _ffmpeg_jpegs(raw: Path, out: Path, size: str) -> Cost:
 
 
 def sequences(lengths: dict[str, int]) -> list[tuple[str, list[int]]]:
-    chance = random.Random(0)
+    rng = random.Random(0)
     names = [name for name, length in lengths.items() if length >= SEQUENCE]
     chosen = []
     for _ in range(SEQUENCES):
-        name = chance.choice(names)
-        start = chance.randrange(lengths[name] - SEQUENCE + 1)
+        name = rng.choice(names)
+        start = rng.randrange(lengths[name] - SEQUENCE + 1)
         chosen.append((name, list(range(start, start + SEQUENCE))))
     return chosen
 

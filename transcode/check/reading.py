@@ -50,9 +50,9 @@ def sample_of(row: ManifestRow) -> list[int]:
     if row.pts and len(row.pts) == count:
         _, closest = min((later - one, number) for number, (one, later) in enumerate(pairwise(row.pts)))
         chosen |= {closest, closest + 1}
-    chance = random.Random(row.id)
+    rng = random.Random(row.id)
     for _ in range(SEQUENCES):
-        first = chance.randrange(count - SEQUENCE_FRAMES)
+        first = rng.randrange(count - SEQUENCE_FRAMES)
         chosen.update(range(first, first + SEQUENCE_FRAMES))
     return sorted(chosen)
 

@@ -39,8 +39,8 @@ from vidprep.transcode.check.reading import faults_of_reading, sample_of
 from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import Picture
+from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.media.versions import is_of_this_pyav
@@ -244,8 +244,8 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     ):  # fmt: skip
         if said is None or not (found == said or abs(found - said) <= same):
             yield f"{name} against its source is {found:.4f}, the manifest says {said}"
-    if check.ffmpeg and not _engines_differ(row, stream.facts, stream.painter):
-        yield from _faults_by_ffmpeg(path, check, stream.painter.picture, settings, done)
+    if check.ffmpeg and not _engines_differ(row, stream.facts, stream.picture_filter):
+        yield from _faults_by_ffmpeg(path, check, stream.picture_filter.picture, settings, done)
 
 
 def _faults_by_ffmpeg(
@@ -268,13 +268,13 @@ def _faults_by_ffmpeg(
         yield f"PSNR-Y by the ffmpeg command is {found:.4f} dB, in process {here:.4f}"
 
 
-def _engines_differ(row: ManifestRow, facts: SourceFacts, painter: Painter) -> bool:
+def _engines_differ(row: ManifestRow, facts: SourceFacts, picture_filter: PictureFilter) -> bool:
     """Whether ffmpeg's command would make other frames: it neither sorts timestamps nor keeps the clock when sizes change or
     a source is damaged, and its bwdif makes another first frame."""
     moved = facts.stamps_nudged or facts.stamps_crowded
     mended = facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or moved
     damaged = any(text.startswith("damaged") for text in row.warnings)
-    return bool(mended or damaged or painter.num_changes or facts.num_deinterlaced)
+    return bool(mended or damaged or picture_filter.num_changes or facts.num_deinterlaced)
 
 
 def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
@@ -299,13 +299,13 @@ def _compare_stored(
     coder = jpeg_coder(settings.frames.quality)
     levels = SAME_LEVELS if is_of_this_pyav(row.encoder_version) else NEARLY_LEVELS
     for number, item in enumerate(stream):
-        painted = stream.painter.paint(item.frame)
+        filtered = stream.picture_filter.apply(item.frame)
         if number >= len(frames):
             yield f"holds {len(frames)} frames, its source makes more"
             return None
         if settings.frames.is_coded and number % settings.gate.verify_every == 0:
-            sums.add(number, scorer.score(painted, coder.decode(frames[number], painted)))
-        elif not settings.frames.is_coded and _levels_apart(painted.to_ndarray(), frames[number]) > levels:
+            sums.add(number, scorer.score(filtered, coder.decode(frames[number], filtered)))
+        elif not settings.frames.is_coded and _levels_apart(filtered.to_ndarray(), frames[number]) > levels:
             yield f"frame {number} is another than its source makes"
             return None
     if (count := len(stream.source_indexes)) != len(frames):
@@ -327,8 +327,8 @@ def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
 def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
     """Each loader against itself: a frame that a seek reaches is the frame of that number in order."""
     count = check.row.num_frames or 0
-    chance = random.Random(check.row.id)
-    wanted = chance.sample(range(count), min(check.seeks, count))
+    rng = random.Random(check.row.id)
+    wanted = rng.sample(range(count), min(check.seeks, count))
     hint = (
         "" if check.row.frame_rate_num else " (its frame rate varies; with --fps a loader that seeks by time is right)"
     )

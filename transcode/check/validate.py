@@ -30,12 +30,12 @@ from vidprep.transcode.check.structure import faults_of_others, faults_of_store,
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.account import account
 from vidprep.transcode.destination.partition import parts_in
-from vidprep.transcode.destination.run_file import HOUSE, settings_of
+from vidprep.transcode.destination.run_file import STATE_DIR, settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.workers.child import FRAMES_PER_SECOND, LEAST_SECONDS, SECONDS_PER_SECOND, Child
+from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
 VALIDATION_NAME = "validation.parquet"
@@ -113,11 +113,11 @@ def check_destination(
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
-    refuse_links(destination / HOUSE)
+    refuse_links(destination / STATE_DIR)
     settings = settings_of(destination)
-    if (destination / HOUSE / "journal.jsonl").exists():
+    if (destination / STATE_DIR / "journal.jsonl").exists():
         raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
-    if parts_in(destination, destination / HOUSE):
+    if parts_in(destination, destination / STATE_DIR):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
     rows = {row.id: row for row in read_rows(destination)}
     missing = account(destination).missing
@@ -223,7 +223,7 @@ def checked_in(child: Child, check: Check) -> Checked:
     """What is found in a unit. One that kills the process that reads it, or never ends, has that for a fault."""
     row = check.row
     frames = max(row.num_frames or 0, row.source_num_frames or 0)
-    allowed = LEAST_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
+    allowed = MIN_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
     try:
         return child.call(check_unit, check, lambda _work: allowed)
     except WorkerError:
@@ -239,7 +239,7 @@ class _Journal:
     """Units that passed. It is taken up only by a check of the same things, and only for files that are as they were."""
 
     def __init__(self, destination: Path, options: str) -> None:
-        self.path = destination / HOUSE / "validation.jsonl"
+        self.path = destination / STATE_DIR / "validation.jsonl"
         self._destination = destination
         self._wanted = options
         self._passed: dict[str, Checked] = {}

@@ -13,7 +13,7 @@ import numpy as np
 
 Curve = Sequence[tuple[float, float]]
 
-LEAST_POINTS = 4
+MIN_POINTS = 4
 # One grey level is 1/255 of the range of a JPEG's luma and 1/219 of a video's (chroma 1/224): the same error in the picture
 # scores so many dB less there. ITU-T H.273, "VideoFullRangeFlag".
 LUMA_GAIN_DB = 20 * math.log10(255 / 219)
@@ -28,7 +28,7 @@ def bd_rate(anchor: Curve, test: Curve) -> float | None:
     common.
     """
     curves = [_finite(anchor), _finite(test)]
-    if any(len(curve) < LEAST_POINTS for curve in curves):
+    if any(len(curve) < MIN_POINTS for curve in curves):
         return None
     low = max(min(db for _, db in curve) for curve in curves)
     high = min(max(db for _, db in curve) for curve in curves)

@@ -25,15 +25,15 @@ def read_times(
     """
     if not ids:
         return None, None
-    readers, chance = _readers(root, ids, loader), random.Random(0)
+    readers, rng = _readers(root, ids, loader), random.Random(0)
     for read, _ in readers.values():
         read([0])
     medians = []
     for span in (1, (length - 1) * stride + 1):
         taken = []
         for _ in range(READS):
-            read, count = readers[chance.choice(ids)]
-            start = chance.randrange(max(1, count - span + 1))
+            read, count = readers[rng.choice(ids)]
+            start = rng.randrange(max(1, count - span + 1))
             numbers = list(range(start, min(start + span, count), stride))
             began = time.perf_counter()
             read(numbers)

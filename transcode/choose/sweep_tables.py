@@ -12,8 +12,8 @@ from vidprep.transcode.choose.rates import bd_rate, size_at, value_at
 SUMMARY_NAME, SWEEP_FORMAT = "sweep.json", "vidprep sweep 1"
 Row = Mapping[str, Any]
 # A still scene may lose nothing at all: so that it does not carry the mean off, more than this counts as this.
-MOST_DB = 60.0
-LEAST_CPU_SECONDS = 0.001  # where CPU time is counted in ticks of 10 ms, short clips may have taken none
+MAX_DB = 60.0
+MIN_CPU_SECONDS = 0.001  # where CPU time is counted in ticks of 10 ms, short clips may have taken none
 
 
 def curves_of(
@@ -51,13 +51,13 @@ def curves_of(
 def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
     frames = sum(row["num_frames"] for row in rows)
     means = {
-        key: statistics.mean(min(row[key], MOST_DB) for row in rows)
+        key: statistics.mean(min(row[key], MAX_DB) for row in rows)
         for key in ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim")
     }
     sums = {key: sum(row[key] for row in rows) for key in ("size_bytes", "cpu_seconds", "encode_seconds")}
     first = {key: rows[0][key] for key in ("curve", "codec", "gop", "preset", "value")}
     return {"cell": name} | first | means | sums | {
-        "bytes_per_frame": sums["size_bytes"] / frames, "frames_per_cpu_second": frames / max(sums["cpu_seconds"], LEAST_CPU_SECONDS),
+        "bytes_per_frame": sums["size_bytes"] / frames, "frames_per_cpu_second": frames / max(sums["cpu_seconds"], MIN_CPU_SECONDS),
         "ms_per_frame": times["ms_per_frame"], "ms_per_sequence": times["ms_per_sequence"],
     }  # fmt: skip
 

@@ -19,7 +19,7 @@ from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.choose.reading import read_times
 from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, prepare
-from vidprep.transcode.choose.sweep_tables import MOST_DB
+from vidprep.transcode.choose.sweep_tables import MAX_DB
 from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, shared_value
 from vidprep.transcode.run.trial import excerpt, run_trial
 from vidprep.transcode.settings.options import FrameOptions, Limits, Target
@@ -30,8 +30,8 @@ from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.child import Child
 from vidprep.transcode.workers.local import Workers
 
-MOST_GOP = 250
-ALLOWED_SECONDS = 120.0
+MAX_GOP = 250
+TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Reading:
 
     def gops(self) -> tuple[int, ...]:
         """Keyframe intervals worth trying: half of a sequence, all of it, and twice."""
-        return tuple(sorted({min(MOST_GOP, max(1, round(self.span * part))) for part in (0.5, 1, 2)}))
+        return tuple(sorted({min(MAX_GOP, max(1, round(self.span * part))) for part in (0.5, 1, 2)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _choice(
     needed = reading.sequence_length if gop is None else reading.span - 1 + gop
     return Choice(
         codec=codec, gop=gop, value=value, psnr_y_p1_db=min(row.psnr_y_p1_db or 0.0 for row in good),
-        psnr_y_db=statistics.mean(min(row.psnr_y_db or 0.0, MOST_DB) for row in good), bytes_per_frame=size,
+        psnr_y_db=statistics.mean(min(row.psnr_y_db or 0.0, MAX_DB) for row in good), bytes_per_frame=size,
         total_bytes=size * whole.frames, decode_ms=decode_ms,
         storage_ms=needed * size / reading.storage * 1e3 if reading.storage else 0.0,
         encode_hours=(_cpu(good) / _frames(good) + whole.decode_cpu) * whole.frames / 3600,
@@ -204,7 +204,7 @@ def _decode_ms(root: Path, ids: list[str], reading: Reading, loader: str | None)
     """In a child: other people's readers bring libraries of their own."""
     child = Child(threading.Event())
     try:
-        found = child.call(_time, (root, ids, reading, loader), lambda _work: ALLOWED_SECONDS)
+        found = child.call(_time, (root, ids, reading, loader), lambda _work: TIMEOUT_SECONDS)
     except (CrashedError, DeadlineError, MemoryError) as error:
         raise SettingsError(f"{loader or 'vidprep'} cannot read it: {error}") from error
     finally:
@@ -233,7 +233,7 @@ def _total_seconds(sample: Sequence[Unit], options: SweepOptions) -> float:
 
 def _seconds(child: Child, unit: Unit) -> float | None:
     try:
-        whole = child.call(_header_seconds, unit.path, lambda _work: ALLOWED_SECONDS)
+        whole = child.call(_header_seconds, unit.path, lambda _work: TIMEOUT_SECONDS)
     except (CrashedError, DeadlineError, MemoryError):
         return None
     end = whole if unit.end_seconds is None else unit.end_seconds

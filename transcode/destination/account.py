@@ -29,8 +29,8 @@ from vidprep.transcode.destination.array_plan import (
     read_end,
 )
 from vidprep.transcode.destination.folder import MERGED_NAME
-from vidprep.transcode.destination.partition import MOST_PARTS, Part, parts_in
-from vidprep.transcode.destination.run_file import HOUSE, read_run
+from vidprep.transcode.destination.partition import MAX_PARTS, Part, parts_in
+from vidprep.transcode.destination.run_file import STATE_DIR, read_run
 
 ROW_COLUMNS = ["id", "settings_digest", *STATE_COLUMNS]
 UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"
@@ -58,11 +58,11 @@ class Account:
 
 def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
     """Of the rows in all manifests of a destination. parts: those that stand in it. Raises DestinationError, ManifestError."""
-    house = root / HOUSE
-    parts = parts_in(root, house) if parts is None else parts
-    plan, before = _plan_of(house), _merged(house / MERGED_NAME)
+    state_dir = root / STATE_DIR
+    parts = parts_in(root, state_dir) if parts is None else parts
+    plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
     rows = _rows(root)
-    digest = plan.settings_digest if plan else _digest_of_run(house)
+    digest = plan.settings_digest if plan else _digest_of_run(state_dir)
     missing = {
         id_: f"made with other settings than this destination (their digest is {row[0]}, not {digest})"
         for id_, row in rows.items()
@@ -74,14 +74,14 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
         count = max((part.count for part in parts), default=0)
         return Account(count, tuple(range(count)), missing | lasting, Merged("", frozenset(), lasting))
     own = [part for part in parts if part.count == plan.count]
-    found = {part.index: read_end(house / part.house_name / PART_END_NAME) for part in own}
+    found = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
     sizes = Counter(plan.parts.values())
     ends = {
         index: end
         for index, end in found.items()
         if end and end.plan_digest == plan.digest and end.units + len(end.absent) == sizes[index]
     }
-    begun = {part.index for part in own if (house / part.house_name / PART_PLAN_NAME).exists()}
+    begun = {part.index for part in own if (state_dir / part.state_dir_name / PART_PLAN_NAME).exists()}
     ended = (frozenset() if is_newer else before.ended) - begun | ends.keys()
     for end in ends.values():
         lasting |= {id_: ABSENT for id_ in end.absent if id_ not in rows and id_ in plan.parts}
@@ -100,7 +100,7 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
 
 def record(root: Path, found: Account) -> None:
     """For the next merge: nothing else of the parts will be there."""
-    path = root / HOUSE / MERGED_NAME
+    path = root / STATE_DIR / MERGED_NAME
     if not found.count and not path.exists():
         return
     content = {"plan": found.kept.plan_digest, "ended": sorted(found.kept.ended), "missing": found.kept.missing}
@@ -110,7 +110,7 @@ def record(root: Path, found: Account) -> None:
 
 def put_plan_away(root: Path, found: Account) -> None:
     """All parts are joined: what is left of the plan is for tasks that did not end."""
-    plan, merged = root / HOUSE / PLAN_NAME, root / HOUSE / MERGED_PLAN_NAME
+    plan, merged = root / STATE_DIR / PLAN_NAME, root / STATE_DIR / MERGED_PLAN_NAME
     if not found.unended:
         remove_file(merged)
         remove_file(plan)
@@ -118,10 +118,10 @@ def put_plan_away(root: Path, found: Account) -> None:
         plan.replace(merged)
 
 
-def _plan_of(house: Path) -> ArrayPlan | None:
+def _plan_of(state_dir: Path) -> ArrayPlan | None:
     for name in (PLAN_NAME, MERGED_PLAN_NAME):
-        if (house / name).exists():
-            return read_array_plan(house / name)
+        if (state_dir / name).exists():
+            return read_array_plan(state_dir / name)
     return None
 
 
@@ -132,10 +132,10 @@ def _merged(path: Path) -> Merged:
         found = parse_json(read_regular(path))
         if isinstance(found, list):  # of a version that knew no plans
             for index, count in found:
-                whole_between("part", index, 0, whole_between("number of parts", count, 1, MOST_PARTS) - 1)
+                whole_between("part", index, 0, whole_between("number of parts", count, 1, MAX_PARTS) - 1)
             return Merged()
         missing = {str(id_): str(why) for id_, why in found["missing"].items()}
-        ended = frozenset(whole_between("part", index, 0, MOST_PARTS) for index in found["ended"])
+        ended = frozenset(whole_between("part", index, 0, MAX_PARTS) for index in found["ended"])
         return Merged(str(found["plan"]), ended, missing)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"cannot be read ({error}); remove it: what was joined before is then not known"
@@ -151,9 +151,9 @@ def _rows(root: Path) -> dict[str, tuple[Any, ...]]:
     return {id_: tuple(rest) for id_, *rest in zip(*columns, strict=True)}
 
 
-def _digest_of_run(house: Path) -> str | None:
+def _digest_of_run(state_dir: Path) -> str | None:
     try:
-        digest = read_run(house).get("digest")
+        digest = read_run(state_dir).get("digest")
     except (OSError, ValueError):
         return None
     return digest if isinstance(digest, str) else None

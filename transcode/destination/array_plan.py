@@ -24,7 +24,7 @@ from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.files.untrusted import arrow_file, as_parquet, parse_json, read_json, whole_between
 from vidprep.transcode.destination.folder import MERGED_NAME, Destination
-from vidprep.transcode.destination.partition import MOST_PARTS, Part, dealt
+from vidprep.transcode.destination.partition import MAX_PARTS, Part, dealt
 from vidprep.transcode.destination.run_file import RUN_BYTES_MAX, differences
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
@@ -231,7 +231,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
             about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
             columns = [file.read([name])[name].to_pylist() for name in ("id", "part", *STATE_COLUMNS)]
         ids, parts, *states = columns
-        count = whole_between("number of parts", about["count"], 1, MOST_PARTS)
+        count = whole_between("number of parts", about["count"], 1, MAX_PARTS)
         numbers = [whole_between("part", part, 0, count - 1) for part in parts]
         if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
             raise ValueError("its ids are no texts, or not all different")

@@ -48,7 +48,7 @@ from vidprep.formats.manifest.table import (
 from vidprep.transcode.destination.lease import Lease, first_at_work, in_use
 from vidprep.transcode.destination.ledgers import FolderLedger, Ledger, flocked
 from vidprep.transcode.destination.partition import Part, parts_in
-from vidprep.transcode.destination.run_file import HOUSE, differences, read_run
+from vidprep.transcode.destination.run_file import STATE_DIR, differences, read_run
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 
@@ -96,11 +96,11 @@ class Destination:
         self.root = root
         self.shown = str(root)
         self.part = part
-        self.shared = root / HOUSE
-        self.house = self.shared / part.house_name if part else self.shared
+        self.shared = root / STATE_DIR
+        self.state_dir = self.shared / part.state_dir_name if part else self.shared
         self.manifest = root / (part.manifest_name if part else MANIFEST_NAME)
-        self.partials = self.house / "partial"
-        self.journal = Journal(self.house / "journal.jsonl")
+        self.partials = self.state_dir / "partial"
+        self.journal = Journal(self.state_dir / "journal.jsonl")
         self.say: Callable[[str], object] = lambda _text: None
         self.lease: Lease | None = None
 
@@ -114,7 +114,7 @@ class Destination:
             try:
                 refuse_links(self.shared, enter=lambda name: not name.startswith("part-"))
                 if self.part:
-                    refuse_links(self.house)
+                    refuse_links(self.state_dir)
                 self.partials.mkdir(parents=True, exist_ok=True)
                 self._lock(locks)
             except (DestinationError, StorageError):
@@ -135,16 +135,16 @@ class Destination:
     def _lock(self, locks: ExitStack) -> None:
         """By the kernel, as far as that reaches, and by a lease. Raises DestinationError, OSError."""
         whole = self._open_lock(self.shared, locks)
-        own = self._open_lock(self.house, locks) if self.part else whole
+        own = self._open_lock(self.state_dir, locks) if self.part else whole
         if not (flocked(whole, fcntl.LOCK_SH) if self.part else True) or not flocked(own, fcntl.LOCK_EX):
             raise in_use(self._named_in(own if self.part else whole), self.shown)
-        self._take_lease(FolderLedger(self.house), self._other_ledgers(), locks)
+        self._take_lease(FolderLedger(self.state_dir), self._other_ledgers(), locks)
         assert self.lease is not None
         os.ftruncate(own, 0)
         os.pwrite(own, str(self.lease.mine).encode(), 0)
 
-    def _open_lock(self, house: Path, locks: ExitStack) -> int:
-        lock = open_unlinked(house / "lock", os.O_RDWR | os.O_CREAT)
+    def _open_lock(self, state_dir: Path, locks: ExitStack) -> int:
+        lock = open_unlinked(state_dir / "lock", os.O_RDWR | os.O_CREAT)
         locks.callback(os.close, lock)
         return lock
 
@@ -155,8 +155,8 @@ class Destination:
 
     def _other_ledgers(self) -> list[Ledger]:
         """Of the whole, for a part; of all parts, for the whole."""
-        houses = [self.shared] if self.part else sorted(self.shared.glob("part-*"))
-        return [FolderLedger(house) for house in houses]
+        state_dirs = [self.shared] if self.part else sorted(self.shared.glob("part-*"))
+        return [FolderLedger(state_dir) for state_dir in state_dirs]
 
     def _take_lease(self, ledger: Ledger, others: list[Ledger], locks: ExitStack) -> None:
         """Its own first, and then a look at the others: of two that do so at once, one at least sees the other."""
@@ -238,9 +238,11 @@ class Destination:
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": versions}
         try:
-            with replacing(self.house / "run.json") as file:
+            with replacing(self.state_dir / "run.json") as file:
                 file.write(json.dumps(content, indent=1).encode())
-            (self.house / "run.json").replace(self.shared / "run.json")  # tasks that start at once do not meet half way
+            (self.state_dir / "run.json").replace(
+                self.shared / "run.json"
+            )  # tasks that start at once do not meet half way
         except OSError as error:
             raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
 
@@ -251,7 +253,7 @@ class Destination:
 
     def create_shared(self, name: str, data: bytes) -> None:
         """Write one of those, all at once, where it is not there: of several tasks one does. Raises DestinationError."""
-        path, own = self.shared / name, self.shared / f".{name}.{self.house.name}.partial"
+        path, own = self.shared / name, self.shared / f".{name}.{self.state_dir.name}.partial"
         try:
             remove_file(own)
             with os.fdopen(open_unlinked(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
@@ -277,13 +279,13 @@ class Destination:
     def write_own(self, name: str, data: bytes) -> None:
         """A file beside the journal. Raises DestinationError."""
         try:
-            with replacing(self.house / name) as file:
+            with replacing(self.state_dir / name) as file:
                 file.write(data)
         except OSError as error:
-            raise DestinationError(f"cannot be written: {error.strerror}", path=self.house / name) from error
+            raise DestinationError(f"cannot be written: {error.strerror}", path=self.state_dir / name) from error
 
     def remove_own(self, name: str) -> None:
-        remove_file(self.house / name)
+        remove_file(self.state_dir / name)
 
     def recover(self) -> int:
         """After a kill: outputs that were proven and journalled get their names; other partial files go.
@@ -307,7 +309,7 @@ class Destination:
             with suppress(OSError):
                 leftover.unlink()
         names = (f".{self.part.manifest_name}.partial",) if self.part else self.torn
-        for torn in [path for name in names for path in self.root.glob(name)] + [*self.house.glob(".*.partial")]:
+        for torn in [path for name in names for path in self.root.glob(name)] + [*self.state_dir.glob(".*.partial")]:
             remove_file(torn)
 
     def holds(self, unit: KnownUnit, file_name: str, /) -> bool:

@@ -14,7 +14,7 @@ from vidprep.transcode.destination.account import account, put_plan_away, record
 from vidprep.transcode.destination.array_plan import PART_PLAN_NAME, PLAN_NAME
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Part, parts_in
-from vidprep.transcode.destination.run_file import HOUSE, settings_of
+from vidprep.transcode.destination.run_file import STATE_DIR, settings_of
 from vidprep.transcode.destination.sharded import PackedDestination
 from vidprep.transcode.settings.run import RunSettings
 
@@ -48,7 +48,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
     try:
         settings: RunSettings | None = settings_of(root)
     except StoreError:
-        if not (root / HOUSE / PLAN_NAME).exists():
+        if not (root / STATE_DIR / PLAN_NAME).exists():
             raise
         settings = None  # its tasks were stopped before any of them began to work
 
@@ -62,7 +62,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
         parts = parts_in(root, whole.shared)
         for part in parts:
             one = place(part)
-            refuse_links(one.house)
+            refuse_links(one.state_dir)
             if one.partials.is_dir():
                 one.recover()
                 one.finish()
@@ -71,10 +71,10 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
         found = account(root, parts)
         record(root, found)
         for part in parts:
-            house = whole.shared / part.house_name
-            (house / PART_PLAN_NAME).unlink(missing_ok=True)  # first: without it nobody asks for its end
+            state_dir = whole.shared / part.state_dir_name
+            (state_dir / PART_PLAN_NAME).unlink(missing_ok=True)  # first: without it nobody asks for its end
             place(part).manifest.unlink(missing_ok=True)
-            shutil.rmtree(house, ignore_errors=True)
+            shutil.rmtree(state_dir, ignore_errors=True)
         for refused in whole.shared.glob("part-*"):
             shutil.rmtree(refused, ignore_errors=True)
         put_plan_away(root, found)

@@ -18,7 +18,7 @@ from vidprep.formats.errors import SettingsError
 from vidprep.transcode.sources.unit import Unit
 
 FILE_COST, BYTES_PER_SECOND = 100_000, 1_000_000
-MOST_PARTS = 99_999
+MAX_PARTS = 99_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Part:
         return f"manifest-{self}.parquet"
 
     @property
-    def house_name(self) -> str:
+    def state_dir_name(self) -> str:
         return f"part-{self}"
 
 
@@ -78,7 +78,7 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
         if found is None:
             raise SettingsError("<shard>: give I/N with I from 0 to N - 1, or auto", shard=text)
         index, count = int(found[1]), int(found[2])
-    if not 0 <= index < count <= MOST_PARTS:
+    if not 0 <= index < count <= MAX_PARTS:
         raise SettingsError(
             f"<shard>: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999", shard=text
         )
@@ -88,9 +88,13 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
 _SLURM = (("MIN", "0"), ("STEP", "1"))
 
 
-def parts_in(root: Path, house: Path) -> list[Part]:
+def parts_in(root: Path, state_dir: Path) -> list[Part]:
     """Parts that have begun, by their manifests, plans and journals: the folder of one that was refused says nothing."""
-    files = (*root.glob("manifest-*.parquet"), *house.glob("part-*/plan.json"), *house.glob("part-*/journal.jsonl"))
+    files = (
+        *root.glob("manifest-*.parquet"),
+        *state_dir.glob("part-*/plan.json"),
+        *state_dir.glob("part-*/journal.jsonl"),
+    )
     names = {path.name if path.parent == root else path.parent.name for path in files}
     found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)
     parts = {Part(int(each[1]), int(each[2])) for each in found if each and each[1] < each[2]}

@@ -26,7 +26,7 @@ from vidprep.transcode.destination.folder import MERGED_NAME, Destination, Known
 from vidprep.transcode.destination.ledgers import Ledger, StoreLedger
 from vidprep.transcode.destination.merge import Merged, merge
 from vidprep.transcode.destination.partition import Part
-from vidprep.transcode.destination.run_file import HOUSE
+from vidprep.transcode.destination.run_file import STATE_DIR
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.destination.sharded import PackedDestination
 from vidprep.transcode.settings.options import FrameOptions
@@ -35,12 +35,12 @@ from vidprep.transcode.unit.job import Upload
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in pieces, to which no condition is given
-JOURNAL = re.compile(rf"{re.escape(HOUSE)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
+JOURNAL = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
 PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
-PART_FILE = re.compile(rf"{re.escape(HOUSE)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
+PART_FILE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
 SHARED_NAMES = (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME)
-PART_LOCK = re.compile(rf"{re.escape(HOUSE)}/part-\d+-of-\d+/lock")
-STATE = re.compile(rf"{re.escape(HOUSE)}/run\.json|manifest[^/]*\.parquet")
+PART_LOCK = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/lock")
+STATE = re.compile(rf"{re.escape(STATE_DIR)}/run\.json|manifest[^/]*\.parquet")
 
 
 def _is_state(name: str) -> bool:
@@ -125,14 +125,14 @@ class _Remote(Destination):
 
     @property
     def _house_name(self) -> str:
-        return str(self.house.relative_to(self.root))
+        return str(self.state_dir.relative_to(self.root))
 
     @property
     def _lease_name(self) -> str:
         return f"{self._house_name}/lock"
 
     def _other_ledgers(self) -> list[Ledger]:
-        names = [f"{HOUSE}/lock"] if self.part else filter(PART_LOCK.fullmatch, self._folder.files())
+        names = [f"{STATE_DIR}/lock"] if self.part else filter(PART_LOCK.fullmatch, self._folder.files())
         return [StoreLedger(self._folder, name) for name in names]
 
     @property
@@ -177,17 +177,17 @@ class _Remote(Destination):
 
     def shared_file(self, name: str) -> Path | None:
         try:
-            self._fetch(f"{HOUSE}/{name}", self.shared / name)
+            self._fetch(f"{STATE_DIR}/{name}", self.shared / name)
         except FileNotFoundError:
             (self.shared / name).unlink(missing_ok=True)
         return super().shared_file(name)
 
     def create_shared(self, name: str, data: bytes) -> None:
-        self._folder.create(f"{HOUSE}/{name}", data)
+        self._folder.create(f"{STATE_DIR}/{name}", data)
 
     def remove_shared(self, *names: str) -> None:
         super().remove_shared(*names)
-        self._folder.remove(f"{HOUSE}/{name}" for name in names)
+        self._folder.remove(f"{STATE_DIR}/{name}" for name in names)
 
     def write_own(self, name: str, data: bytes) -> None:
         super().write_own(name, data)
@@ -204,7 +204,7 @@ class _Remote(Destination):
 
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         super().write_settings(settings, versions)
-        self._folder.put(self.shared / "run.json", f"{HOUSE}/run.json")
+        self._folder.put(self.shared / "run.json", f"{STATE_DIR}/run.json")
 
     def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
         there = self._files.get(unit.file_name)
@@ -230,7 +230,9 @@ class _Remote(Destination):
         self._folder.remove(name for name in file_names if self._files.pop(name, None))
 
     def _is_own_journal(self, name: str) -> bool:
-        return JOURNAL.fullmatch(name) is not None and name.rpartition("/")[0] == str(self.house.relative_to(self.root))
+        return JOURNAL.fullmatch(name) is not None and name.rpartition("/")[0] == str(
+            self.state_dir.relative_to(self.root)
+        )
 
     def check_opens(self) -> None:
         """Its shards are elsewhere."""
@@ -274,7 +276,7 @@ class _Remote(Destination):
 
     def check_begun(self) -> None:
         """Raises StoreError where no run ever began."""
-        if not any(name.startswith(f"{HOUSE}/") for name in self._files):
+        if not any(name.startswith(f"{STATE_DIR}/") for name in self._files):
             raise StoreError("is no destination of a run: .vidprep/run.json is not there", path=self.shown)
 
     def put_merged(self) -> None:
@@ -284,13 +286,13 @@ class _Remote(Destination):
                 self._folder.put(path, path.name)
         for path in map(self.shared.joinpath, reversed(SHARED_NAMES)):
             if path.exists():
-                self._folder.put(path, f"{HOUSE}/{path.name}")
+                self._folder.put(path, f"{STATE_DIR}/{path.name}")
         names = self._folder.files()
         self._folder.remove(filter(PART_FILE.fullmatch, sorted(names, reverse=True)))
         for name in names:
-            if name.startswith(f"{HOUSE}/part-") or JOURNAL.fullmatch(name) or PART_MANIFEST.fullmatch(name):
+            if name.startswith(f"{STATE_DIR}/part-") or JOURNAL.fullmatch(name) or PART_MANIFEST.fullmatch(name):
                 self._folder.remove([name])
-        self._folder.remove(f"{HOUSE}/{name}" for name in SHARED_NAMES if not (self.shared / name).exists())
+        self._folder.remove(f"{STATE_DIR}/{name}" for name in SHARED_NAMES if not (self.shared / name).exists())
 
 
 class RemoteDestination(_Remote):

@@ -12,23 +12,23 @@ from vidprep.formats.files.untrusted import read_json
 from vidprep.formats.manifest.columns import is_text
 from vidprep.transcode.settings.run import RunSettings
 
-HOUSE = ".vidprep"
+STATE_DIR = ".vidprep"
 RUN_BYTES_MAX = 16 << 20
 SHOWN_LETTERS = 200
 
 
 def settings_of(destination: Path) -> RunSettings:
     """What a destination was made with. Raises StoreError for what no run made."""
-    path = destination / HOUSE / "run.json"
+    path = destination / STATE_DIR / "run.json"
     try:
         return RunSettings.from_dict(read_run(path.parent)["settings"])
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
 
 
-def read_run(house: Path) -> dict[str, Any]:
+def read_run(state_dir: Path) -> dict[str, Any]:
     """What run.json says: at least `settings` and `versions`. Raises OSError, ValueError."""
-    found = read_json(house / "run.json", RUN_BYTES_MAX)
+    found = read_json(state_dir / "run.json", RUN_BYTES_MAX)
     settings, versions = found.get("settings"), found.setdefault("versions", {})
     if not isinstance(settings, dict):
         raise ValueError("it has no settings")

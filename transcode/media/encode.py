@@ -35,7 +35,7 @@ def encode_and_measure(settings: RunSettings, partial: Path, stream: FrameStream
                 writer.mux(packet, durations.pop(packet.pts))
 
         for item in stream:
-            frame = stream.painter.paint(item.frame)
+            frame = stream.picture_filter.apply(item.frame)
             durations[item.pts] = item.duration
             verifier.expect(frame, item.pts)
             settle(writer.encode(frame, item.pts))

@@ -31,8 +31,8 @@ from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
 from vidprep.transcode.media.h273 import is_rgb
-from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import Picture
+from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import DEINTERLACER, SourceFacts
 from vidprep.transcode.media.verify import Measured, Verifier
@@ -172,13 +172,13 @@ def _die_with_parent() -> None:
     libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # or SVT-AV1, run by root, takes the highest real-time priority
 
 
-def beyond_ffmpeg(facts: SourceFacts, painter: Painter) -> str | None:
+def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | None:
     """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
-    if painter.source.has_reserved_matrix:
+    if picture_filter.source.has_reserved_matrix:
         return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
-    if painter.is_reshaped:
+    if picture_filter.is_reshaped:
         return "the shape of its pixels changes, and --engine ffmpeg keeps the first"
-    if painter.num_changes:
+    if picture_filter.num_changes:
         return "--engine ffmpeg does not keep the clock when the size changes"
     if facts.stamps_sorted:
         return "the timestamps of the source are out of order, and --engine ffmpeg sorts none"
@@ -213,7 +213,7 @@ def measure_file(settings: RunSettings, partial: Path, stream: FrameStream) -> M
             order = array("q")
             for item in stream:
                 order.append(item.pts)
-                verifier.expect(stream.painter.paint(item.frame), rescale(item.pts, output.time_base, file_base))
+                verifier.expect(stream.picture_filter.apply(item.frame), rescale(item.pts, output.time_base, file_base))
                 packet = next(packets, None)
                 if packet is not None:
                     verifier.check(packet, "container")

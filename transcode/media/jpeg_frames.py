@@ -46,7 +46,7 @@ def store_frames(settings: RunSettings, partial: Path, stream: FrameStream) -> S
     previous: tuple[VideoFrame, bytes, FrameScore | None] | None = None
     with partial.open("wb") as file:
         for number, item in enumerate(stream):
-            frame = stream.painter.paint(item.frame)
+            frame = stream.picture_filter.apply(item.frame)
             if previous is not None and previous[0] is frame:
                 _, data, score = previous
             else:

@@ -11,7 +11,7 @@ from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video.entry import Entry
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import file_time_base
-from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.settings.run import RunSettings
 
@@ -21,7 +21,7 @@ MAX_NOMINAL_RATE = Fraction(240)
 class FrameStream:
     """Frames before they are filtered, at the times of the output; they can be drained once.
 
-    info: of the source. painter, output: known from the first frame. facts, source_indexes: of the source, and which of its frames
+    info: of the source. picture_filter, output: known from the first frame. facts, source_indexes: of the source, and which of its frames
     each output frame is; complete when the last frame has been drained.
     """
 
@@ -44,8 +44,8 @@ class FrameStream:
         )  # fmt: skip
         opening = next(decoded)
         self.facts.first_pts = opening.pts
-        self.painter = Painter(opening.frame, self.info, settings, settings.pixel_format)
-        self.output = _output_format(self.painter, self.info, settings)
+        self.picture_filter = PictureFilter(opening.frame, self.info, settings, settings.pixel_format)
+        self.output = _output_format(self.picture_filter, self.info, settings)
         file_base = None
         if settings.frames is None:
             is_constant = self.output.frame_rate is not None
@@ -70,10 +70,10 @@ class FrameStream:
             yield frame
 
 
-def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> OutputFormat:
+def _output_format(picture_filter: PictureFilter, info: VideoInfo, settings: RunSettings) -> OutputFormat:
     rate = settings.retime.frame_rate
     profile = settings.encoder.profile
-    size = painter.picture.size
+    size = picture_filter.picture.size
     if settings.frames is None and (size.width < profile.smallest[0] or size.height < profile.smallest[1]):
         low = "x".join(str(n) for n in profile.smallest)
         raise PictureError(
@@ -84,10 +84,10 @@ def _output_format(painter: Painter, info: VideoInfo, settings: RunSettings) -> 
     nominal = rate or info.frame_rate or Fraction(25)
     return OutputFormat(
         size=size,
-        pixel_format=painter.picture.pixel_format,
-        colour=painter.picture.colour,
+        pixel_format=picture_filter.picture.pixel_format,
+        colour=picture_filter.picture.colour,
         time_base=1 / rate if rate else info.time_base,
         frame_rate=rate,
         nominal_rate=min(max(nominal, Fraction(1)), MAX_NOMINAL_RATE),
-        light=painter.picture.light,
+        light=picture_filter.picture.light,
     )

@@ -23,7 +23,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
-from vidprep.transcode.destination.run_file import HOUSE, read_run
+from vidprep.transcode.destination.run_file import STATE_DIR, read_run
 from vidprep.transcode.settings.run import RunSettings
 
 COLUMNS = [
@@ -64,11 +64,11 @@ class Destination:
 def open_destination(path: Path) -> Destination:
     """Raises ManifestError, StoreError for what is no destination of a run."""
     try:
-        run = read_run(path / HOUSE)
+        run = read_run(path / STATE_DIR)
         RunSettings.from_dict(run["settings"])
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"has no {HOUSE}/run.json that can be read ({error}); give what a run made", path=path
+            f"has no {STATE_DIR}/run.json that can be read ({error}); give what a run made", path=path
         ) from error
     table = read_table(path, COLUMNS)
     if table is None or not table.num_rows:

@@ -26,7 +26,7 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import Child
 
-ALLOWED_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 SHOWN_PIXELS = 360
 SHOWN_QUALITY = 85
 DIFFERENCE_GAIN = 8
@@ -110,7 +110,7 @@ Taken = Compared | StillSizes
 
 def take_in(child: Child, task: Task) -> Taken:
     try:
-        return child.call(_take, task, lambda _work: ALLOWED_SECONDS)
+        return child.call(_take, task, lambda _work: TIMEOUT_SECONDS)
     except WorkerError:
         raise  # nothing is known of the video
     except (CrashedError, DeadlineError, MemoryError) as error:
@@ -129,7 +129,7 @@ def _source_frame(task: CompareTask) -> Frames:
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         stream = FrameStream(source, settings, *unit.cut)
         for number, item in enumerate(stream):
-            frame = stream.painter.paint(item.frame)  # each: a painter may look at the one before
+            frame = stream.picture_filter.apply(item.frame)  # each: a filter may look at the one before
             if number == task.number:
                 return _rgb(frame)
     raise StoreError(f"its source makes {number + 1} frames, frame {task.number} is not among them", path=unit.path)

@@ -24,7 +24,7 @@ class _Split:
     failed: ManifestRow | None = None
 
 
-class Agenda:
+class JobQueue:
     """Hands out jobs, and takes what came of them. It may be empty while pieces are being made, and not later."""
 
     def __init__(self, jobs: Iterable[Job], on_job: Callable[[Job], object]) -> None:

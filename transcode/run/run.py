@@ -16,7 +16,7 @@ from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.run.queue import Agenda
+from vidprep.transcode.run.queue import JobQueue
 from vidprep.transcode.unit.job import Job, Made, Undone, discard, fail
 from vidprep.transcode.workers.host import Sample, judged, why_not_writable
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
@@ -88,7 +88,7 @@ def run(
     summary.ignored, summary.ignored_reasons = sum(plan.ignored.values()), plan.ignored
     finished = faults = 0
     abandoned: list[Job] = []
-    agenda = Agenda(plan.jobs, on_job)
+    queue = JobQueue(plan.jobs, on_job)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
 
@@ -107,14 +107,14 @@ def run(
             break
         on_row(rejected)
     with stopped_by_signals(workers, GRACE_SECONDS) as stop:
-        for job, made in workers.results(agenda):
+        for job, made in workers.results(queue):
             done = judged(job, made, sources) if isinstance(made, Undone) else made
             if done is None or isinstance(done, Undone):
                 abandoned.append(job)
                 if done is not None:
                     undone(done)
                 continue
-            row = agenda.settle(job, done)
+            row = queue.settle(job, done)
             if row is None:
                 continue
             row = _fitting(row, Path(job.partial))
@@ -130,7 +130,7 @@ def run(
     try:
         for job in abandoned:
             discard(job)
-        agenda.give_up()
+        queue.give_up()
         if not abandoned:
             destination.remove_leftovers()
         destination.finish()

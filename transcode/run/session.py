@@ -203,7 +203,7 @@ def _start_workers(request: Request, sources: SourceList, held: ExitStack) -> Wo
     local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
     expected = None
     if options.backend != "local":
-        state = f"{request.where}/{place.house.relative_to(place.root)}"
+        state = f"{request.where}/{place.state_dir.relative_to(place.root)}"
         expected = held.enter_context(expected_of_hosts(sources.units, settings, request.ffmpeg, state))
     address, message = options.cluster_address, request.reporter.message
     workers = held.enter_context(workers_of(options.backend, address, local, message, expected))
@@ -214,7 +214,7 @@ def _start_workers(request: Request, sources: SourceList, held: ExitStack) -> Wo
 
 def _search(request: Request, sources: SourceList, settings: RunSettings, workers: Workers[Job, Made]) -> RunSettings:
     """The settings with the value that the whole dataset is made with. Raises Stopped."""
-    probes = request.place.house / "probes"
+    probes = request.place.state_dir / "probes"
     found = shared_value(
         settings, sources.units, probes, workers=workers, ffmpeg=request.ffmpeg, say=request.reporter.message
     )

@@ -24,10 +24,10 @@ from vidprep.transcode.workers.local import Workers
 PROBE_SECONDS = 20.0
 ALL_UP_TO = 50
 SAMPLED_PART = 0.15
-MOST_SAMPLED = 300
+MAX_SAMPLED = 300
 MISSES_ALLOWED = 0.01
 DECIDING = 3
-MOST_ROUNDS = 8
+MAX_ROUNDS = 8
 WIDE_STEPS = 2
 NEAR_DB = 1.5
 
@@ -45,19 +45,19 @@ class Found:
 
 def sample_size(count: int) -> int:
     """All of a small set; of a larger one so many that probing them stays under a third of the work."""
-    return count if count <= ALL_UP_TO else min(MOST_SAMPLED, math.ceil(count * SAMPLED_PART))
+    return count if count <= ALL_UP_TO else min(MAX_SAMPLED, math.ceil(count * SAMPLED_PART))
 
 
 def shared_value(
     settings: RunSettings,
     units: tuple[Unit, ...],
-    house: Path,
+    state_dir: Path,
     *,
     workers: Workers[Job, Made],
     ffmpeg: str = "",
     say: Callable[[str], None],
 ) -> Found:
-    """Probe. house: where the probes are made, each in a folder named by its value. Raises SettingsError when no video can be
+    """Probe. state_dir: where the probes are made, each in a folder named by its value. Raises SettingsError when no video can be
     probed, Stopped."""
     target = settings.target
     assert target is not None
@@ -71,7 +71,7 @@ def shared_value(
         value = scale.values[step]
         say(f"--target-psnr {target.psnr_db:g}: trying {scale.option} {value} on {len(ids)} of {len(sampled)} videos")
         probed = replace(settings.at(value), target=None)
-        rows = run_trial(probed, [sampled[id_] for id_ in ids], house / f"{value}", workers, ffmpeg=ffmpeg)
+        rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
@@ -87,7 +87,7 @@ def shared_value(
             )
 
     probe(scale.guess(target.psnr_db), list(sampled))
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         allowed = math.floor(len(searches) * MISSES_ALLOWED)
         worst_first = sorted(searches, key=lambda id_: (searches[id_].crossing(), id_))
         deciding = worst_first[: allowed + DECIDING]

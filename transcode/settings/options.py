@@ -14,7 +14,7 @@ from vidprep.formats.stores.registry import STORES_OF_FRAMES
 
 FITS = ("pad", "crop", "stretch")
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
-LEAST_SHARD_BYTES = 1 << 20
+MIN_SHARD_BYTES = 1 << 20
 INT32_MAX = 2**31 - 1
 
 
@@ -125,7 +125,7 @@ class FrameOptions:
             raise SettingsError(
                 f"<subsampling>: not one of {', '.join(JPEG_SUBSAMPLINGS)}", subsampling=self.subsampling
             )
-        if self.shard_bytes < LEAST_SHARD_BYTES:
+        if self.shard_bytes < MIN_SHARD_BYTES:
             raise SettingsError("<shard_size>: give bytes, 1 MiB or more (such as 1GiB)", shard_size=self.shard_bytes)
 
     @property

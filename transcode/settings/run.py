@@ -19,7 +19,7 @@ from vidprep.transcode.settings.quality_scale import QualityScale, scale_of_crf,
 HDR = ("sdr", "keep")
 AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
-LEAST_SPLIT_SECONDS = 1
+MIN_SPLIT_SECONDS = 1
 Built = TypeVar("Built")
 
 
@@ -58,9 +58,9 @@ class RunSettings:
         if self.audio != "drop" and self.engine != "av":
             raise SettingsError("<audio> goes with <engine>", audio=self.audio, engine="av")
         if self.split_seconds is not None:
-            if not (math.isfinite(self.split_seconds) and self.split_seconds >= LEAST_SPLIT_SECONDS):
+            if not (math.isfinite(self.split_seconds) and self.split_seconds >= MIN_SPLIT_SECONDS):
                 raise SettingsError(
-                    f"<split>: give {LEAST_SPLIT_SECONDS} seconds or more, such as 60", split=self.split_seconds
+                    f"<split>: give {MIN_SPLIT_SECONDS} seconds or more, such as 60", split=self.split_seconds
                 )
             if self.engine != "av":
                 raise SettingsError("<split> goes with <engine>", split=self.split_seconds, engine="av")

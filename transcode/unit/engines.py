@@ -92,14 +92,14 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, worked: Callable[[], None]) 
     partial = Path(job.partial)
     check_claims(unit.path, settings, *unit.cut, worked)
     command = build_command(
-        job.ffmpeg, unit.path, partial, stream.painter.picture, output, stream.info, settings, *unit.cut
+        job.ffmpeg, unit.path, partial, stream.picture_filter.picture, output, stream.info, settings, *unit.cut
     )
     try:
         run_ffmpeg(command, unit.path)
         measured = measure_file(settings, partial, stream)
         times = _read_back(job, stream, measured)
         # Its fps filter may have picked other frames, at the right times.
-        if stream.painter.is_reshaped or (facts.stamps_sorted and output.frame_rate):
+        if stream.picture_filter.is_reshaped or (facts.stamps_sorted and output.frame_rate):
             raise VerifyError("the pictures may be others than those that were asked")
     except (FfmpegError, VerifyError) as error:
         reason = _why_not_by_ffmpeg(stream)
@@ -112,7 +112,7 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, worked: Callable[[], None]) 
 def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
     """What of this source a command of ffmpeg is not made for. One that failed at once left the source unread, so some is read now."""
     looked = chain([None], islice(stream, LOOKED_AT))
-    reason = next(filter(None, (beyond_ffmpeg(stream.facts, stream.painter) for _ in looked)), None)
+    reason = next(filter(None, (beyond_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
     rate = stream.output.frame_rate
     if reason is None and rate and stream.facts.duration * stream.info.time_base * rate < HALF:
         return f"it is shown for less than half a frame at {rate}/s, of which ffmpeg makes none"
@@ -132,5 +132,5 @@ def _read_back(job: Job, stream: FrameStream, measured: Measured) -> FileTimes:
 
 
 def _outcome(stream: FrameStream, measured: Measured | StoredFrames, times: FileTimes, verified_in: str) -> Outcome:
-    shows_through = stream.painter.shows_through
+    shows_through = stream.picture_filter.shows_through
     return Outcome(measured, times, verified_in, stream.facts, stream.source_indexes, shows_through)

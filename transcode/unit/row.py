@@ -25,16 +25,16 @@ def describe_header(row: ManifestRow, info: VideoInfo) -> None:
 
 def describe_picture(row: ManifestRow, stream: FrameStream, coded: FrameSize | None) -> None:
     """coded: the size in which the first frame is coded, before cropping; None where the decoder does not say."""
-    painter, output = stream.painter, stream.output
-    row.source_width, row.source_height = painter.source.size
-    row.source_coded_width, row.source_coded_height = coded or painter.source.stored
-    row.source_rotation = painter.source.rotation_degrees
-    light = painter.source.light
+    picture_filter, output = stream.picture_filter, stream.output
+    row.source_width, row.source_height = picture_filter.source.size
+    row.source_coded_width, row.source_coded_height = coded or picture_filter.source.stored
+    row.source_rotation = picture_filter.source.rotation_degrees
+    light = picture_filter.source.light
     row.mastering_display = light.mastering.in_units if light.mastering else None
     row.content_light = str(light.content) if light.content else None
     row.width, row.height = output.size
     row.pixel_format = output.pixel_format
-    row.warnings.extend(painter.picture.said)
+    row.warnings.extend(picture_filter.picture.said)
 
 
 def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> None:
@@ -79,7 +79,7 @@ def _gap(steps: set[int], time_base: Fraction) -> str | None:
 
 def remarks(made: Outcome, stream: FrameStream) -> list[str]:
     """What reading the frames showed, in sentences for the row."""
-    facts, painter = made.facts, stream.painter
+    facts, picture_filter = made.facts, stream.picture_filter
     said = []
     if gap := _gap(facts.steps, stream.info.time_base):
         said.append(gap)
@@ -99,11 +99,11 @@ def remarks(made: Outcome, stream: FrameStream) -> list[str]:
         said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
     if made.shows_through:
         said.append("alpha composited over black")
-    if painter.num_changes:
-        more = painter.num_changes - len(painter.changes)
-        changes = [*painter.changes, *([f"{more} times more"] if more else [])]
-        said.append(f"the picture changed {', '.join(changes)}; fitted into {painter.picture.size}")
-    return said + list(painter.source.said)
+    if picture_filter.num_changes:
+        more = picture_filter.num_changes - len(picture_filter.changes)
+        changes = [*picture_filter.changes, *([f"{more} times more"] if more else [])]
+        said.append(f"the picture changed {', '.join(changes)}; fitted into {picture_filter.picture.size}")
+    return said + list(picture_filter.source.said)
 
 
 def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, partial: Path) -> None:

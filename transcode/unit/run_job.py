@@ -143,11 +143,11 @@ def _make_piece(job: Job, piece: Piece, worked: Callable[[], None]) -> MadePiece
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
         measured = encode_and_measure(settings, Path(job.partial), stream, silence)
         damage = source.damage(read_to_end=False)
-    painter = stream.painter
+    picture_filter = stream.picture_filter
     return MadePiece(
         piece=piece, path=job.partial, measured=measured, source_indexes=stream.source_indexes, source_state=before,
-        facts=stream.facts, output=stream.output, picture=painter.picture, num_changes=painter.num_changes,
-        shows_through=painter.shows_through, damage=damage, seconds=time.perf_counter() - started,
+        facts=stream.facts, output=stream.output, picture=picture_filter.picture, num_changes=picture_filter.num_changes,
+        shows_through=picture_filter.shows_through, damage=damage, seconds=time.perf_counter() - started,
         cpu_seconds=cpu_seconds() - cpu_started,
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ from vidprep.transcode.unit.job import Job, Made, Undone, discard, fail, new_row
 from vidprep.transcode.workers.host import blamed
 
 OPEN_SECONDS = 120
-LEAST_SECONDS = 300
+MIN_SECONDS = 300
 SECONDS_PER_SECOND = 60
 FRAMES_PER_SECOND = 25  # decoded or made
 READ_BYTES_PER_SECOND = 1_000_000
@@ -180,7 +180,7 @@ def _made_by(child: Child, job: Job) -> Made:
             return limits.timeout_seconds
         if work == NOT_OPENED:
             return OPEN_SECONDS
-        reading = LEAST_SECONDS + stored / READ_BYTES_PER_SECOND
+        reading = MIN_SECONDS + stored / READ_BYTES_PER_SECOND
         tries = TRIES if job.settings.target else 1
         return reading * tries + SECONDS_PER_SECOND * (work + joined) / FRAMES_PER_SECOND
 

@@ -32,7 +32,7 @@ NOBODY_SECONDS, LOST_SECONDS = 10.0, 30.0
 POLL_SECONDS, ASK_SECONDS = 0.5, 1.0
 RESULT_SECONDS = 10.0  # a row is fetched at once, unless it went with its worker and waits to be made again
 TASKS_PER_WORKER = 2
-TASK_SECONDS, MOST_JOBS = 0.5, 16  # a task costs a scheduler and a worker of dask 10 ms of CPU time, whatever it does
+TASK_SECONDS, MAX_JOBS = 0.5, 16  # a task costs a scheduler and a worker of dask 10 ms of CPU time, whatever it does
 
 T = TypeVar("T")
 
@@ -333,7 +333,7 @@ class _Watch:
 def _jobs_per_task(made: Sequence[Made | None]) -> int:
     """How many such jobs take as long as a task should."""
     seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow) and each.encode_seconds]
-    return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MOST_JOBS)) if seconds else 1
+    return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MAX_JOBS)) if seconds else 1
 
 
 def _version(expected: Expected) -> str:

@@ -22,12 +22,12 @@ LABELS = pa.schema([("label", pa.string()), ("shard", pa.int64())])
 
 def videos(count: int = 130, frames: int = 3, seed: int = 0) -> Iterator[IndexedVideo]:
     """Two groups of rows; what differs from seed to seed leaves no trace in the footer."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for number in range(count):
         yield IndexedVideo(
             f"v{number:04d}", "data-00000.bin", 8, 6, Fraction(25) if number % 3 else None, np.arange(frames),
             Fraction(1, 25), np.arange(frames) * 100 + number * 1000, np.full(frames, 100, np.int32),
-            chance.integers(0, 2**32, frames, dtype=np.uint32), [0, 2, 4] if number % 2 else None,
+            rng.integers(0, 2**32, frames, dtype=np.uint32), [0, 2, 4] if number % 2 else None,
             {"label": f"class {number % 5}", "shard": number},
         )  # fmt: skip
 

@@ -331,15 +331,15 @@ def read_all(folder: Path) -> dict[str, bytes]:
 def test_f20_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothing(kind, store_of, tmp_path):
     folder = copied(store_of(kind), tmp_path)
     whole = read_all(folder)
-    chance = random.Random(5)
+    rng = random.Random(5)
     names = [f"data-00000.{'bin' if kind == 'burst' else 'raw'}", "index.parquet", f"{kind}.json"]
     for name, times in zip(names, (25, 120, 40), strict=True):
         data = (folder / name).read_bytes()
         refused = 0
         for _ in range(times):
-            place = chance.randrange(len(data))
+            place = rng.randrange(len(data))
             broken = bytearray(data)
-            broken[place] ^= 1 << chance.randrange(8)
+            broken[place] ^= 1 << rng.randrange(8)
             (folder / name).write_bytes(broken)
             try:
                 read = read_all(folder)

@@ -24,8 +24,8 @@ NO_LOSS = {
 
 def planes_of(number: int, pixel_format: str) -> list[np.ndarray]:
     """Y, U, V of frame `number`: flat blocks of 32, away from the ends of the limited range."""
-    chance = np.random.default_rng(number)
-    planes = [chance.integers(60, 190, (2, 3)).repeat(32, 0).repeat(32, 1) for _ in range(3)]
+    rng = np.random.default_rng(number)
+    planes = [rng.integers(60, 190, (2, 3)).repeat(32, 0).repeat(32, 1) for _ in range(3)]
     if "420" in pixel_format:
         planes[1:] = [plane[::2, ::2] for plane in planes[1:]]
     return [plane * 4 if "10" in pixel_format else plane for plane in planes]
@@ -83,10 +83,10 @@ def test_a_damaged_video_is_an_error_of_the_store_or_decodes(name, tmp_path):
     """Never IndexError, which says that the caller asked for too much."""
     path = tmp_path / name
     write_video(path, codec="libvpx-vp9" if path.suffix == ".webm" else "libx264")
-    data, chance, refused = path.read_bytes(), random.Random(1), 0
-    for place in [*range(0, 700, 2), *chance.sample(range(700, len(data)), 100)]:
+    data, rng, refused = path.read_bytes(), random.Random(1), 0
+    for place in [*range(0, 700, 2), *rng.sample(range(700, len(data)), 100)]:
         broken = bytearray(data)
-        broken[place] ^= 1 << chance.randrange(8)
+        broken[place] ^= 1 << rng.randrange(8)
         path.write_bytes(broken)
         try:
             frames = open_store(tmp_path)["v"].frames([0, 6, 11])

@@ -212,9 +212,9 @@ def test_what_is_decoded_once_serves_every_request(store_of, monkeypatch):
 
 def test_the_cache_is_as_good_as_one_that_knows_the_future():
     """Against Belady's rule counted out: of what is kept and what comes, that goes whose next use is farthest."""
-    chance = random.Random(4)
+    rng = random.Random(4)
     for room in (1, 3, 8, 20):
-        order = [chance.randrange(30) for _ in range(600)]
+        order = [rng.randrange(30) for _ in range(600)]
         cache, misses = FrameCache(room * 12), 0
         for position, number in enumerate(order):
             cache.announce(("v", number), position)
@@ -576,7 +576,7 @@ def soak(folder: Path, seconds: float) -> tuple[int, int]:
     dataset = VideoDataset(folder, 4)
     every = sorted(located(dataset, range(len(dataset))))
     right = {name: dataset[n]["frames"].tobytes() for n, name in enumerate(located(dataset, range(len(dataset))))}
-    chance, memory, epochs, kills = random.Random(1), [], 0, 0
+    rng, memory, epochs, kills = random.Random(1), [], 0, 0
     over = time.monotonic() + seconds
     with PrefetchLoader(dataset, 4, shuffle=True, cache_bytes=400 * FRAME) as loader:
         while time.monotonic() < over:
@@ -584,8 +584,8 @@ def soak(folder: Path, seconds: float) -> tuple[int, int]:
             for batch in loader:
                 assert [frames.tobytes() for frames in batch["frames"]] == [right[name] for name in names([batch])]
                 seen += names([batch])
-                if chance.random() < 0.01 and (alive := children()):
-                    chance.choice(alive).kill()
+                if rng.random() < 0.01 and (alive := children()):
+                    rng.choice(alive).kill()
                     kills += 1
             assert sorted(seen) == every
             epochs += 1

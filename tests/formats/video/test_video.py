@@ -25,7 +25,7 @@ from vidprep.formats.model import OutputFormat
 from vidprep.formats.video import source as video
 from vidprep.formats.video.source import DEMUXERS, READ_OPTIONS, Source, file_url
 from vidprep.transcode.media.ffmpeg import build_command
-from vidprep.transcode.media.painter import Painter
+from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.timeline import SourceFacts, source_frames
 from vidprep.transcode.settings.run import RunSettings
 
@@ -188,14 +188,14 @@ def ffmpeg_reading(path: Path, like: Path, *, without: str | None = None) -> sub
     settings = RunSettings()
     with Source(like, max_pixels=PLENTY) as source:
         first = next(source_frames(source, SourceFacts(), start=None, end=None, max_frames=10))
-        painter = Painter(first.frame, source.info, settings, "yuv420p")
+        picture_filter = PictureFilter(first.frame, source.info, settings, "yuv420p")
         info = source.info
         output = OutputFormat(
-            size=painter.picture.size, pixel_format="yuv420p", colour=painter.picture.colour, time_base=info.time_base,
+            size=picture_filter.picture.size, pixel_format="yuv420p", colour=picture_filter.picture.colour, time_base=info.time_base,
             frame_rate=None, nominal_rate=Fraction(25),
         )  # fmt: skip
     command = build_command(
-        FFMPEG, str(like), like.with_suffix(".out"), painter.picture, output, info, settings, None, None
+        FFMPEG, str(like), like.with_suffix(".out"), picture_filter.picture, output, info, settings, None, None
     )
     at = command.index("-i")
     reading = command[: at + 1]

@@ -67,13 +67,13 @@ def test_what_is_whole_passes_with_and_without_its_sources(finished):
 @pytest.mark.parametrize("flips", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_f20_a_flipped_byte_anywhere_in_the_outputs_is_found_and_named(finished, flips):
     _, folder = finished
-    chance = random.Random(flips)
+    rng = random.Random(flips)
     for _ in range(flips):
-        path = chance.choice(outputs(folder))
+        path = rng.choice(outputs(folder))
         data = path.read_bytes()
-        place = chance.randrange(len(data))
+        place = rng.randrange(len(data))
         broken = bytearray(data)
-        broken[place] ^= 1 << chance.randrange(8)
+        broken[place] ^= 1 << rng.randrange(8)
         path.write_bytes(broken)
         ran = validate(folder)
         assert ran.code == 1, f"byte {place} of {path.name}"
@@ -286,7 +286,7 @@ def test_a_check_that_was_stopped_goes_on_and_reads_again_what_changed(made, tmp
 
 def test_a_video_that_kills_or_holds_its_reader_is_one_fault(made, tmp_path):
     folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
-    hurry = "v = sys.modules['vidprep.transcode.check.validate']; v.LEAST_SECONDS = 3; v.SECONDS_PER_SECOND = 0"
+    hurry = "v = sys.modules['vidprep.transcode.check.validate']; v.MIN_SECONDS = 3; v.SECONDS_PER_SECOND = 0"
     env = environment(
         tmp_path / "hook",
         fault("vidprep.transcode.check.validate", "settings_of", code=hurry, only="parent"),

@@ -110,10 +110,10 @@ def test_loaders_are_asked_the_same_and_workers_are_not():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_packets_needed_are_those_that_a_walk_through_the_video_meets(seed):
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     count = 60
-    keyframes = tuple(sorted({0, *chance.sample(range(count), 9)}))
-    start, step = chance.randrange(30), chance.choice([1, 2, 5])
+    keyframes = tuple(sorted({0, *rng.sample(range(count), 9)}))
+    start, step = rng.randrange(30), rng.choice([1, 2, 5])
     numbers = range(start, min(count, start + 8 * step), step)
     met, waiting = 0, 0
     for number in range(count):  # packets of a GOP count when a wanted frame comes at or behind them

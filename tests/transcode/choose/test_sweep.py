@@ -67,11 +67,11 @@ def rows_of(out: Path) -> dict[tuple[str, str], dict[str, object]]:
 @pytest.mark.parametrize("points", [4, 6])
 @pytest.mark.parametrize("seed", range(5))
 def test_delta_rates_are_those_of_a_kept_library(points, seed):
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     curves = []
     for _ in range(2):
-        db = np.sort(chance.uniform(30, 34, points) + np.linspace(0, 12, points))
-        rate = 1000 * 10 ** ((db - 35) / chance.uniform(12, 20)) * chance.uniform(0.9, 1.1)
+        db = np.sort(rng.uniform(30, 34, points) + np.linspace(0, 12, points))
+        rate = 1000 * 10 ** ((db - 35) / rng.uniform(12, 20)) * rng.uniform(0.9, 1.1)
         curves.append((rate, db))
     (rate_a, db_a), (rate_b, db_b) = curves
     theirs = bjontegaard.bd_rate(rate_a, db_a, rate_b, db_b, method="cubic", min_overlap=0) / 100
@@ -97,9 +97,9 @@ def test_sizes_between_two_points():
 
 def test_full_range_scores_come_onto_the_limited_scale():
     """Against the same pictures, quantised to 219 and 224 steps."""
-    chance = np.random.default_rng(0)
-    planes = [chance.integers(0, 256, (256 >> shift, 256 >> shift)).astype(float) for shift in (0, 1, 1)]
-    coded = [np.clip(plane + chance.normal(0, 9, plane.shape), 0, 255) for plane in planes]
+    rng = np.random.default_rng(0)
+    planes = [rng.integers(0, 256, (256 >> shift, 256 >> shift)).astype(float) for shift in (0, 1, 1)]
+    coded = [np.clip(plane + rng.normal(0, 9, plane.shape), 0, 255) for plane in planes]
 
     def scores(one, other):
         errors = [((a - b) ** 2) for a, b in zip(one, other, strict=True)]

@@ -77,8 +77,8 @@ def shares_of(units, count):
 
 
 def test_f34_parts_are_disjoint_complete_and_end_together():
-    chance = random.Random(0)
-    units = [Unit(f"u{n}", f"/u{n}", int(chance.paretovariate(1.2) * 1e6), 0) for n in range(1000)]
+    rng = random.Random(0)
+    units = [Unit(f"u{n}", f"/u{n}", int(rng.paretovariate(1.2) * 1e6), 0) for n in range(1000)]
     shares = shares_of(units, 7)
     assert sorted(unit.id for share in shares for unit in share) == sorted(unit.id for unit in units)
     loads = [sum(unit.size_bytes for unit in share) for share in shares]

@@ -154,8 +154,8 @@ class Stream:
     frames: list[OutputFrame]
 
     @property
-    def painter(self) -> Any:
-        return SimpleNamespace(paint=lambda frame: frame)
+    def picture_filter(self) -> Any:
+        return SimpleNamespace(apply=lambda frame: frame)
 
     def __iter__(self) -> Iterator[OutputFrame]:
         return iter(self.frames)

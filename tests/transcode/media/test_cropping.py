@@ -108,7 +108,7 @@ def test_a_dataset_of_unprepared_files_sees_what_ffmpeg_shows(kind, crop, media,
 def test_an_odd_crop_begins_where_ffmpeg_begins_it_and_ends_even(media, cli, pipeline, tmp_path):
     path = clip("clap", media, tmp_path, Cropping(top=3, bottom=4, left=21, right=6))
     ours = pipeline(path, keep=True)
-    assert tuple(ours.painter.picture.size) == (68, 56)
+    assert tuple(ours.picture_filter.picture.size) == (68, 56)
     shown = cli.raw(path, "null", 68, 56, "yuv420p", reading=())
     assert b"".join(ours.pictures) == shown.tobytes()
 

@@ -42,7 +42,15 @@ def command_of(
     cli: Any, path: Path, ours: Any, settings: RunSettings, start: Any, end: Any, tmp_path: Path
 ) -> list[str]:
     return build_command(
-        cli.exe, str(path), tmp_path / "x.mp4", ours.painter.picture, ours.output, ours.info, settings, start, end
+        cli.exe,
+        str(path),
+        tmp_path / "x.mp4",
+        ours.picture_filter.picture,
+        ours.output,
+        ours.info,
+        settings,
+        start,
+        end,
     )
 
 

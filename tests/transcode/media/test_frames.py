@@ -52,7 +52,7 @@ def stream_of(info: Any) -> str:
 @pytest.fixture(scope="module")
 def decoded(pipeline):
     """The frames of a real clip at their own times, decoded once."""
-    return functools.cache(lambda path: pipeline(path, paint=False))
+    return functools.cache(lambda path: pipeline(path, apply=False))
 
 
 def picked(ours: Any, rate: str | None) -> list[tuple[str, int]]:
@@ -89,7 +89,7 @@ def assert_picks_like_ffmpeg(ours: Any, expected: list[list[str]]) -> None:
 
 
 def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter(plain_clip, pipeline, cli, tmp_path):
-    ours = pipeline(plain_clip, paint=False)
+    ours = pipeline(plain_clip, apply=False)
     assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, tmp_path))
 
 
@@ -137,7 +137,7 @@ def sorted_copy(path: Path, info: Any, tmp_path: Path) -> tuple[Path, Any]:
 
 def test_times_that_run_backwards_are_sorted_and_the_decoders_order_kept(media, pipeline, cli):
     path = media["swapped.mkv"]
-    ours, whole = pipeline(path, paint=False), cli.frames(path)
+    ours, whole = pipeline(path, apply=False), cli.frames(path)
     with av.open(str(path)) as container:
         stamps = [frame.pts for frame in container.decode(video=0)]
     assert stamps != sorted(stamps), "the clip lost what is special about it"
@@ -149,13 +149,13 @@ def test_times_that_run_backwards_are_sorted_and_the_decoders_order_kept(media, 
 
 def test_a_clip_with_swapped_times_is_retimed_as_if_they_had_been_right(media, pipeline, cli, tmp_path):
     path = media["swapped.mkv"]
-    ours = pipeline(path, paint=False)
+    ours = pipeline(path, apply=False)
     assert_picks_like_ffmpeg(ours, fps_filter(cli, *sorted_copy(path, ours.info, tmp_path), tmp_path))
 
 
 def test_time_that_jumps_back_is_joined_where_it_left_off(media, pipeline, cli):
     path = media["jumps_back.ts"]
-    ours = pipeline(path, paint=False)
+    ours = pipeline(path, apply=False)
     parts = cli.frames(media["part_small.ts"])
     assert [f.md5 for f in ours.frames] == [f.md5 for f in parts] * 3
     assert [f.pts for f in ours.frames] == [n * 3600 for n in range(36)]
@@ -164,7 +164,7 @@ def test_time_that_jumps_back_is_joined_where_it_left_off(media, pipeline, cli):
 
 def test_frames_that_share_a_timestamp_are_kept_one_tick_apart(media, pipeline, cli):
     path = media["doubled.mkv"]
-    ours, whole = pipeline(path, paint=False), cli.frames(path)
+    ours, whole = pipeline(path, apply=False), cli.frames(path)
     assert [f.md5 for f in ours.frames] == [f.md5 for f in whole]
     stamps = [f.pts for f in ours.frames]
     expected = [n * 40 if n % 4 != 3 else (n - 1) * 40 + 1 for n in range(len(whole))]
@@ -173,7 +173,7 @@ def test_frames_that_share_a_timestamp_are_kept_one_tick_apart(media, pipeline, 
 
 
 def test_without_a_rate_the_times_of_the_source_are_kept(plain_clip, pipeline, cli):
-    ours = pipeline(plain_clip, paint=False)
+    ours = pipeline(plain_clip, apply=False)
     whole = cli.frames(plain_clip, "setpts=PTS-STARTPTS", stream=stream_of(ours.info), reading=reading(ours.info))
     assert [f.md5 for f in ours.frames] == [f.md5 for f in whole]
     off = [abs(f.pts * ours.time_base - theirs.time) for f, theirs in zip(ours.frames, whole, strict=True)]
@@ -200,7 +200,7 @@ def test_the_frames_of_real_clips_are_those_their_manifest_counts(real_clip, sha
 def test_a_cut_holds_exactly_the_frames_that_lie_in_it(name, media, pipeline, cli):
     path = media[name]
     whole = cli.frames(path, "setpts=PTS-STARTPTS")
-    time_base = pipeline(path, paint=False).time_base
+    time_base = pipeline(path, apply=False).time_base
     last = whole[-1].time
     half = Fraction(1, 5000)
     starts = sorted({frame.time for frame in whole[::3]} | {frame.time + half for frame in whole[1::5]})
@@ -211,16 +211,16 @@ def test_a_cut_holds_exactly_the_frames_that_lie_in_it(name, media, pipeline, cl
         (last / 2, last / 2 + Fraction(1, 20)),
         (last, last * 2),
     ]
-    ours_times = [f.pts * time_base for f in pipeline(path, paint=False).frames]
+    ours_times = [f.pts * time_base for f in pipeline(path, apply=False).frames]
     for start, end in cuts:
         wanted = [
             n for n, time in enumerate(ours_times) if (start is None or time >= start) and (end is None or time < end)
         ]
         if not wanted:
             with pytest.raises(NoVideoError):
-                pipeline(path, start=start, end=end, paint=False)
+                pipeline(path, start=start, end=end, apply=False)
             continue
-        ours = pipeline(path, start=start, end=end, paint=False)
+        ours = pipeline(path, start=start, end=end, apply=False)
         assert [f.source_index for f in ours.frames] == wanted, (start, end)
         assert [f.md5 for f in ours.frames] == [whole[n].md5 for n in wanted], (start, end)
         assert ours.frames[0].pts == 0
@@ -254,11 +254,11 @@ def test_nothing_before_the_keyframe_of_a_cut_is_decoded(name, media):
 def test_a_cut_at_a_constant_rate_is_ffmpegs_trim_and_then_its_fps(name, rate, media, pipeline, cli):
     path = media[name]
     start, end = Fraction(3, 10), Fraction(13, 20)
-    base = pipeline(path, paint=False).time_base
+    base = pipeline(path, apply=False).time_base
     trim = f"trim=start_pts={math.ceil(start / base)}:end_pts={math.ceil(end / base)}"
     theirs = cli.frames(path, f"setpts=PTS-STARTPTS,{trim},setpts=PTS-STARTPTS,fps={rate}:round=near")
     settings = RunSettings(retime=Retime(Fraction(rate)))
-    ours = pipeline(path, settings, start=start, end=end, paint=False)
+    ours = pipeline(path, settings, start=start, end=end, apply=False)
     whole = [f.md5 for f in cli.frames(path)]
     assert [f.md5 for f in ours.frames] == ([f.md5 for f in theirs] or [whole[ours.frames[0].source_index]])
     assert [whole[f.source_index] for f in ours.frames] == [f.md5 for f in ours.frames]
@@ -267,7 +267,7 @@ def test_a_cut_at_a_constant_rate_is_ffmpegs_trim_and_then_its_fps(name, rate, m
 @pytest.mark.parametrize("rate", ["0.001", "1", "7", None])
 @pytest.mark.parametrize("name", ["one.mp4", "one_short.mp4", "two.mkv"])
 def test_at_least_one_frame_comes_out(name, rate, media, pipeline, cli):
-    ours = pipeline(media[name], RunSettings(retime=Retime(Fraction(rate) if rate else None)), paint=False)
+    ours = pipeline(media[name], RunSettings(retime=Retime(Fraction(rate) if rate else None)), apply=False)
     assert len(ours.frames) >= 1
     whole = [f.md5 for f in cli.frames(media[name])]
     assert ours.frames[0].md5 == whole[ours.frames[0].source_index]
@@ -302,7 +302,7 @@ def test_a_whole_source_is_not_reported_damaged(plain_clip):
 
 
 def test_an_interlaced_clip_keeps_its_count_and_its_progressive_frames(interlaced_clip, pipeline, cli):
-    ours, whole = pipeline(interlaced_clip, paint=False), cli.frames(interlaced_clip)
+    ours, whole = pipeline(interlaced_clip, apply=False), cli.frames(interlaced_clip)
     assert ours.facts.is_interlaced
     assert len(ours.frames) == len(whole)
     off = [abs(f.pts * ours.time_base - (t.time - whole[0].time)) for f, t in zip(ours.frames, whole, strict=True)]

@@ -12,8 +12,8 @@ import pytest
 
 from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.painter import Painter
 from vidprep.transcode.media.picture import plan_picture
+from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.media.timeline import SourceFacts, source_frames
 from vidprep.transcode.settings.run import RunSettings
@@ -61,7 +61,7 @@ def test_a_sky_stays_blue_whatever_a_phone_says_of_its_screen(cli, pipeline, tmp
     for name, display in (("silent", None), ("permuted", f"{PERMUTED}L(1000,1)")):
         ours = pipeline(graded(cli, tmp_path / f"{name}.mp4", display), keep=True)
         pictures[name] = ours.pictures[0]
-        doubts = [said for said in ours.painter.source.said if "not believed" in said]
+        doubts = [said for said in ours.picture_filter.source.said if "not believed" in said]
         assert len(doubts) == (name == "permuted")
     u, v = (np.frombuffer(pictures["permuted"], np.uint8)[64 * 64 :].reshape(2, 32, 32)[n, :18].mean() for n in (0, 1))
     assert u > 140
@@ -147,11 +147,11 @@ def test_a_tone_map_heeds_no_metadata_that_comes_with_keyframes_alone(cli, tmp_p
     with Source(path, max_pixels=10_000) as source:
         frames = [each.frame for each in source_frames(source, SourceFacts(), start=None, end=None, max_frames=9)]
         picture = plan_picture(describe(frames[0], source.info), RunSettings(), "yuv420p")
-        kept = Painter(frames[0], source.info, RunSettings(encoder=KEPT), "yuv420p10le")
+        kept = PictureFilter(frames[0], source.info, RunSettings(encoder=KEPT), "yuv420p10le")
     first = ",".join(part for part in picture.chain.partition(",scale")[0].split(",") if part.startswith("sidedata"))
     assert "Mastering display" not in cli.log("-i", path, "-vf", f"{first},showinfo", "-f", "null", "-")
     for frame in frames:
-        kept.paint(frame)
+        kept.apply(frame)
     assert kept.changes == []
 
 

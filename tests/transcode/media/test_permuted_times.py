@@ -84,7 +84,7 @@ def row_of(path: Path, folder: Path, settings: RunSettings, **cut: float) -> tup
 @every_copy
 def test_b_frames_numbered_in_decode_order_keep_their_order_and_their_length(b_frames, box, counted, pipeline, cli):
     path, due = counted[b_frames, box]
-    ours = pipeline(path, paint=False)
+    ours = pipeline(path, apply=False)
     assert [f.md5 for f in ours.frames] == [f.md5 for f in cli.frames(due)]
     off = [abs(f.pts * ours.time_base - Fraction(n, 30)) for n, f in enumerate(ours.frames)]
     assert max(off) <= ours.time_base / 2
@@ -92,7 +92,7 @@ def test_b_frames_numbered_in_decode_order_keep_their_order_and_their_length(b_f
     assert ours.facts.stamps_joined == ours.facts.stamps_nudged == 0 < ours.facts.stamps_sorted
     if box == "mkv":  # its milliseconds are too coarse to tell a frame that is half way from the one before it
         return
-    slower = pipeline(path, RunSettings(retime=Retime(Fraction(15))), paint=False)
+    slower = pipeline(path, RunSettings(retime=Retime(Fraction(15))), apply=False)
     assert [f.source_index for f in slower.frames] == list(range(0, FRAMES, 2))
 
 
@@ -101,7 +101,7 @@ def test_a_cut_of_them_holds_the_frames_that_lie_in_it(b_frames, box, counted, p
     path, due = counted[b_frames, box]
     whole = [f.md5 for f in cli.frames(due)]
     for start, first in ((Fraction(1), 30), (Fraction(26, 10), 78)):
-        cut = pipeline(path, start=start, end=start + Fraction(1, 2), paint=False)
+        cut = pipeline(path, start=start, end=start + Fraction(1, 2), apply=False)
         assert [f.source_index for f in cut.frames] == list(range(first, first + 15))
         assert [f.md5 for f in cut.frames] == whole[first : first + 15]
 
@@ -181,7 +181,7 @@ def test_stamps_from_2_to_59_in_any_order_are_1_93_seconds(codec, box, pipeline,
             packet.time_base, packet.duration = Fraction(1, 30), 1
             packet.pts, packet.dts = stamps[number] + later, number + later - REORDER_FRAMES - 2
             container.mux(packet)
-    ours = pipeline(path, paint=False)
+    ours = pipeline(path, apply=False)
     assert len(ours.frames) == len(cli.frames(path)) == 58
     off = [abs(f.pts * ours.time_base - Fraction(n, 30)) for n, f in enumerate(ours.frames)]
     assert max(off) <= ours.time_base
@@ -189,7 +189,7 @@ def test_stamps_from_2_to_59_in_any_order_are_1_93_seconds(codec, box, pipeline,
     assert ours.facts.stamps_joined == 0
     luma = [frame.to_ndarray(format="gray").mean() for frame in decoded(path)]
     assert luma == sorted(luma), "the decoder's order was lost"
-    cut = pipeline(path, start=Fraction(1), end=Fraction(3, 2), paint=False)
+    cut = pipeline(path, start=Fraction(1), end=Fraction(3, 2), apply=False)
     assert [f.source_index for f in cut.frames] == list(range(30, 45))
 
 

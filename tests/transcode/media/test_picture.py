@@ -57,7 +57,7 @@ def psnr(a: np.ndarray, b: np.ndarray) -> float:
 
 def planes(ours: Any, number: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Luma, U and V of one 8-bit 4:2:0 picture of ours."""
-    width, height = ours.painter.picture.size
+    width, height = ours.picture_filter.picture.size
     data, area = np.frombuffer(ours.pictures[number], np.uint8), width * height
     chroma = (height // 2, width // 2)
     return (
@@ -116,7 +116,7 @@ def test_f14_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name
 
 
 def size_of(pipeline: Any, path: Path, **scale: Any) -> tuple[int, int]:
-    return tuple(pipeline(path, RunSettings(scale=Scale(**scale))).painter.picture.size)
+    return tuple(pipeline(path, RunSettings(scale=Scale(**scale))).picture_filter.picture.size)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_non_square_pixels_are_made_square_not_dropped(media, cli, tmp_path):
 @pytest.mark.parametrize("name", ["size_changes.ts"])
 def test_a_size_that_changes_half_way_is_fitted_into_the_first(name, media, pipeline, cli):
     ours = pipeline(media[name], keep=True)
-    assert tuple(ours.painter.picture.size) == (96, 64)
-    assert ours.painter.num_changes == 1
+    assert tuple(ours.picture_filter.picture.size) == (96, 64)
+    assert ours.picture_filter.num_changes == 1
     assert len(ours.frames) == 24
     luma = planes(ours, 20)[0]
     assert (luma[:6] == 16).all()  # 120x64 becomes 96x52
@@ -242,7 +242,7 @@ def test_a_picture_that_becomes_smaller_half_way_fills_what_its_aspect_allows(
 def test_pixels_that_change_their_shape_half_way_are_square_before_and_after(media, pipeline, cli, tmp_path):
     """As where a broadcast goes from 4:3 to 16:9: the size stays, and the picture is wider."""
     ours = pipeline(media["pixels_change.ts"], keep=True)
-    assert ours.painter.changes == ["to pixels of 4/3 at output frame 12"]
+    assert ours.picture_filter.changes == ["to pixels of 4/3 at output frame 12"]
     first = luma_of(cli, media["part_pixels_1.ts"], "null", 96, 64)
     assert np.array_equal(planes(ours, 11)[0], first[11])
     luma = planes(ours, 12)[0]
@@ -260,8 +260,8 @@ def test_a_container_that_says_another_shape_of_pixels_than_its_stream_is_believ
 ):
     cli.run("-i", media["pixels_change.ts"], "-c", "copy", "-aspect", "3:1", tmp_path / "aspect.mkv")
     ours = pipeline(tmp_path / "aspect.mkv")
-    assert tuple(ours.painter.picture.size) == (192, 64)
-    assert ours.painter.changes == []
+    assert tuple(ours.picture_filter.picture.size) == (192, 64)
+    assert ours.picture_filter.changes == []
 
 
 def test_a_row_says_at_which_frame_the_size_changed_and_names_the_first_few(media, tmp_path):
@@ -489,7 +489,7 @@ def test_high_dynamic_range_is_tone_mapped_to_a_plausible_picture(name, bars, wh
         assert abs(int(np.median(u[:, n * 8 + 2 : n * 8 + 6])) - 128) <= 2
         assert abs(int(np.median(v[:, n * 8 + 2 : n * 8 + 6])) - 128) <= 2
     assert np.median(v[:, -6:-2]) > 140  # red stays red
-    assert any("tone-mapped" in said for said in ours.painter.picture.said)
+    assert any("tone-mapped" in said for said in ours.picture_filter.picture.said)
 
 
 @pytest.mark.parametrize(("name", "transfer"), [("pq.mp4", "smpte2084"), ("hlg.mp4", "arib-std-b67")])
@@ -513,8 +513,8 @@ def test_an_absurd_shape_of_pixels_is_not_believed(media, cli, tmp_path, pipelin
     cli.run("-i", media["cfr.mp4"], "-c", "copy", "-aspect", "100:1", path)
     ours = pipeline(path)
     assert ours.info.sample_aspect_ratio > Fraction(20)
-    assert tuple(ours.painter.picture.size) == (96, 64)
-    assert any("absurd" in said for said in ours.painter.picture.said)
+    assert tuple(ours.picture_filter.picture.size) == (96, 64)
+    assert any("absurd" in said for said in ours.picture_filter.picture.said)
 
 
 @pytest.mark.parametrize("pixel_format", ["rgb565le", "rgb555le", "rgb8", "bgr8"])

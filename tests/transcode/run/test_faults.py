@@ -278,13 +278,13 @@ def test_f5_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb
     """Everything is killed at once, at random times; nothing that was finished is done again, and the bytes are the same."""
     src = make_clips(tmp_path / "src", 200, 12, size=(96, 64))
     assert transcode(src, tmp_path / "undisturbed", verb=verb).code == 0
-    chance = random.Random(0)
+    rng = random.Random(0)
     kept: dict[str, tuple[int, int]] = {}
     for _ in range(20):
         process = subprocess.Popen(
             command(src, dst, "--jobs", 2, verb=verb), env=environment(), stderr=subprocess.DEVNULL, start_new_session=True
         )  # fmt: skip
-        time.sleep(chance.uniform(0.3, 2.5))
+        time.sleep(rng.uniform(0.3, 2.5))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

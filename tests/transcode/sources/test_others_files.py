@@ -163,11 +163,11 @@ def test_a_source_from_the_year_2300_fails_alone_and_says_why(tmp_path):
 
 def test_a_row_whose_value_no_column_holds_costs_that_video(tmp_path, monkeypatch):
     """As a singular display matrix did, whose angle is -2147483648."""
-    from vidprep.transcode.run import queue as agenda
+    from vidprep.transcode.run import queue as queue
 
     make_clip(tmp_path / "src" / "a.mp4", 3)
     make_clip(tmp_path / "src" / "b.mp4", 3, seed=1)
-    settle = agenda.Agenda.settle
+    settle = queue.JobQueue.settle
 
     def hostile(self: Any, job: Any, made: Any) -> Any:
         row = settle(self, job, made)
@@ -175,7 +175,7 @@ def test_a_row_whose_value_no_column_holds_costs_that_video(tmp_path, monkeypatc
             row.source_rotation = -(2**31)
         return row
 
-    monkeypatch.setattr(agenda.Agenda, "settle", hostile)
+    monkeypatch.setattr(queue.JobQueue, "settle", hostile)
     assert transcode(tmp_path / "src", tmp_path / "out", "--quiet").code == 1
     rows = manifest(tmp_path / "out")
     assert (rows["a"]["status"], rows["b"]["status"], rows["b"]["stage"]) == ("ok", "failed", "manifest")

@@ -376,7 +376,7 @@ def test_f19_a_shard_that_was_lost_or_cut_is_made_again(clips, dst):
 
 
 def test_an_empty_folder_that_is_not_ours_loses_no_file(clips, dst):
-    """data-00000.bin may be anybody's: without our house beside it nothing is touched."""
+    """data-00000.bin may be anybody's: without our state folder beside it nothing is touched."""
     dst.mkdir()
     (dst / "data-00000.bin").write_bytes(b"somebody's")
     ran = burst(clips, dst)

@@ -21,8 +21,8 @@ FLOOR = 38.0
 
 def curve(seed: int, steps: int) -> list[float]:
     """dB by step, falling, steeply at first and bent at random; infinite at step 0 for some."""
-    chance = random.Random(seed)
-    top, bend, per_step = chance.uniform(39, 60), chance.uniform(0.5, 2), chance.uniform(10, 45) / steps
+    rng = random.Random(seed)
+    top, bend, per_step = rng.uniform(39, 60), rng.uniform(0.5, 2), rng.uniform(10, 45) / steps
     found = [top - per_step * steps * (step / steps) ** bend for step in range(steps)]
     return [math.inf, *found[1:]] if seed % 3 == 0 else found
 

@@ -291,7 +291,9 @@ def test_a_piece_that_is_damaged_before_it_is_joined_fails_its_video(damage, sai
 
 @pytest.mark.parametrize("at", [1, 3, 6])
 def test_a_run_that_is_killed_between_pieces_goes_on(at, long, tmp_path):
-    killed = environment(tmp_path / "hook", fault("vidprep.transcode.run.queue", "Agenda.settle", at=at, only="parent"))
+    killed = environment(
+        tmp_path / "hook", fault("vidprep.transcode.run.queue", "JobQueue.settle", at=at, only="parent")
+    )
     assert transcode(long, tmp_path / "out", "--split", 2, env=killed).code == -9
     assert transcode(long, tmp_path / "out", "--split", 2).code == 0
     assert transcode(long, tmp_path / "one", "--split", 2).code == 0

@@ -171,7 +171,7 @@ def test_the_deadline_grows_neither_with_what_a_source_claims_nor_with_its_holes
     with gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR]).open("r+b") as file:
         file.truncate(4 << 40)
     hang = fault("vidprep.transcode.media.encode", "VideoWriter.encode", at=1, code="time.sleep(60)", only="child")
-    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, LEAST_SECONDS=4, SECONDS_PER_SECOND=1), hang)
+    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, MIN_SECONDS=4, SECONDS_PER_SECOND=1), hang)
     ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", env=env)
     assert ran.rows["gap"]["error"] == "DeadlineError"
 
@@ -179,8 +179,10 @@ def test_the_deadline_grows_neither_with_what_a_source_claims_nor_with_its_holes
 def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path) -> None:
     """40 frames of one millisecond each, for which an encoder takes a seventh of a second."""
     gapped(tmp_path / "src" / "dense.mkv", [number / 1000 for number in range(40)], last=0.001)
-    slow = fault("vidprep.transcode.media.painter", "Painter.paint", at=-1, code="time.sleep(0.15)", only="child")
-    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, LEAST_SECONDS=4, SECONDS_PER_SECOND=10), slow)
+    slow = fault(
+        "vidprep.transcode.media.picture_filter", "PictureFilter.apply", at=-1, code="time.sleep(0.15)", only="child"
+    )
+    env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, MIN_SECONDS=4, SECONDS_PER_SECOND=10), slow)
     ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", env=env)
     assert ran.rows["dense"]["status"] == "ok", ran.rows["dense"]["message"]
 

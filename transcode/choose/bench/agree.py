@@ -53,9 +53,9 @@ def agrees(question: Question, _ready: Ready) -> Answer:
     """The answer about every video; ends at the first fault. Raises what the loader raises."""
     place = question.place
     reader, reference = reader_of(place, question.loader), _reference(question)
-    chance, lowest, compared = random.Random(question.seed), math.inf, 0
+    rng, lowest, compared = random.Random(question.seed), math.inf, 0
     for video in place.videos:
-        asked = _asked(video, question.accesses, chance)
+        asked = _asked(video, question.accesses, rng)
         truth = _Truth(reference, video, asked)
         for number, picture in _pictures(reader, question, video, asked):
             fault, db = truth.judge(number, picture)
@@ -78,14 +78,14 @@ def _reference(question: Question) -> Reader:
     return reader_of(question.place, question.reference)
 
 
-def _asked(video: Video, accesses: tuple[Access, ...], chance: random.Random) -> list[range]:
+def _asked(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> list[range]:
     """The first frame, the last, those about a keyframe, two anywhere, and a sequence of each access; not in order."""
     count = video.num_frames
-    keyframe = chance.choice(video.keyframes or range(count))
-    singles = [0, count - 1, keyframe - 1, keyframe, keyframe + 1, *(chance.randrange(count) for _ in range(2))]
+    keyframe = rng.choice(video.keyframes or range(count))
+    singles = [0, count - 1, keyframe - 1, keyframe, keyframe + 1, *(rng.randrange(count) for _ in range(2))]
     asked = [range(number, number + 1) for number in dict.fromkeys(singles) if 0 <= number < count]
-    asked += [access.numbers(video, chance) for access in accesses if access.pattern in ("consecutive", "strided")]
-    chance.shuffle(asked)
+    asked += [access.numbers(video, rng) for access in accesses if access.pattern in ("consecutive", "strided")]
+    rng.shuffle(asked)
     return asked
 
 

@@ -15,13 +15,13 @@ from vidprep.transcode.choose.bench.places import Place
 from vidprep.transcode.choose.bench.process import Ready
 from vidprep.transcode.choose.bench.readers import Reader, reader_of
 
-FEWEST_SEQUENCES = 5
+MIN_SEQUENCES = 5
 WARM_UP_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one of `workers` processes has to do: read for so many seconds, and FEWEST_SEQUENCES at least. worker: from 0.
+    """What one of `workers` processes has to do: read for so many seconds, and MIN_SEQUENCES at least. worker: from 0.
 
     It ends with a whole round, so that each video counts as often, whoever reads.
     """
@@ -63,7 +63,7 @@ def measure(cell: Cell, ready: Ready) -> Measured:
     frames = packets = 0
     spent = aside = 0.0
     cpu, io = cpu_seconds(), _io()
-    while spent < cell.seconds or len(taken) < FEWEST_SEQUENCES:
+    while spent < cell.seconds or len(taken) < MIN_SEQUENCES:
         for request in next(asked):
             if cell.is_cold:
                 aside += _empty(request)

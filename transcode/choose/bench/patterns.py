@@ -35,10 +35,10 @@ class Access:
         """Frames of a sequence that is no whole video."""
         return 1 if self.pattern == "single" else self.frames
 
-    def numbers(self, video: Video, chance: random.Random) -> range:
+    def numbers(self, video: Video, rng: random.Random) -> range:
         """A sequence of a video that is not read whole."""
         span = (self.length - 1) * self.step + 1
-        start = chance.randrange(max(1, video.num_frames - span + 1))
+        start = rng.randrange(max(1, video.num_frames - span + 1))
         return range(start, min(start + span, video.num_frames), self.step)
 
     def __str__(self) -> str:
@@ -55,9 +55,9 @@ def rounds(
     if access.pattern == "whole":
         first = len(videos) * worker // workers
         yield from repeat([(video, range(video.num_frames)) for video in (*videos[first:], *videos[:first])])
-    chance = random.Random(f"{seed} {worker}")
+    rng = random.Random(f"{seed} {worker}")
     while True:
-        yield [(video, access.numbers(video, chance)) for video in chance.sample(videos, len(videos))]
+        yield [(video, access.numbers(video, rng)) for video in rng.sample(videos, len(videos))]
 
 
 def packets_needed(video: Video, numbers: Sequence[int]) -> int:

@@ -30,11 +30,11 @@ TORCH = "torch DataLoader"
 SIMULATED = ("PrefetchLoader", TORCH)
 STRAGGLER = 3.0
 SYNTHETIC_BATCHES = 30
-FEWEST_BATCHES = 10
+MIN_BATCHES = 10
 MEMORY_EVERY_SECONDS = 0.1
 TRAIN_SECONDS = 600.0
 BATCH_SIZES = (4, 8, 16)
-LEAST_CACHED_BATCHES = 8
+MIN_CACHED_BATCHES = 8
 ENDLESS = 1 << 40
 GOOD_ENOUGH = 0.95
 
@@ -105,7 +105,7 @@ def train(training: Training, _ready: Ready) -> Trained:
         first = time.perf_counter() - began
         taken: list[float] = []
         started = before = time.perf_counter()
-        while before - started < training.seconds or len(taken) < FEWEST_BATCHES:
+        while before - started < training.seconds or len(taken) < MIN_BATCHES:
             time.sleep(training.step_seconds)
             next(batches)
             now = time.perf_counter()
@@ -143,7 +143,7 @@ def _cache_bytes(dataset: VideoDataset, batch_size: int) -> int:
     height, width = dataset.frame_size
     batch = batch_size * dataset.sequence_length * height * width * 3
     decoded = int(dataset.store.sizes().prod(axis=1).sum()) * 3
-    return max(LEAST_CACHED_BATCHES * batch, min(GIBIBYTE, decoded // 10))
+    return max(MIN_CACHED_BATCHES * batch, min(GIBIBYTE, decoded // 10))
 
 
 def _epochs(dataset: VideoDataset, training: Training) -> Generator[Any]:

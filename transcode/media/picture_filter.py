@@ -25,7 +25,7 @@ NAMED_CHANGES = 5
 PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes
 
 
-class Painter:
+class PictureFilter:
     """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
 
     A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
@@ -37,7 +37,7 @@ class Painter:
         self.source = describe(first, info)
         self.picture = plan_picture(self.source, settings, pixel_format)
         self.changes: list[str] = []
-        self.num_changes = self._num_painted = 0
+        self.num_changes = self._num_filtered = 0
         self.shows_through = self.is_reshaped = False
         self._has_alpha = self.source.has_alpha
         self._graph: _Graph | None = None
@@ -54,8 +54,8 @@ class Painter:
         else:
             self._graph = _Graph(buffer_arguments(frame), picture.filters)
 
-    def paint(self, frame: VideoFrame) -> VideoFrame:
-        self._num_painted += 1
+    def apply(self, frame: VideoFrame) -> VideoFrame:
+        self._num_filtered += 1
         if self._last is not None and self._last[0] is frame:
             return self._last[1]
         key = self._key_of(frame)
@@ -67,9 +67,9 @@ class Painter:
             self._build(frame, changed)
         if self._has_alpha and not self.shows_through:
             self.shows_through = _shows_through(frame)
-        painted = frame if self._graph is None else self._graph.run(frame)
-        self._last = (frame, painted)
-        return painted
+        filtered = frame if self._graph is None else self._graph.run(frame)
+        self._last = (frame, filtered)
+        return filtered
 
     def _key_of(self, frame: VideoFrame) -> _Key:
         light = light_side_data(frame) if is_hdr(frame) else None
@@ -94,7 +94,7 @@ class Painter:
                 what = key.pixel_format
             else:
                 what = "other HDR metadata" if key.light != held.light else "other colours"
-            self.changes.append(f"to {what} at output frame {self._num_painted - 1}")
+            self.changes.append(f"to {what} at output frame {self._num_filtered - 1}")
 
 
 class _Key(NamedTuple):
@@ -134,12 +134,12 @@ class _Graph:
     def run(self, frame: VideoFrame) -> VideoFrame:
         try:
             self._source.push(frame)
-            painted = self._sink.pull()
+            filtered = self._sink.pull()
         except (AvError, OSError, ValueError) as error:
             _kept_graph.cache_clear()
             raise PictureError(f"filtering a frame failed: {error}") from error
-        assert isinstance(painted, VideoFrame)
-        return painted
+        assert isinstance(filtered, VideoFrame)
+        return filtered
 
 
 @lru_cache(maxsize=2)
