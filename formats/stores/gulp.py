@@ -47,7 +47,7 @@ class GulpLayout:
     def shard_number(self, name: str) -> int | None:
         return number_in(name, "data_", ".gulp")
 
-    def pieces(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+    def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         for size in row.frame_sizes or ():
             yield frames.read(size) + bytes(-size % 4)
 

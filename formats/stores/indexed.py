@@ -35,7 +35,7 @@ class IndexedLayout:
     def shard_number(self, name: str) -> int | None:
         return number_in(name, "data-", self._suffix)
 
-    def pieces(self, _row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+    def serialize(self, _row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         return copy(frames)
 
     def offsets(self, row: ManifestRow) -> list[int]:

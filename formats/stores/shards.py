@@ -40,7 +40,7 @@ class Layout(Protocol):
         """None for what is no shard."""
         ...
 
-    def pieces(self, row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
+    def serialize(self, row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
         """The bytes of a unit in a shard; frames: its frames back to back, `row.frame_sizes` tells them apart."""
         ...
 
@@ -101,7 +101,7 @@ class Shards:
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> None:
         """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
-        self._append(row, self.layout.pieces(row, frames))
+        self._append(row, self.layout.serialize(row, frames))
 
     def rewrite(self, name: str, rows: Iterable[ManifestRow]) -> None:
         """Copy the units of a shard behind the others; their rows say where. The old shard stays."""

@@ -59,7 +59,7 @@ class TarLayout:
     def shard_number(self, name: str) -> int | None:
         return number_in(name, "data-", ".tar")
 
-    def pieces(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+    def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         key = sample_key(row.id)
         for number, size in enumerate(row.frame_sizes or ()):
             yield from tar_member(f"{key}.{number:06d}.jpg", frames.read(size))

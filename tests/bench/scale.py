@@ -5,7 +5,7 @@
 speedup   wall time with one worker over wall time with two: `xargs -P ffmpeg -threads 1`, vidprep, vidprep on dask.
 clusters  wall time of a run of one-second clips with two workers on dask and on ray, over the same with local ones, which
           run before and after it.
-split     the speed-up of one long video in pieces, and what the pieces cost in PSNR and bytes.
+split     the speed-up of one long video in segments, and what the segments cost in PSNR and bytes.
 model     per-video constants measured here, and what they come to at ten million videos.
 
 Rounds alternate; medians. Clusters are started before the clock, and are gone or stopped while others are measured.
@@ -174,17 +174,17 @@ def split(root: Path) -> None:
             str(src / "long.mp4"),
         ]
         subprocess.run([find_ffmpeg(None), *loop], check=True)
-    pieces = copies(root / "pieces", src / "long.mp4", 10, 30)
-    ratios: dict[str, list[float]] = {"xargs": [], "split": [], "over one piece": []}
+    segments = copies(root / "segments", src / "long.mp4", 10, 30)
+    ratios: dict[str, list[float]] = {"xargs": [], "split": [], "over one segment": []}
     for number in range(ROUNDS):
-        one, two = (xargs(pieces, root / f"x{number}-{workers}", workers) for workers in (1, 2))
+        one, two = (xargs(segments, root / f"x{number}-{workers}", workers) for workers in (1, 2))
         ratios["xargs"].append(one / two)
         whole = vidprep(src, root / f"w{number}", "--jobs", 1)
         one, two = (vidprep(src, root / f"s{number}-{jobs}", "--jobs", jobs, "--split", 15) for jobs in (1, 2))
         ratios["split"].append(one / two)
-        ratios["over one piece"].append(whole / two)
+        ratios["over one segment"].append(whole / two)
     row, other = (pq.read_table(root / name / "manifest.parquet").to_pylist()[0] for name in ("w0", "s0-2"))
-    print("\none video of 300 s in pieces of 15 s")
+    print("\none video of 300 s in segments of 15 s")
     for name, found in ratios.items():
         told(name, found, f"{statistics.median(found) / statistics.median(ratios['xargs']):.3f} of xargs's")
     print(

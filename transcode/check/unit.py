@@ -191,7 +191,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
             expected[number] = crc32
     if hashlib.sha256(b"".join(frames)).hexdigest() != row.sha256:
         yield f"the SHA-256 of its frames from offset {row.offset} is another than was written"
-    elif complete != b"".join(layout.pieces(row, io.BytesIO(b"".join(frames)))):
+    elif complete != b"".join(layout.serialize(row, io.BytesIO(b"".join(frames)))):
         yield f"between its frames, from offset {row.offset}, stands something else than was written"
     if check.opens and list(expected) == sorted(sampled):
         yield from faults_of_reading(check.destination, row, expected)

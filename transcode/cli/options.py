@@ -224,7 +224,7 @@ ENCODE_OPTIONS = _options(
         "--split",
         type=float,
         metavar="SECONDS",
-        help="Encode longer videos in pieces of about SECONDS, several at a time, joined without another generation.",
+        help="Encode longer videos in segments of about SECONDS, several at a time, joined without another generation.",
     ),
     click.option(
         "--encoder-threads",

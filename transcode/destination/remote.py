@@ -1,7 +1,7 @@
 """A destination behind a URL. Its state is fetched into a scratch folder, which then is an ordinary destination; outputs go
 to their names from the worker that made them, rows follow every few seconds, the manifest when the run ends.
 
-DST/.vidprep/journal-<when>-00000.jsonl   rows on their way to the manifest, in pieces of about a megabyte
+DST/.vidprep/journal-<when>-00000.jsonl   rows on their way to the manifest, in segments of about a megabyte
 DST/.vidprep/lock                         who is at work, or was last (lease.py)
 
 What is lost with a machine: rows of the last few seconds, whose videos are made again, to the same bytes.
@@ -34,7 +34,7 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import Upload
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
-SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in pieces, to which no condition is given
+SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in segments, to which no condition is given
 JOURNAL = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
 PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
 PART_FILE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
@@ -83,16 +83,16 @@ class _Remote(Destination):
                 self._fetch(name, self._scratched(name))
             else:
                 journal = self._scratched(name)
-                piece = journal.with_suffix(".piece")
-                self._fetch(name, piece)
+                segment = journal.with_suffix(".segment")
+                self._fetch(name, segment)
                 with journal.open("ab") as file:
-                    file.write(piece.read_bytes())
-                piece.unlink()
+                    file.write(segment.read_bytes())
+                segment.unlink()
         if self.journal.path.exists():
             self._kept = self._sent = self.journal.path.stat().st_size
 
     def _scratched(self, name: str) -> Path:
-        """Where a file of the state stands in the scratch folder; the pieces of a journal are one there."""
+        """Where a file of the state stands in the scratch folder; the segments of a journal are one there."""
         path = self.root / name
         return path.with_name("journal.jsonl") if JOURNAL.fullmatch(name) else path
 
@@ -155,7 +155,7 @@ class _Remote(Destination):
                 continue  # the next turn sends them, and the end of the run says what stays unsent
 
     def _send_rows(self) -> None:
-        """Rows that are not there yet. A piece is written again until it is full."""
+        """Rows that are not there yet. A segment is written again until it is full."""
         with self._sending:
             try:
                 with self.journal.path.open("rb") as file:

@@ -147,7 +147,7 @@ class _VideoTarLayout(TarLayout):
     def __init__(self, store: VideoStore) -> None:
         self._store = store
 
-    def pieces(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+    def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         key, suffix = sample_key(row.id), self._store.file(row.id).suffix
         gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
         times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}

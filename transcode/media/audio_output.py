@@ -198,7 +198,7 @@ class AudioTrack:
     def _coded(self, samples: Samples | None, at: int) -> Iterator[AudioPacket]:
         frame = None
         if samples is not None:
-            # A copy lies in one piece, as PyAV wants it.
+            # A copy lies in one segment, as PyAV wants it.
             frame = AudioFrame.from_ndarray(samples.copy(), format="fltp", layout=self._layout)
             frame.sample_rate, frame.pts, frame.time_base = self._rate, at, Fraction(1, self._rate)
         try:

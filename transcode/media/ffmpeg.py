@@ -149,8 +149,8 @@ def run_ffmpeg(command: list[str], path: str) -> str:
     with process:
         assert process.stderr is not None
         try:
-            while piece := process.stderr.read(STDERR_TAIL_BYTES):
-                said = (said + piece)[-STDERR_TAIL_BYTES:]
+            while segment := process.stderr.read(STDERR_TAIL_BYTES):
+                said = (said + segment)[-STDERR_TAIL_BYTES:]
         except BaseException:
             process.kill()
             raise

@@ -107,7 +107,7 @@ class QualitySums:
         self._ssim_sum += score.ssim
 
     def extend(self, other: QualitySums, first: int) -> None:
-        """Take in the scores of a later piece. first: the number of its frame 0 here."""
+        """Take in the scores of a later segment. first: the number of its frame 0 here."""
         self._numbers.extend(first + number for number in other._numbers)
         self._mse_y.extend(other._mse_y)
         self._mse_yuv_sum += other._mse_yuv_sum

@@ -1,4 +1,4 @@
-"""What is to be done next: videos, and the pieces of those that were split, which go before other videos."""
+"""What is to be done next: videos, and the segments of those that were split, which go before other videos."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.unit.job import Done, Job, MadePiece, discard, misfit
+from vidprep.transcode.unit.job import Done, Job, MadeSegment, discard, misfit
 
 FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
 
 
 @dataclass(slots=True)
 class _Split:
-    """A video in pieces. waiting: how many of them are not made yet."""
+    """A video in segments. waiting: how many of them are not made yet."""
 
     job: Job
     waiting: int
-    made: list[MadePiece] = field(default_factory=list)
+    made: list[MadeSegment] = field(default_factory=list)
     failed: ManifestRow | None = None
 
 
 class JobQueue:
-    """Hands out jobs, and takes what came of them. It may be empty while pieces are being made, and not later."""
+    """Hands out jobs, and takes what came of them. It may be empty while segments are being made, and not later."""
 
     def __init__(self, jobs: Iterable[Job], on_job: Callable[[Job], object]) -> None:
         """on_job: told of each video once."""
@@ -49,11 +49,11 @@ class JobQueue:
         if isinstance(made, tuple):
             self._split[job.unit.id] = _Split(job, len(made))
             self._first.extend(
-                replace(job, piece=piece, partial=f"{job.partial}.{piece.index:05d}.mp4") for piece in made
+                replace(job, segment=segment, partial=f"{job.partial}.{segment.index:05d}.mp4") for segment in made
             )
             return None
-        if job.piece is None:
-            for each in job.pieces:
+        if job.segment is None:
+            for each in job.segments:
                 Path(each.path).unlink(missing_ok=True)
             assert isinstance(made, ManifestRow)
             return made
@@ -62,7 +62,7 @@ class JobQueue:
             discard(job)
             return None
         split.waiting -= 1
-        if isinstance(made, MadePiece):
+        if isinstance(made, MadeSegment):
             split.made.append(replace(made, path=job.partial))
         elif split.failed is None:
             split.failed = made
@@ -71,25 +71,25 @@ class JobQueue:
                 split.waiting -= 1
             if made.error in FINAL_ERRORS:
                 del self._split[job.unit.id]
-                discard(replace(split.job, pieces=tuple(split.made)))
+                discard(replace(split.job, segments=tuple(split.made)))
                 return made
         if not split.waiting:
             self._go_on_with(split)
         return None
 
     def give_up(self) -> None:
-        """Remove the pieces that were made for what will not be joined."""
-        for job in (*self._first, *(replace(split.job, pieces=tuple(split.made)) for split in self._split.values())):
+        """Remove the segments that were made for what will not be joined."""
+        for job in (*self._first, *(replace(split.job, segments=tuple(split.made)) for split in self._split.values())):
             discard(job)
 
     def _go_on_with(self, split: _Split) -> None:
-        """All pieces are there, or one has failed: join them, or make the video in one piece."""
+        """All segments are there, or one has failed: join them, or make the video in one segment."""
         job, failed = split.job, split.failed
         del self._split[job.unit.id]
-        made = sorted(split.made, key=lambda each: each.piece.index)
+        made = sorted(split.made, key=lambda each: each.segment.index)
         why = f"{failed.stage}: {failed.message}" if failed else misfit(made)
         if why is None:
-            self._first.appendleft(replace(job, pieces=tuple(made)))
+            self._first.appendleft(replace(job, segments=tuple(made)))
             return
-        discard(replace(job, pieces=tuple(made)))
+        discard(replace(job, segments=tuple(made)))
         self._first.appendleft(replace(job, not_split=why))

@@ -208,7 +208,7 @@ def _start_workers(request: Request, sources: SourceList, held: ExitStack) -> Wo
     address, message = options.cluster_address, request.reporter.message
     workers = held.enter_context(workers_of(options.backend, address, local, message, expected))
     if settings.split_seconds is not None:
-        workers.start_children()  # the pieces come from one of them; before this process needs a decoder itself
+        workers.start_children()  # the segments come from one of them; before this process needs a decoder itself
     return workers
 
 

@@ -28,7 +28,7 @@ class RunSettings:
     """Everything that decides the bytes of an output, and the limits it is made under.
 
     frames: None makes a video of each unit with `encoder`, else its frames are stored one by one. split_seconds: longer
-    videos are encoded in pieces of that length, in whole GOPs.
+    videos are encoded in segments of that length, in whole GOPs.
     """
 
     encoder: EncoderOptions = field(default_factory=EncoderOptions)

@@ -53,7 +53,7 @@ def engine_of(job: Job) -> Engine:
         return store_frame_by_frame
     if job.settings.engine == "ffmpeg":
         return encode_by_ffmpeg
-    return join_segments if job.pieces else encode_in_process
+    return join_segments if job.segments else encode_in_process
 
 
 def store_frame_by_frame(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
@@ -73,7 +73,7 @@ def encode_in_process(job: Job, stream: FrameStream, _worked: Callable[[], None]
 
 def join_segments(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
     """Only the first frame of the stream is decoded, which tells what the pictures are."""
-    segments, output = job.pieces, stream.output
+    segments, output = job.segments, stream.output
     with closing(_sound(job, stream)) as sound:
         facts = facts_of(segments, stream.info.time_base)
         end_pts = 0 if output.frame_rate else facts.duration

@@ -1,4 +1,4 @@
-"""What is asked for one video, and what comes of it: a row from the beginning, which a failure ends too; or pieces.
+"""What is asked for one video, and what comes of it: a row from the beginning, which a failure ends too; or segments.
 
 Nothing here needs a decoder: the process that hands out work and gathers what comes of it starts without one.
 """
@@ -31,7 +31,7 @@ ATTEMPTS_MAX = 2**15 - 1  # what its column holds
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Segment:
     """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
 
     num_frames: None to the end. source_index: of the source frame that it shows first, counted from the first frame shown.
@@ -60,10 +60,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class MadePiece:
-    """A piece that was encoded and proven. path: where it stands. source_state: size and time of change of the source."""
+class MadeSegment:
+    """A segment that was encoded and proven. path: where it stands. source_state: size and time of change of the source."""
 
-    piece: Piece
+    segment: Segment
     path: str
     measured: Measured
     source_indexes: list[int]
@@ -93,8 +93,8 @@ class Undone:
     row: ManifestRow | None = None
 
 
-# What comes of a job: the row of a video, a piece of one, or the pieces that it is to be made in; or none of these.
-Done = ManifestRow | MadePiece | tuple[Piece, ...]
+# What comes of a job: the row of a video, a segment of one, or the segments that it is to be made in; or none of these.
+Done = ManifestRow | MadeSegment | tuple[Segment, ...]
 Made = Done | Undone
 
 
@@ -113,7 +113,7 @@ class Job:
     """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
 
     upload: where a proven output goes. best: where an output waits that reaches a target, while a coarser one is
-    tried. piece: only that is to be made. pieces: they are to be joined. not_split: why it is not split after all.
+    tried. segment: only that is to be made. segments: they are to be joined. not_split: why it is not split after all.
     """
 
     unit: Unit
@@ -123,8 +123,8 @@ class Job:
     attempt: int = 1
     ffmpeg: str = "ffmpeg"
     upload: Upload | None = None
-    piece: Piece | None = None
-    pieces: tuple[MadePiece, ...] = ()
+    segment: Segment | None = None
+    segments: tuple[MadeSegment, ...] = ()
     not_split: str | None = None
 
     @property
@@ -162,8 +162,8 @@ def new_row(job: Job) -> ManifestRow:
 
 
 def discard(job: Job) -> None:
-    """Remove what a job has written so far, and pieces that it was to join."""
-    for path in (job.partial, job.best, *(made.path for made in job.pieces)):
+    """Remove what a job has written so far, and segments that it was to join."""
+    for path in (job.partial, job.best, *(made.path for made in job.segments)):
         Path(path).unlink(missing_ok=True)
 
 
@@ -183,11 +183,11 @@ def fail(row: ManifestRow, error: Exception) -> None:
         row.stage, row.message = "run", f"{error} ({trail})"
 
 
-def misfit(made: Sequence[MadePiece]) -> str | None:
-    """Why these pieces are not what the whole would be, or None."""
+def misfit(made: Sequence[MadeSegment]) -> str | None:
+    """Why these segments are not what the whole would be, or None."""
     first = made[0]
     for each in made:
-        name = f"piece {each.piece.index + 1} of {len(made)}"
+        name = f"segment {each.segment.index + 1} of {len(made)}"
         facts = each.facts
         if each.damage:
             return f"{name} is damaged"
@@ -203,7 +203,7 @@ def misfit(made: Sequence[MadePiece]) -> str | None:
             return f"the picture changes in {name}"
         if each.source_state != first.source_state:
             return f"the source changed before {name}"
-        due = each.piece.num_frames
-        if due not in (None, each.measured.num_frames) or each.source_indexes[0] != each.piece.source_index:
+        due = each.segment.num_frames
+        if due not in (None, each.measured.num_frames) or each.source_indexes[0] != each.segment.source_index:
             return f"{name} holds other frames than its packets told"
     return None

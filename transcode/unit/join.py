@@ -19,7 +19,7 @@ from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.verify import Measured
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.unit.job import MadePiece
+from vidprep.transcode.unit.job import MadeSegment
 from vidprep.transcode.unit.segments import measured_of
 
 
@@ -27,7 +27,7 @@ def join(
     settings: RunSettings,
     partial: Path,
     output: OutputFormat,
-    made: Sequence[MadePiece],
+    made: Sequence[MadeSegment],
     end_pts: int,
     sound: AudioTrack,
 ) -> Measured:
@@ -53,7 +53,7 @@ def join(
     return measured
 
 
-def _packets(made: MadePiece, codec: str, time_base: Fraction) -> Iterator[Packet[VideoStream]]:
+def _packets(made: MadeSegment, codec: str, time_base: Fraction) -> Iterator[Packet[VideoStream]]:
     """As they left the encoder, but for their times: those of the whole. Raises VerifyError."""
     try:
         with open_video(made.path) as container:
@@ -61,8 +61,8 @@ def _packets(made: MadePiece, codec: str, time_base: Fraction) -> Iterator[Packe
             for packet, pts in zip(packets, made.measured.pts, strict=True):
                 given = Packet(with_start_codes(bytes(packet))) if codec in ("h264", "hevc") else packet
                 given.is_keyframe = packet.is_keyframe
-                given.pts = pts + made.piece.first_pts
+                given.pts = pts + made.segment.first_pts
                 given.time_base = time_base
                 yield cast("Packet[VideoStream]", given)
     except (AvError, ValueError) as error:
-        raise VerifyError(f"piece {made.piece.index + 1} does not read back ({error}); run again") from error
+        raise VerifyError(f"segment {made.segment.index + 1} does not read back ({error}); run again") from error

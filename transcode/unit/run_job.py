@@ -26,14 +26,14 @@ from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.engines import Outcome, engine_of
-from vidprep.transcode.unit.job import Job, Made, MadePiece, Piece, discard, fail, new_row
+from vidprep.transcode.unit.job import Job, Made, MadeSegment, Segment, discard, fail, new_row
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
-from vidprep.transcode.unit.segments import pieces_of
+from vidprep.transcode.unit.segments import segments_of
 from vidprep.transcode.unit.target_search import Search
 
 
 def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
-    """Make one output and say what it is, or a piece of it, or say which pieces it has. Never raises: a failure is a row with
+    """Make one output and say what it is, or a segment of it, or say which segments it has. Never raises: a failure is a row with
     status "failed" and nothing on disk.
 
     worked: called when the source is open, and for each frame that is decoded or made from then on.
@@ -41,10 +41,10 @@ def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
     row = new_row(job)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     try:
-        if job.piece is not None:
-            return _make_piece(job, job.piece, worked)
-        if job.settings.split_seconds is not None and not job.pieces and job.not_split is None:
-            found = _pieces(job, worked)
+        if job.segment is not None:
+            return _make_segment(job, job.segment, worked)
+        if job.settings.split_seconds is not None and not job.segments and job.not_split is None:
+            found = _segments(job, worked)
             if isinstance(found, str):
                 job = replace(job, not_split=found)
             elif found:
@@ -57,8 +57,8 @@ def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
         discard(job)
         fail(row, error)
-    row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in job.pieces)
-    row.cpu_seconds = cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.pieces)
+    row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in job.segments)
+    row.cpu_seconds = cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.segments)
     fitting = checked(row)
     if fitting is not row:
         discard(job)
@@ -76,7 +76,7 @@ def _make(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
         describe_picture(row, stream, source.coded_size)
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, worked)
-        damage = [] if job.pieces else source.damage(read_to_end=made.facts.read_to_end)
+        damage = [] if job.segments else source.damage(read_to_end=made.facts.read_to_end)
     describe_frames(row, made, stream)
     row.warnings += [
         *made.warnings,
@@ -88,7 +88,7 @@ def _make(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
         row.warnings.append("damaged: " + "; ".join(damage))
         if settings.on_damage == "fail":
             raise DamagedError(row.warnings.pop(), path=unit.path)
-    begun = job.pieces[0].source_state if job.pieces else before
+    begun = job.segments[0].source_state if job.segments else before
     if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
@@ -113,18 +113,18 @@ def _cut_short(unit: Unit, made: Outcome, stream: FrameStream) -> Iterator[str]:
         yield f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s"
 
 
-def _pieces(job: Job, worked: Callable[[], None]) -> tuple[Piece, ...] | str:
+def _segments(job: Job, worked: Callable[[], None]) -> tuple[Segment, ...] | str:
     """Or why it is not split. None of what is not split, and of what cannot be opened: making it will tell why."""
     try:
         with Source(job.unit.path, max_pixels=job.settings.limits.max_pixels) as source:
             worked()
-            return pieces_of(source, job.settings, *job.unit.cut)
+            return segments_of(source, job.settings, *job.unit.cut)
     except VidprepError:
         return ()
 
 
-def _make_piece(job: Job, piece: Piece, worked: Callable[[], None]) -> MadePiece:
-    """Encode a piece and prove it, as the whole would be, but for its file: that is read to join it, and what is joined is
+def _make_segment(job: Job, segment: Segment, worked: Callable[[], None]) -> MadeSegment:
+    """Encode a segment and prove it, as the whole would be, but for its file: that is read to join it, and what is joined is
     held against what was measured here. Raises what making the whole would.
     """
     unit = job.unit
@@ -135,17 +135,17 @@ def _make_piece(job: Job, piece: Piece, worked: Callable[[], None]) -> MadePiece
         worked()
         _, end = unit.cut
         stream = FrameStream(
-            source, settings, piece.start_seconds, end, entry=piece.entry(source), opening_ticks=piece.opening_ticks,
-            first=piece.first, first_pts=piece.first_pts, num_frames=piece.num_frames, worked=worked,
+            source, settings, segment.start_seconds, end, entry=segment.entry(source), opening_ticks=segment.opening_ticks,
+            first=segment.first, first_pts=segment.first_pts, num_frames=segment.num_frames, worked=worked,
         )  # fmt: skip
-        if stream.facts.first_pts * source.info.time_base != piece.start_seconds:
-            raise VerifyError(f"piece {piece.index + 1} begins at another frame than its packets told")
+        if stream.facts.first_pts * source.info.time_base != segment.start_seconds:
+            raise VerifyError(f"segment {segment.index + 1} begins at another frame than its packets told")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
         measured = encode_and_measure(settings, Path(job.partial), stream, silence)
         damage = source.damage(read_to_end=False)
     picture_filter = stream.picture_filter
-    return MadePiece(
-        piece=piece, path=job.partial, measured=measured, source_indexes=stream.source_indexes, source_state=before,
+    return MadeSegment(
+        segment=segment, path=job.partial, measured=measured, source_indexes=stream.source_indexes, source_state=before,
         facts=stream.facts, output=stream.output, picture=picture_filter.picture, num_changes=picture_filter.num_changes,
         shows_through=picture_filter.shows_through, damage=damage, seconds=time.perf_counter() - started,
         cpu_seconds=cpu_seconds() - cpu_started,

@@ -22,15 +22,15 @@ from vidprep.transcode.media.metrics import QualitySums
 from vidprep.transcode.media.timeline import SourceFacts, is_vfr
 from vidprep.transcode.media.verify import Measured, peak_of
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.unit.job import MadePiece, Piece
+from vidprep.transcode.unit.job import MadeSegment, Segment
 
 USUAL_RATE = Fraction(25)
 
 
-def pieces_of(
+def segments_of(
     source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None
-) -> tuple[Piece, ...] | str:
-    """The pieces of [start, end), in order; none of what is short. Or why it cannot be split.
+) -> tuple[Segment, ...] | str:
+    """The segments of [start, end), in order; none of what is short. Or why it cannot be split.
 
     Reads the source to its end and decodes nothing.
     """
@@ -59,7 +59,7 @@ def pieces_of(
         return round_half_away((tick - ticks[0]) * base * rate) if rate else 0
 
     assert settings.split_seconds is not None
-    length = _piece_frames(settings.split_seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
+    length = _segment_frames(settings.split_seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
     limit = settings.limits.max_frames
     if rate and (due(ticks[-1]) > limit or max(steps, default=0) * base * rate > most_repeats(limit)):
         return ()  # making the whole refuses it
@@ -74,7 +74,7 @@ def pieces_of(
     if not last:
         return ()
     return tuple(
-        Piece(
+        Segment(
             index=index,
             first=first,
             first_pts=first if rate else ticks[at] - ticks[0],
@@ -91,10 +91,10 @@ def pieces_of(
 
 
 def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
-    """Why frames with their own times do not go through pieces, which are mp4, into their container."""
+    """Why frames with their own times do not go through segments, which are mp4, into their container."""
     file_base, piece_base = (file_time_base(name, base, is_constant=False) for name in (container, "mp4"))
     if max((other - one for one, other in pairwise(ticks)), default=0) * base > MAX_OFFSET_TICKS * piece_base:
-        return "frames lie too far apart for the files of its pieces"
+        return "frames lie too far apart for the files of its segments"
     coarser = max(file_base, piece_base)
     if coarser > base:
         shown = (rescale(tick - ticks[0], base, coarser) for tick in ticks)
@@ -104,23 +104,23 @@ def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
 
 
 def _last_before(tick: int, keyframes: Sequence[int]) -> int | None:
-    """None where there is none: a first frame may be shown for longer than a piece."""
+    """None where there is none: a first frame may be shown for longer than a segment."""
     number = bisect_left(keyframes, tick)
     return keyframes[number - 1] if number else None
 
 
-def _piece_frames(seconds: float, rate: Fraction, gop: int) -> int:
-    """Output frames of a piece: whole GOPs, of keyframes alone an even number (an encoder numbers IDR pictures 0, 1, 0, 1,
+def _segment_frames(seconds: float, rate: Fraction, gop: int) -> int:
+    """Output frames of a segment: whole GOPs, of keyframes alone an even number (an encoder numbers IDR pictures 0, 1, 0, 1,
     and two in a row may not have the same number).
     """
     step = max(2, gop)
     return math.ceil(Fraction(repr(seconds)) * rate / step) * step
 
 
-def facts_of(made: Sequence[MadePiece], time_base: Fraction) -> SourceFacts:
+def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
     """What reading the whole would have shown."""
     first, last = made[0], made[-1]
-    num_frames = last.piece.source_index + last.facts.num_frames - first.piece.opening_index
+    num_frames = last.segment.source_index + last.facts.num_frames - first.segment.opening_index
     steps = set[int]().union(*(each.facts.steps for each in made))
     return SourceFacts(
         num_frames=num_frames,
@@ -135,7 +135,7 @@ def facts_of(made: Sequence[MadePiece], time_base: Fraction) -> SourceFacts:
     )
 
 
-def measured_of(made: Sequence[MadePiece]) -> Measured:
+def measured_of(made: Sequence[MadeSegment]) -> Measured:
     """What would have been measured of the whole."""
     pts, is_keyframe, checksums = array("q"), bytearray(), array("L")
     scores = QualitySums()
@@ -143,8 +143,8 @@ def measured_of(made: Sequence[MadePiece]) -> Measured:
     gops: list[tuple[int, list[int]]] = []
     samples: dict[int, int] = {}
     for each in made:
-        measured, first = each.measured, each.piece.first
-        pts.extend(tick + each.piece.first_pts for tick in measured.pts)
+        measured, first = each.measured, each.segment.first
+        pts.extend(tick + each.segment.first_pts for tick in measured.pts)
         is_keyframe += measured.is_keyframe
         checksums.extend(measured.checksums)
         scores.extend(measured.scores, first)

@@ -35,7 +35,7 @@ MIN_SECONDS = 300
 SECONDS_PER_SECOND = 60
 FRAMES_PER_SECOND = 25  # decoded or made
 READ_BYTES_PER_SECOND = 1_000_000
-VIDEOS_PER_CHILD = 2000  # the heap grows by 3 kB a video as it is cut to pieces
+VIDEOS_PER_CHILD = 2000  # the heap grows by 3 kB a video as it is cut to segments
 TRIES = 8
 PR_SET_PDEATHSIG = 1
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
@@ -172,7 +172,7 @@ def make(child: Child, job: Job) -> Made:
 
 def _made_by(child: Child, job: Job) -> Made:
     limits = job.settings.limits
-    joined, stored = sum(made.measured.num_frames for made in job.pieces), _stored_bytes(job.unit.path)
+    joined, stored = sum(made.measured.num_frames for made in job.segments), _stored_bytes(job.unit.path)
 
     def seconds_allowed(work: int) -> float:
         """What a source claims counts for nothing: the bytes that it has, and the frames that were done."""

@@ -237,7 +237,7 @@ class ClusterWorkers(Workers[Job, Made]):
         yield job, row
 
     def _try_elsewhere(self, job: Job, undone: Undone) -> Iterator[tuple[Job, Made | None]]:
-        key = job.unit.id, job.piece.index if job.piece else None
+        key = job.unit.id, job.segment.index if job.segment else None
         self._failures[key] += 1
         if self._failures[key] < TRIES:
             self._again.append(job)

@@ -1,4 +1,4 @@
-"""`--split`: pieces of a long video, encoded side by side and joined, are the video that one piece would be."""
+"""`--split`: segments of a long video, encoded side by side and joined, are the video that one segment would be."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.parse import parse_rate
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job, Piece
+from vidprep.transcode.unit.job import Job, Segment
 from vidprep.transcode.unit.run_job import run_job
 
 BOXES = [
@@ -68,7 +68,7 @@ def check_like(split: dict[str, Any], whole: dict[str, Any], *, db: float = 0.3)
     ("codec", "box", "rate"),
     [(*box, []) for box in BOXES] + [("h264", "mp4", ["--fps", "15"]), ("vp9", "webm", ["--fps", "29.97"])],
 )
-def test_pieces_make_the_video_that_one_piece_would(codec, box, rate, long, tmp_path):
+def test_segments_make_the_video_that_whole_would(codec, box, rate, long, tmp_path):
     options = ("--codec", codec, "--container", box, "--gop", 8, *rate)
     assert transcode(long, tmp_path / "whole", *options).code == 0
     ran = transcode(long, tmp_path / "split", *options, "--split", 2, "--jobs", 3)
@@ -101,9 +101,11 @@ def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp
     job = Job(unit, settings, f"long.{box}", str(tmp_path / f"whole.{box}"))
     assert isinstance(row := run_job(job), ManifestRow) and row.ok, row
     made = run_job(
-        replace(job, partial=str(tmp_path / "piece.mp4"), piece=Piece(0, 0, 0, None, 0, Fraction(0), None, 0, 0, 0))
+        replace(
+            job, partial=str(tmp_path / "segment.mp4"), segment=Segment(0, 0, 0, None, 0, Fraction(0), None, 0, 0, 0)
+        )
     )
-    joined = run_job(replace(job, partial=str(tmp_path / f"joined.{box}"), pieces=(made,)))
+    joined = run_job(replace(job, partial=str(tmp_path / f"joined.{box}"), segments=(made,)))
     assert isinstance(joined, ManifestRow) and joined.ok, joined
     ours, theirs = (tmp_path / f"{name}.{box}" for name in ("joined", "whole"))
     if box == "mp4" and codec in ("hevc", "av1"):
@@ -115,7 +117,7 @@ def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp
     assert replace(joined, **measured) == replace(row, **measured)
 
 
-def test_a_piece_in_which_alpha_begins_has_it_said(cli, tmp_path):
+def test_a_segment_in_which_alpha_begins_has_it_said(cli, tmp_path):
     frames = b"".join(b"\xc8\xc8\xc8" + alpha for alpha in (b"\xff", b"\x80") for _ in range(64 * 64 * 25))
     raw = ("-f", "rawvideo", "-pix_fmt", "rgba", "-s", "64x64", "-r", 25, "-i", "-")
     vp9 = ("-c:v", "libvpx-vp9", "-pix_fmt", "yuva420p", "-deadline", "realtime", "-cpu-used", 8, "-auto-alt-ref", 0)
@@ -130,7 +132,7 @@ def test_as_many_workers_as_there_are_make_the_same_bytes(long, tmp_path):
     assert outputs(tmp_path / "1") == outputs(tmp_path / "4")
 
 
-def test_pieces_are_whole_gops_and_the_length_is_a_setting(long, tmp_path):
+def test_segments_are_whole_gops_and_the_length_is_a_setting(long, tmp_path):
     """1 s of 25 frames is rounded up to 3 GOPs of 10."""
     ran = transcode(long, tmp_path / "out", "--gop", 10, "--split", 1, "--events", tmp_path / "events")
     assert ran.code == 0
@@ -186,8 +188,8 @@ TOO_LARGE = [part for glob in ("bad", *LARGE_MEDIA) for part in ("--exclude", gl
 
 
 @pytest.mark.media
-def test_real_clips_in_pieces_are_what_they_are_whole(shared_media, tmp_path):
-    """Those that cannot be split are made in one piece, byte for byte, and it is said."""
+def test_real_clips_in_segments_are_what_they_are_whole(shared_media, tmp_path):
+    """Those that cannot be split are made in one segment, byte for byte, and it is said."""
     options = ("--short-side", 64, "--gop", 4)
     for name, more in (("whole", ()), ("split", ("--split", 1))):
         ran = transcode(shared_media, tmp_path / name, *options, *more, *TOO_LARGE)
@@ -232,19 +234,19 @@ def test_a_damaged_video_is_made_in_one_piece(long, tmp_path):
     assert leftovers(tmp_path / "split") == []
 
 
-PIECE_3 = "args[0].piece and args[0].piece.index == 3"
+SEGMENT_3 = "args[0].segment and args[0].segment.index == 3"
 
 
 @pytest.mark.parametrize(
     ("breaks", "code"), [("os.kill(os.getpid(), signal.SIGSEGV)", 1), ("raise OSError(28, 'full')", 3)]
 )
-def test_a_piece_that_fails_fails_its_video_alone_and_one_without_room_fails_none(breaks, code, long, tmp_path):
+def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_none(breaks, code, long, tmp_path):
     src = tmp_path / "src"
     src.mkdir()
     shutil.copy(long, src / "long.mp4")
     make_clip(src / "short.mp4", 10)
     breaking = fault(
-        "vidprep.transcode.unit.run_job", "_make_piece", at=-1, code=f"if {PIECE_3}: {breaks}", only="child"
+        "vidprep.transcode.unit.run_job", "_make_segment", at=-1, code=f"if {SEGMENT_3}: {breaks}", only="child"
     )
     ran = transcode(src, tmp_path / "out", "--split", 1, "--jobs", 2, env=environment(tmp_path / "hook", breaking))
     assert ran.code == code
@@ -259,10 +261,10 @@ def test_a_piece_that_fails_fails_its_video_alone_and_one_without_room_fails_non
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
-def test_a_piece_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
+def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
     breaking = fault(
-        "vidprep.transcode.unit.run_job", "_make_piece", at=-1, only="child",
-        code=f"if {PIECE_3}: raise importlib.import_module('vidprep.formats.errors').VerifyError('other frames')",
+        "vidprep.transcode.unit.run_job", "_make_segment", at=-1, only="child",
+        code=f"if {SEGMENT_3}: raise importlib.import_module('vidprep.formats.errors').VerifyError('other frames')",
     )  # fmt: skip
     env = environment(tmp_path / "hook", breaking)
     assert transcode(long, tmp_path / "split", "--split", 1, "--jobs", 2, env=env).code == 0
@@ -275,12 +277,12 @@ def test_a_piece_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
     ("damage", "said"),
     [
         ("d = bytearray(p.read_bytes()); d[d.index(b'mdat') + 60] ^= 0x55; p.write_bytes(d)", "has other bytes"),
-        ("p.write_bytes(p.read_bytes()[:3000])", "piece 2 does not read back"),
-        ("p.unlink()", "piece 2 does not read back"),
+        ("p.write_bytes(p.read_bytes()[:3000])", "segment 2 does not read back"),
+        ("p.unlink()", "segment 2 does not read back"),
     ],
 )
-def test_a_piece_that_is_damaged_before_it_is_joined_fails_its_video(damage, said, long, tmp_path):
-    """Pieces are not read between their encoding and their joining."""
+def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, said, long, tmp_path):
+    """Segments are not read between their encoding and their joining."""
     breaking = fault("vidprep.transcode.unit.engines", "join", only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")  # fmt: skip
     ran = transcode(long, tmp_path / "out", "--split", 1, env=environment(tmp_path / "hook", breaking))
     row = manifest(tmp_path / "out")["long"]
@@ -290,7 +292,7 @@ def test_a_piece_that_is_damaged_before_it_is_joined_fails_its_video(damage, sai
 
 
 @pytest.mark.parametrize("at", [1, 3, 6])
-def test_a_run_that_is_killed_between_pieces_goes_on(at, long, tmp_path):
+def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
     killed = environment(
         tmp_path / "hook", fault("vidprep.transcode.run.queue", "JobQueue.settle", at=at, only="parent")
     )
@@ -301,7 +303,7 @@ def test_a_run_that_is_killed_between_pieces_goes_on(at, long, tmp_path):
     assert leftovers(tmp_path / "out") == []
 
 
-def test_pieces_go_as_soon_as_they_are_joined(long, tmp_path):
+def test_segments_go_as_soon_as_they_are_joined(long, tmp_path):
     code = "args[1] and print('LEFT', len(os.listdir(os.path.dirname(args[1].partial))), file=sys.stderr)"
     look = fault("vidprep.transcode.run.run", "_settle", at=-1, code=code, only="parent")
     ran = transcode(long, tmp_path / "out", "--split", 2, env=environment(tmp_path / "hook", look))
@@ -316,8 +318,8 @@ def test_a_split_video_that_is_done_is_not_made_again(long, tmp_path):
     assert identities(tmp_path / "out") == before
 
 
-def test_a_frame_that_is_shown_for_longer_than_a_piece(cli, tmp_path):
-    """Pieces that begin with the very first frame, or with the same one as the piece before."""
+def test_a_frame_that_is_shown_for_longer_than_a_segment(cli, tmp_path):
+    """Segments that begin with the very first frame, or with the same one as the segment before."""
     source = tmp_path / "slow.mp4"
     still = ("-f", "lavfi", "-i", "testsrc=size=96x64:rate=10:duration=6")
     stretched = "setpts=PTS+4/TB*gt(N\\,0)+3/TB*gt(N\\,20)"
