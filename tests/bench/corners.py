@@ -1,4 +1,4 @@
-"""Counts, times, sizes, colours and sound of outputs against ffmpeg's own reading of their sources: a row for each clip. Never a test.
+"""Counts, times, sizes, colours and audio of outputs against ffmpeg's own reading of their sources: a row for each clip. Never a test.
 
     python -m tests.bench.corners [--engine av|ffmpeg] [--container mp4|mkv] [--seconds 3 | --whole] [CLIP or FOLDER ...]
 
@@ -9,10 +9,10 @@ size     as it is shown: upright, cropped, of square pixels; ours is even
 colour   the largest difference of the mean of one of 8 patches of the first, middle or last frame, in levels; ffmpeg's decoder and
          exact arithmetic (tests/bench/shown.py). High dynamic range is compared as it is kept, as no two tone maps are alike
 time ms  by how much a frame is away from its time in the source, at worst, where the first frames are at 0
-sound ms by how much the sound is late beside the pictures against `aresample=async` with a threshold of 1 ms, in the worst
+audio ms by how much the audio is late beside the pictures against `aresample=async` with a threshold of 1 ms, in the worst
          half second of those in which the two are alike
 Ends with 1 where a count differs, a time is off by more than 1 ms and a tick, a size by more than one pixel, a colour by more than
-1.5 levels, or sound by more than 1 ms. Below the table: each warning, how many clips have it, and why it should stay.
+1.5 levels, or audio by more than 1 ms. Below the table: each warning, how many clips have it, and why it should stay.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ DESERVED = {
     "N frames had no timestamp": "decided: a bare stream has none",
     "N frames shared a timestamp": "decided: made so",
     "time jumped back": "decided: made so, of a file three times",
-    "the sound has holes": "lost: timestamps leave them",
-    "the sound's N channels": "lost: what was around the listener",
+    "the audio has holes": "lost: timestamps leave them",
+    "the audio's N channels": "lost: what was around the listener",
     "holds N video streams": "decided: one of them",
     "PQ kept|HLG kept": "decided: without tone mapping it is dark on other screens",
 }
@@ -107,7 +107,7 @@ class Compared:
         pixels = max(abs(one - other) for one, other in zip(self.size, self.due_size, strict=True))
         wrong = {
             "frames": self.ours != self.theirs, "time": self.off_seconds > self.allowed_seconds, "size": pixels > 1,
-            "colour": self.levels > MAX_LEVELS, "sound": abs(self.sound_seconds or 0) > MAX_OFF,
+            "colour": self.levels > MAX_LEVELS, "audio": abs(self.sound_seconds or 0) > MAX_OFF,
         }  # fmt: skip
         return [name for name, is_wrong in wrong.items() if is_wrong]
 
@@ -143,7 +143,7 @@ def clips(named: list[str], folder: Path, cli: Ffmpeg) -> Iterator[Path]:
         yield from (each for each in found if each.is_file() and each.suffix not in (".csv", ".md"))
 
 
-def sound(path: Path, stream: str, seconds: float | None, cli: Ffmpeg) -> Samples:
+def audio(path: Path, stream: str, seconds: float | None, cli: Ffmpeg) -> Samples:
     """Mono, from the first frame of the stream on."""
     first_frame = cli.frames(path, stream=stream, reading=OWN_CLOCK, writing=("-frames:v", 1))[0].time
     filters = f"asetpts=PTS+({1 - first_frame})/TB,aresample={RATE}:async=1:min_hard_comp=0.001:first_pts=0"
@@ -202,7 +202,7 @@ def compared(clip: Path, asked: RunSettings, seconds: float | None, folder: Path
     with av.open(str(made)) as opened:
         has_sound = bool(opened.streams.audio)
     if has_sound:
-        late = lag(*(sound(path, one, seconds, cli) for path, one in ((made, "0:v:0"), (clip, stream))))
+        late = lag(*(audio(path, one, seconds, cli) for path, one in ((made, "0:v:0"), (clip, stream))))
     return Compared(
         len(found), len(due), float(off), float(MAX_OFF + min(tick, MAX_OFF)), ours.stored, about.size, levels, late, row.warnings
     )  # fmt: skip
@@ -224,7 +224,7 @@ def main() -> int:
     )
     num_clips = num_differing = 0
     warned: Counter[str] = Counter()
-    print(f"{'clip':44}{'frames':>9}{'size':>10}{'colour':>7}{'time ms':>9}{'sound ms':>9}  what differs")
+    print(f"{'clip':44}{'frames':>9}{'size':>10}{'colour':>7}{'time ms':>9}{'audio ms':>9}  what differs")
     with tempfile.TemporaryDirectory() as folder:
         for clip in clips(given.clips, Path(folder), cli):
             one = compared(clip, asked, given.seconds, Path(folder), cli)

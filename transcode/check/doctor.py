@@ -1,4 +1,4 @@
-"""What this machine can do, found out by doing it: a rotated clip with sound goes through each engine and into a burst store, by
+"""What this machine can do, found out by doing it: a rotated clip with audio goes through each engine and into a burst store, by
 the functions that a run, `validate` and `open_store` use.
 
 No library that could be broken is imported before it is tried.
@@ -150,7 +150,7 @@ def trials(folder: Path, asked_ffmpeg: str | None) -> Iterator[Finding]:
         options = EncoderOptions(codec=codec, gop=GOP)
         settings = RunSettings(encoder=options, audio=CONTAINERS[options.container_name].audio[1])
         advice = f"{reinstall} 'av>=18.1,<20', or take another --codec"
-        yield _tried(codec, folder, settings, f"{encoder} makes it with sound", advice)
+        yield _tried(codec, folder, settings, f"{encoder} makes it with audio", advice)
     yield _tried("burst", folder, RunSettings(frames=FrameOptions()), "JPEGs", f"{reinstall} simplejpeg")
     engine = "--engine ffmpeg"
     try:
@@ -218,7 +218,7 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     if settings.audio != "drop":
         with open_video(destination / row.file_name) as container:
             if not container.streams.audio:
-                raise VerifyError(f"its sound is lost ({'; '.join(row.warnings)})")
+                raise VerifyError(f"its audio is lost ({'; '.join(row.warnings)})")
     assert row.psnr_y_db is not None
     return row.psnr_y_db
 

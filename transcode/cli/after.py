@@ -224,7 +224,7 @@ def doctor(destination: Path | str | None, ffmpeg: str | None) -> None:
 
     With DST, also what its file system or store can do: whether one run keeps another out.
 
-    A rotated clip with sound is made in every codec, by both engines and as burst, validated, and read back.
+    A rotated clip with audio is made in every codec, by both engines and as burst, validated, and read back.
     Exit 1 when a default is broken.
     """
     findings = examine(destination, ffmpeg=ffmpeg, on_finding=_print)

@@ -218,7 +218,7 @@ ENCODE_OPTIONS = _options(
         type=click.Choice(AUDIO),
         default=default_of("audio"),
         show_default=True,
-        help="What becomes of the sound.",
+        help="What becomes of the audio.",
     ),
     click.option(
         "--split",

@@ -1,4 +1,4 @@
-"""The sound of a source, read apart from its pictures: coded packets, or samples that lie where the output wants them."""
+"""The audio of a source, read apart from its pictures: coded packets, or samples that lie where the output wants them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vidprep.formats.model import round_half_away
 from vidprep.formats.video.pyav import fraction, time_base_of
 from vidprep.formats.video.source import open_video
 
-if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only, and most outputs have no sound to load numpy for
+if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only, and most outputs have no audio to load numpy for
     import numpy as np
     import numpy.typing as npt
 
@@ -42,10 +42,10 @@ AHEAD_SECONDS, AHEAD_BLOCKS = Fraction(1, 4), 64
 HOLE_SECONDS = Fraction(1, 25)
 
 
-class SoundSource:
+class AudioSource:
     """The best audio stream of a source through a handle of its own. stream: None where there is none to decode.
 
-    origin: time 0 of the output, in seconds of the source's own clock. seconds: where the sound ends, None for its own
+    origin: time 0 of the output, in seconds of the source's own clock. seconds: where the audio ends, None for its own
     end. Raises PyAV's errors when it is opened; later ones are kept for `damage`. Close it.
     """
 
@@ -69,13 +69,13 @@ class SoundSource:
 
     @property
     def damage(self) -> list[str]:
-        """What of the sound was lost, a line each."""
-        lost = [f"{len(self._bad)} packets of sound are damaged ({self._bad[0]})"] if self._bad else []
+        """What of the audio was lost, a line each."""
+        lost = [f"{len(self._bad)} packets of audio are damaged ({self._bad[0]})"] if self._bad else []
         return lost + self._stopped
 
     @property
     def warnings(self) -> list[str]:
-        return [f"the sound has holes ({self._num_holes}), which are silent"] if self._num_holes else []
+        return [f"the audio has holes ({self._num_holes}), which are silent"] if self._num_holes else []
 
     def _sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
         """A time of the source as a sample of the output."""
@@ -94,12 +94,12 @@ class SoundSource:
             except StopIteration:
                 return
             except (AvError, OSError) as error:
-                self._stopped.append(f"reading of the sound stopped: {error.strerror}")
+                self._stopped.append(f"reading of the audio stopped: {error.strerror}")
                 return
             if not packet.size:
                 continue
             if packet.has_sidedata("encryption_info"):
-                self._stopped.append("the sound is encrypted")
+                self._stopped.append("the audio is encrypted")
                 return
             stamp = packet.dts if packet.pts is None else packet.pts
             if stamp is not None:

@@ -1,15 +1,15 @@
-"""The sound of an output: copied or encoded beside the pictures, on one clock, from time 0 to the end of the cut.
+"""The audio of an output: copied or encoded beside the pictures, on one clock, from time 0 to the end of the cut.
 
-Time 0 is the first picture; sound before it is dropped. Where encoded sound starts late or has holes, silence is
-encoded, so it has no gap in any container. Encoders put a lead-in before the sound, which must not move it: mkv and
+Time 0 is the first picture; audio before it is dropped. Where encoded audio starts late or has holes, silence is
+encoded, so it has no gap in any container. Encoders put a encoder delay before the audio, which must not move it: mkv and
 webm declare it and readers take it back. In mp4 only an edit list could, and the outputs have none. There
 
-aac     loses its first packet, which is nothing but lead-in, and the next one begins at 0.
-opus    is given the sound from where its lead-in ends, so packets begin at 0; readers skip the lead-in, 6.5 ms.
+aac     loses its first packet, which is nothing but encoder delay, and the next one begins at 0.
+opus    is given the audio from where its encoder delay ends, so packets begin at 0; readers skip the encoder delay, 6.5 ms.
 copy    keeps the packets that begin in the range. Every track begins at 0, so the first packet lasts until the second,
         and all but the first have their own times.
 
-Damaged sound never stops the pictures: what cannot be decoded is silent, and said. Copied sound is not decoded.
+Damaged audio never stops the pictures: what cannot be decoded is silent, and said. Copied audio is not decoded.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from vidprep.formats.errors import EncodeError, LimitError
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.video.writer import VideoWriter
-from vidprep.transcode.media.audio_input import AudioPacket, Samples, SoundSource
+from vidprep.transcode.media.audio_input import AudioPacket, AudioSource, Samples
 
 ENCODERS = {"aac": ("aac", "fltp"), "opus": ("libopus", "flt")}
 USUAL_RATE = 48_000
 BITS_PER_CHANNEL = 64_000
 MAX_SILENT_HOURS = 10
 LATE_SECONDS = Fraction(1, 25)
-LEFT_OUT = "sound that begins long after the pictures have ended is left out"
+LEFT_OUT = "audio that begins long after the pictures have ended is left out"
 
 
 class AudioTrack:
-    """The sound of one output; nothing at all in mode "drop" and where the source has none.
+    """The audio of one output; nothing at all in mode "drop" and where the source has none.
 
     origin: time 0 of the output, in seconds of the source's own clock. seconds: length of the cut, None without one.
     Call `add_to` before a packet is muxed, `mux_until` before each packet of pictures, `finish` after the last; close it.
@@ -59,41 +59,41 @@ class AudioTrack:
         self._num_refused = 0
         self._packets: Iterator[AudioPacket] = iter(())
         self._next: AudioPacket | None = None
-        self._sound: SoundSource | None = None
+        self._audio: AudioSource | None = None
         if mode != "drop":
             try:
-                self._sound = SoundSource(path, origin, seconds)
+                self._audio = AudioSource(path, origin, seconds)
             except (AvError, OSError, ValueError) as error:
-                self.damage.append(f"the sound cannot be read: {error}")
+                self.damage.append(f"the audio cannot be read: {error}")
 
     def close(self) -> None:
-        if self._sound is not None:
-            self._sound.close()
+        if self._audio is not None:
+            self._audio.close()
 
     def add_to(self, writer: VideoWriter) -> None:
-        """Give the output an audio stream, when there is sound in the range, and write its header. Raises EncodeError."""
-        sound = self._sound
-        if sound is None:
+        """Give the output an audio stream, when there is audio in the range, and write its header. Raises EncodeError."""
+        audio = self._audio
+        if audio is None:
             return
-        if sound.stream is None:
-            if sound.num_streams:
-                self.warnings.append("the sound is left out: nothing here decodes it")
+        if audio.stream is None:
+            if audio.num_streams:
+                self.warnings.append("the audio is left out: nothing here decodes it")
             return
         self._writer = writer
-        if (self._copy if self._mode == "copy" else self._encode)(sound, sound.stream):
-            self._lead = round_half_away(writer.lead_seconds * self._rate)
+        if (self._copy if self._mode == "copy" else self._encode)(audio, audio.stream):
+            self._encoder_delay = round_half_away(writer.lead_seconds * self._rate)
             self._next = next(self._packets, None)
-        elif not sound.damage:
-            self.warnings.append("no sound in the range of the pictures")
+        elif not audio.damage:
+            self.warnings.append("no audio in the range of the pictures")
 
     def mux_until(self, seconds: Fraction) -> None:
-        """Mux the sound that begins before this time of the output. Raises EncodeError, OSError."""
+        """Mux the audio that begins before this time of the output. Raises EncodeError, OSError."""
         self._reached = max(self._reached, seconds)
         while self._next is not None and (self._next.pts or 0) < seconds * self._rate:
             self._mux(self._next)
 
     def finish(self) -> None:
-        """Mux the rest. Sound may outlast the pictures; a hole of more than a second then ends it."""
+        """Mux the rest. Audio may outlast the pictures; a hole of more than a second then ends it."""
         self._pictures_over = True
         while self._next is not None and (self._next.pts or 0) <= (self._reached + 1) * self._rate:
             self._mux(self._next)
@@ -101,16 +101,16 @@ class AudioTrack:
         if self._next is not None:
             self.warnings.append(LEFT_OUT)
         if self._num_refused:
-            self.damage.append(f"{self._num_refused} packets of sound do not go into {self._box.name}")
-        if self._sound is not None:
-            self.damage += self._sound.damage
-            self.warnings += self._sound.warnings
+            self.damage.append(f"{self._num_refused} packets of audio do not go into {self._box.name}")
+        if self._audio is not None:
+            self.damage += self._audio.damage
+            self.warnings += self._audio.warnings
 
     def _mux(self, packet: AudioPacket) -> None:
         at = packet.pts or 0
         self._ended = at + (packet.duration or 0)
         packet.stream = self._out
-        packet.pts = packet.dts = at - self._lead
+        packet.pts = packet.dts = at - self._encoder_delay
         try:
             self._writer.container.mux_one(packet)
         except AvError as error:
@@ -119,12 +119,12 @@ class AudioTrack:
             self._num_refused += 1
         self._next = next(self._packets, None)
 
-    def _copy(self, sound: SoundSource, source: AudioStream) -> bool:
+    def _copy(self, audio: AudioSource, source: AudioStream) -> bool:
         codec = source.codec_context.codec.canonical_name
         self._rate = source.codec_context.sample_rate or USUAL_RATE
-        # What mkv and webm can write before 0 is the lead-in that the codec declares, to the millisecond.
-        lead_in = _opus_lead_in(source) if codec == "opus" and not self._in_mp4 else 0
-        packets = sound.packets_from(-round_half_away(Fraction(lead_in, 48)) * 48, self._rate)
+        # What mkv and webm can write before 0 is the encoder delay that the codec declares, to the millisecond.
+        encoder_delay = _opus_delay(source) if codec == "opus" and not self._in_mp4 else 0
+        packets = audio.packets_from(-round_half_away(Fraction(encoder_delay, 48)) * 48, self._rate)
         first = next(packets, None)
         if first is None:
             return False
@@ -135,7 +135,7 @@ class AudioTrack:
             late, first.pts = first.pts or 0, 0
             if late > LATE_SECONDS * self._rate:
                 said = (
-                    f"the copied sound begins {late / self._rate:.3f} s late; in mp4 its first packet is heard at once"
+                    f"the copied audio begins {late / self._rate:.3f} s late; in mp4 its first packet is heard at once"
                 )
                 self.warnings.append(f"{said}, or take --audio {self._box.audio[1]}")
         try:
@@ -146,7 +146,7 @@ class AudioTrack:
         self._packets = chain([first], packets)
         return True
 
-    def _encode(self, sound: SoundSource, source: AudioStream) -> bool:
+    def _encode(self, audio: AudioSource, source: AudioStream) -> bool:
         encoder, sample_format = ENCODERS[self._mode]
         rate = source.codec_context.sample_rate
         keeps_rate = self._mode == "aac" and rate in (av.Codec(encoder, "w").audio_rates or [])
@@ -154,8 +154,8 @@ class AudioTrack:
         channels = source.codec_context.channels
         self._layout = "mono" if channels == 1 else "stereo"
         if channels > 2:
-            self.warnings.append(f"the sound's {channels} channels ({source.codec_context.layout.name}) become stereo")
-        blocks = sound.samples(self._rate, self._layout)
+            self.warnings.append(f"the audio's {channels} channels ({source.codec_context.layout.name}) become stereo")
+        blocks = audio.samples(self._rate, self._layout)
         first = next(blocks, None)
         if first is None:
             return False
@@ -173,7 +173,7 @@ class AudioTrack:
         """Packets of these blocks with silence between them."""
         import numpy as np
 
-        due = _opus_lead_in(self._out) if self._in_mp4 and self._mode == "opus" else 0
+        due = _opus_delay(self._out) if self._in_mp4 and self._mode == "opus" else 0
         silent = 0
         for at, samples in blocks:
             while due < at:
@@ -184,7 +184,7 @@ class AudioTrack:
                 silent += min(at - due, self._rate)
                 if silent > MAX_SILENT_HOURS * 3600 * self._rate:
                     raise LimitError(
-                        f"its sound has holes of more than {MAX_SILENT_HOURS} hours; --audio drop or copy encodes no silence"
+                        f"its audio has holes of more than {MAX_SILENT_HOURS} hours; --audio drop or copy encodes no silence"
                     )
                 silence = np.zeros((len(samples), min(at - due, self._rate)), np.float32)
                 yield from self._coded(silence, due)
@@ -208,6 +208,6 @@ class AudioTrack:
         yield from (cast(AudioPacket, packet) for packet in packets if not self._in_mp4 or (packet.pts or 0) >= 0)
 
 
-def _opus_lead_in(stream: AudioStream) -> int:
+def _opus_delay(stream: AudioStream) -> int:
     """Samples of 48 kHz that readers skip: bytes 10 and 11 of its OpusHead."""
     return int.from_bytes((stream.codec_context.extradata or b"")[10:12], "little")

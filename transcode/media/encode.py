@@ -14,7 +14,7 @@ from vidprep.transcode.media.verify import Measured, Verifier, check_decoder
 from vidprep.transcode.settings.run import RunSettings
 
 
-def encode_and_measure(settings: RunSettings, partial: Path, stream: FrameStream, sound: AudioTrack) -> Measured:
+def encode_and_measure(settings: RunSettings, partial: Path, stream: FrameStream, audio: AudioTrack) -> Measured:
     """Write `partial`, and prove what left the encoder.
 
     Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
@@ -25,13 +25,13 @@ def encode_and_measure(settings: RunSettings, partial: Path, stream: FrameStream
     try:
         decoder = check_decoder(options.codec, writer.context.extradata)
         verifier = Verifier(output, options.codec, decoder, gop=options.gop, every=settings.gate.verify_every)
-        sound.add_to(writer)
+        audio.add_to(writer)
 
         def settle(packets: list[Packet[VideoStream]]) -> None:
             for packet in packets:
                 verifier.check(packet)
                 assert packet.pts is not None
-                sound.mux_until(packet.pts * output.time_base)
+                audio.mux_until(packet.pts * output.time_base)
                 writer.mux(packet, durations.pop(packet.pts))
 
         for item in stream:
@@ -40,7 +40,7 @@ def encode_and_measure(settings: RunSettings, partial: Path, stream: FrameStream
             verifier.expect(frame, item.pts)
             settle(writer.encode(frame, item.pts))
         settle(writer.encode(None))
-        sound.finish()
+        audio.finish()
         return verifier.finish()
     finally:
         writer.close()

@@ -32,7 +32,7 @@ LOOKED_AT = 300
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What an engine made, and how it was proven. source_indexes: the source frame of each output frame. shows_through: some pixel of
-    the source was not opaque. warnings, damage: of the sound.
+    the source was not opaque. warnings, damage: of the audio.
     """
 
     measured: Measured | StoredFrames
@@ -65,24 +65,24 @@ def store_frame_by_frame(job: Job, stream: FrameStream, _worked: Callable[[], No
 
 
 def encode_in_process(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
-    with closing(_sound(job, stream)) as sound:
-        measured = encode_and_measure(job.settings, Path(job.partial), stream, sound)
+    with closing(_audio(job, stream)) as audio:
+        measured = encode_and_measure(job.settings, Path(job.partial), stream, audio)
     made = _outcome(stream, measured, _read_back(job, stream, measured), "same pass")
-    return replace(made, warnings=tuple(sound.warnings), damage=tuple(sound.damage))
+    return replace(made, warnings=tuple(audio.warnings), damage=tuple(audio.damage))
 
 
 def join_segments(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
     """Only the first frame of the stream is decoded, which tells what the pictures are."""
     segments, output = job.segments, stream.output
-    with closing(_sound(job, stream)) as sound:
+    with closing(_audio(job, stream)) as audio:
         facts = facts_of(segments, stream.info.time_base)
         end_pts = 0 if output.frame_rate else facts.duration
-        measured = join(job.settings, Path(job.partial), output, segments, end_pts, sound)
+        measured = join(job.settings, Path(job.partial), output, segments, end_pts, audio)
     return Outcome(
         measured, _read_back(job, stream, measured), "same pass", facts,
         source_indexes=[index for each in segments for index in each.source_indexes],
         shows_through=any(each.shows_through for each in segments),
-        warnings=tuple(sound.warnings), damage=tuple(sound.damage),
+        warnings=tuple(audio.warnings), damage=tuple(audio.damage),
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
     return reason
 
 
-def _sound(job: Job, stream: FrameStream) -> AudioTrack:
+def _audio(job: Job, stream: FrameStream) -> AudioTrack:
     settings, facts, base = job.settings, stream.facts, stream.info.time_base
     _, end = job.unit.cut
     seconds = None if end is None else end - facts.first_pts * base

@@ -29,7 +29,7 @@ def join(
     output: OutputFormat,
     made: Sequence[MadeSegment],
     end_pts: int,
-    sound: AudioTrack,
+    audio: AudioTrack,
 ) -> Measured:
     """Write `partial`. What was measured of it has each GOP on either side of a joint.
 
@@ -40,14 +40,14 @@ def join(
     ends = dict(zip(order, [*order[1:], max(end_pts, order[-1] + 1)], strict=True))
     writer = VideoWriter(partial, settings.encoder, output)
     try:
-        sound.add_to(writer)
+        audio.add_to(writer)
         writer.take_order(measured.pts)
         for each in made:
             for packet in _packets(each, settings.encoder.codec, output.time_base):
                 assert packet.pts is not None
-                sound.mux_until(packet.pts * output.time_base)
+                audio.mux_until(packet.pts * output.time_base)
                 writer.mux(packet, ends[packet.pts] - packet.pts)
-        sound.finish()
+        audio.finish()
     finally:
         writer.close()
     return measured

@@ -104,7 +104,7 @@ def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[str]:
 
 
 def _cut_short(unit: Unit, made: Outcome, stream: FrameStream) -> Iterator[str]:
-    """Where a cut asks for more than there is. Containers round their ends, and sound outlasts pictures: less than a frame is nothing."""
+    """Where a cut asks for more than there is. Containers round their ends, and audio outlasts pictures: less than a frame is nothing."""
     facts, base = made.facts, stream.info.time_base
     if unit.end_seconds is None or not facts.read_to_end:
         return

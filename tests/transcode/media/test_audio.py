@@ -1,4 +1,4 @@
-"""Sound beside the pictures: a white picture and a beep begin at the same instants, and must do so in every output.
+"""Audio beside the pictures: a white picture and a beep begin at the same instants, and must do so in every output.
 
 Outputs are measured by PyAV's timestamps and by ffmpeg's `blackdetect` and `silencedetect`; none of our code is in either.
 """
@@ -54,7 +54,7 @@ def beeps(shift: float, seconds: float, rate: int = 44100) -> str:
 
 
 class Clips:
-    """Sources with flashes and beeps, each made once. offset: how much later than the pictures the sound begins."""
+    """Sources with flashes and beeps, each made once. offset: how much later than the pictures the audio begins."""
 
     def __init__(self, folder: Path, ffmpeg: Any) -> None:
         self.folder, self.ffmpeg = folder, ffmpeg
@@ -73,13 +73,13 @@ class Clips:
         path = self.folder / f"{ext}{offset}{coder.split()[0]}{rate}{layout}{seconds}.{ext}"
         drawn = "color=black:size=96x64:rate=25:duration=3,drawbox=t=fill:color=white:enable='gt(n\\,0)*eq(mod(n\\,25)\\,0)'"
         pictures = ("-itsoffset", max(0.0, -offset), "-f", "lavfi", "-i", drawn)
-        sound = ("-itsoffset", max(0.0, offset), "-f", "lavfi", "-i", beeps(offset, seconds, rate))
+        audio = ("-itsoffset", max(0.0, offset), "-f", "lavfi", "-i", beeps(offset, seconds, rate))
         options = {
             "libx264": ("-preset", "ultrafast", "-bf", 2, "-g", 25),
             "libvpx": ("-deadline", "realtime", "-g", 25),
         }
         self.ffmpeg.run(
-            *pictures, *sound, "-map", 0, "-map", 1, "-c:v", PICTURES[ext], *options.get(PICTURES[ext], ()), "-threads", 1,
+            *pictures, *audio, "-map", 0, "-map", 1, "-c:v", PICTURES[ext], *options.get(PICTURES[ext], ()), "-threads", 1,
             "-pix_fmt", "yuv420p", "-colorspace", "bt709", "-color_range", "tv", "-b:a", "128k", "-c:a", *coder.split(),
             "-af", f"aformat=channel_layouts={layout}", "-fflags", "+bitexact", path,
         )  # fmt: skip
@@ -137,7 +137,7 @@ def heard(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def onsets(path: Path) -> list[float]:
-    """Where sound gets loud after 0.3 s of silence."""
+    """Where audio gets loud after 0.3 s of silence."""
     time, level = heard(path)
     loud = time[level > 0.3]
     return [float(now) for now, before in zip(loud, [-1.0, *loud], strict=False) if now - before > 0.3]
@@ -155,7 +155,7 @@ def holds(path: Path) -> list[str]:
 
 
 def remuxed(source: Path, path: Path, change: Any) -> Path:
-    """The same packets, but sound is what `change(seconds, bytes)` makes of it: None leaves a packet out."""
+    """The same packets, but audio is what `change(seconds, bytes)` makes of it: None leaves a packet out."""
     with av.open(str(source)) as old, av.open(str(path), "w") as new:
         streams = {s.index: new.add_stream_from_template(s) for s in old.streams}
         for packet in old.demux():
@@ -277,7 +277,7 @@ def test_two_runs_give_the_same_bytes(mode, container, clips, tmp_path):
     assert contents[0] == contents[1]
 
 
-# ---------------------------------------------------------------------------------------------------- where sound is not
+# ---------------------------------------------------------------------------------------------------- where audio is not
 
 
 @pytest.mark.parametrize("mode", ["copy", "aac", "opus"])
@@ -296,13 +296,13 @@ def test_a_source_without_sound_gives_an_output_without(mode, cli, tmp_path):
     )
     row, path = good(source, settings(mode, "mp4"), tmp_path)
     assert holds(path) == ["video"]
-    assert not [said for said in row.warnings if "sound" in said]
+    assert not [said for said in row.warnings if "audio" in said]
 
 
 def test_a_cut_before_the_sound_begins_has_none(clips, tmp_path):
     row, path = good(clips.get("mkv", OFFSET), settings("aac", "mp4"), tmp_path, (0.0, 0.3))
     assert holds(path) == ["video"]
-    assert "no sound in the range of the pictures" in row.warnings
+    assert "no audio in the range of the pictures" in row.warnings
 
 
 @pytest.mark.parametrize("mode", ["aac", "opus", "copy"])
@@ -321,23 +321,23 @@ def test_sound_may_outlast_the_pictures(clips, tmp_path):
 @pytest.mark.parametrize(("mode", "container"), [("aac", "mp4"), ("opus", "webm"), ("copy", "mkv")])
 def test_sound_that_resumes_long_after_the_pictures_is_left_out(mode, container, clips, tmp_path):
     source = remuxed(
-        clips.get("mp4", seconds=9.0), tmp_path / "hole.mkv", lambda t, sound: sound if t < 3.2 or t > 8 else None
+        clips.get("mp4", seconds=9.0), tmp_path / "hole.mkv", lambda t, audio: audio if t < 3.2 or t > 8 else None
     )
     row, path = good(source, settings(mode, container), tmp_path)
     assert heard(path)[0][-1] < 8
-    assert "sound that begins long after the pictures have ended is left out" in row.warnings
+    assert "audio that begins long after the pictures have ended is left out" in row.warnings
     in_sync(path)
 
 
 @pytest.mark.parametrize(("mode", "container"), KINDS[:6], ids=NAMES[:6])
 def test_a_hole_does_not_move_what_follows(mode, container, clips, tmp_path):
-    source = remuxed(clips.get("mp4"), tmp_path / "hole.mkv", lambda t, sound: None if 1.3 < t < 1.7 else sound)
+    source = remuxed(clips.get("mp4"), tmp_path / "hole.mkv", lambda t, audio: None if 1.3 < t < 1.7 else audio)
     row, path = good(source, settings(mode, container), tmp_path)
     in_sync(path)
     if mode != "copy":
-        assert "the sound has holes (1), which are silent" in row.warnings
+        assert "the audio has holes (1), which are silent" in row.warnings
         time, _ = heard(path)
-        assert np.diff(time).max() < 0.002, "encoded sound has no gap"
+        assert np.diff(time).max() < 0.002, "encoded audio has no gap"
 
 
 def test_a_clock_that_jumps_back_is_joined(clips, tmp_path):
@@ -350,7 +350,7 @@ def test_a_clock_that_jumps_back_is_joined(clips, tmp_path):
     assert max(abs(b - a) for a, b in zip(white, loud, strict=True)) < 0.06
 
 
-# ---------------------------------------------------------------------------------------------------- what sound is
+# ---------------------------------------------------------------------------------------------------- what audio is
 
 
 def test_copied_packets_are_those_of_the_source(clips, tmp_path):
@@ -368,7 +368,7 @@ def test_copied_packets_are_those_of_the_source(clips, tmp_path):
 
 
 def restamped(source: Path, path: Path, stamp: Any) -> Path:
-    """The same packets, but sound is where `stamp(number, seconds)` says, in seconds; None leaves a packet out."""
+    """The same packets, but audio is where `stamp(number, seconds)` says, in seconds; None leaves a packet out."""
     with av.open(str(source)) as old, av.open(str(path), "w") as new:
         streams = {s.index: new.add_stream_from_template(s) for s in old.streams}
         number = 0
@@ -406,7 +406,7 @@ def test_no_hole_is_too_short_to_be_followed(coder, mode, container, clips, tmp_
     late = [b - a for a, b in zip(onsets(whole), flashes(whole), strict=True)]
     apart = [b - a + c for a, b, c in zip(flashes(path), onsets(path), late, strict=True)]
     assert apart == pytest.approx(reference, abs=0.001)
-    assert not [text for text in row.warnings if "sound" in text]
+    assert not [text for text in row.warnings if "audio" in text]
 
 
 @pytest.mark.parametrize("jitter", [0.003, 0.009])
@@ -435,7 +435,7 @@ def test_the_lead_in_of_opus_is_copied_where_it_can_be_declared(container, clips
 
 def test_a_late_copy_in_mp4_is_said_and_keeps_its_times(clips, tmp_path):
     row, path = good(clips.get("mp4", OFFSET), settings("copy", "mp4"), tmp_path)
-    assert any(re.search(r"copied sound begins 0\.4\d\d s late.*--audio aac", said) for said in row.warnings)
+    assert any(re.search(r"copied audio begins 0\.4\d\d s late.*--audio aac", said) for said in row.warnings)
     times = [pts / 44100 for pts, _, _ in packets(path, "audio")]
     assert times[0] == 0
     assert times[1] == pytest.approx(OFFSET, abs=0.024)
@@ -498,10 +498,10 @@ def test_rate_and_channels(mode, rate, layout, kept, channels, clips, tmp_path):
 
 def test_damaged_sound_is_silent_and_said_and_the_pictures_convert(clips, tmp_path):
     source = remuxed(
-        clips.get("mp4"), tmp_path / "bad.mkv", lambda t, sound: BROKEN * len(sound) if 1.3 < t < 1.7 else sound
+        clips.get("mp4"), tmp_path / "bad.mkv", lambda t, audio: BROKEN * len(audio) if 1.3 < t < 1.7 else audio
     )
     row, path = good(source, settings("aac", "mp4"), tmp_path)
-    assert any(re.search(r"damaged: \d+ packets of sound are damaged \(", said) for said in row.warnings), row.warnings
+    assert any(re.search(r"damaged: \d+ packets of audio are damaged \(", said) for said in row.warnings), row.warnings
     in_sync(path)
     assert np.diff(heard(path)[0]).max() < 0.002
     failed, path = made(source, settings("aac", "mp4", on_damage="fail"), tmp_path)
@@ -512,16 +512,16 @@ def test_damaged_sound_is_silent_and_said_and_the_pictures_convert(clips, tmp_pa
 
 @pytest.mark.parametrize("mode", ["aac", "opus"])
 def test_sound_that_cannot_be_decoded_at_all_is_left_out(mode, clips, tmp_path):
-    source = remuxed(clips.get("mp4"), tmp_path / "bad.mkv", lambda t, sound: BROKEN * len(sound))
+    source = remuxed(clips.get("mp4"), tmp_path / "bad.mkv", lambda t, audio: BROKEN * len(audio))
     row, path = good(source, settings(mode, "mp4"), tmp_path)
     assert holds(path) == ["video"]
     assert row.num_frames == 75
-    assert any("packets of sound are damaged" in said for said in row.warnings)
+    assert any("packets of audio are damaged" in said for said in row.warnings)
 
 
 def test_damage_before_the_cut_is_none(clips, tmp_path):
     source = remuxed(
-        clips.get("mp4"), tmp_path / "bad.mkv", lambda t, sound: BROKEN * len(sound) if 0.1 < t < 0.4 else sound
+        clips.get("mp4"), tmp_path / "bad.mkv", lambda t, audio: BROKEN * len(audio) if 0.1 < t < 0.4 else audio
     )
     row, _ = good(source, settings("aac", "mp4"), tmp_path, (1.5, 2.5))
     assert not [said for said in row.warnings if "damaged" in said]

@@ -31,7 +31,7 @@ X264 = "-c:v libx264 -preset ultrafast -bf 2 -b_strategy 0 -g 12 -pix_fmt yuv420
 PICTURE = "testsrc2=size=160x128:rate=25:duration=2"
 VFR = "select=not(eq(mod(n\\,5)\\,3))"
 
-# name: codec of the pictures, codec of the sound ("" for none).
+# name: codec of the pictures, codec of the audio ("" for none).
 SYNTHETIC: dict[str, tuple[str, str]] = {
     "h264.mp4": (X264, "-c:a aac"), "fragments.mp4": (X264 + " -movflags frag_keyframe+empty_moov", "-c:a aac"),
     "front.mp4": (X264 + " -movflags faststart", "-c:a aac"), "h264.mov": (X264, "-c:a pcm_s16le"),
@@ -81,17 +81,17 @@ def ffmpeg(*args: object) -> bool:
 
 def synthesise(folder: Path, name: str, variant: str = "") -> Path | None:
     """A whole file of two seconds; None where this ffmpeg cannot make it. variant: "silent" or "vfr"."""
-    pictures, sound = SYNTHETIC[name]
+    pictures, audio = SYNTHETIC[name]
     path = folder / f"{variant}_{name}"
     if variant == "silent":
-        sound = ""
+        audio = ""
     more = ["-vf", VFR, "-fps_mode", "vfr"] if variant == "vfr" else []
     if name.endswith(".m2ts"):
         more += ["-mpegts_m2ts_mode", "1"]
-    tone = ["-f", "lavfi", "-i", "sine=sample_rate=48000:duration=2", "-ac", "2"] if sound else []
-    if name.endswith("3gp") and sound:
+    tone = ["-f", "lavfi", "-i", "sine=sample_rate=48000:duration=2", "-ac", "2"] if audio else []
+    if name.endswith("3gp") and audio:
         more += ["-strict", "-2"]
-    made = ffmpeg("-f", "lavfi", "-i", PICTURE, *tone, *pictures.split(), *sound.split(), *more, path)
+    made = ffmpeg("-f", "lavfi", "-i", PICTURE, *tone, *pictures.split(), *audio.split(), *more, path)
     return path if made and path.stat().st_size else None
 
 
@@ -301,7 +301,7 @@ ODD_WHOLES: dict[str, tuple[object, ...]] = {
     "the 33 bits of its clock wrap.ts": (*X264.split(), "-output_ts_offset", 95441.5),
     "its tag has the length of what it was cut from.ogv": ("-c:v", "libtheora", "-t", 1, "-metadata:s:v", "DURATION=00:00:02.000000000"),
     "and so has that of a.nut": ("-c:v", "mpeg4", "-t", 1, "-metadata:s:v", "DURATION=00:00:02.000000000"),
-    "its rate of sound is 0.amv": (
+    "its rate of audio is 0.amv": (
         "-f", "lavfi", "-i", "sine=r=22050:d=2", "-map", "0", "-map", "1", "-c:v", "amv", "-s", "160x112", "-ac", 1, "-ar", 22050,
         "-block_size", 882,
     ),

@@ -37,20 +37,20 @@ def encoded(cli: Any, path: Path, b_frames: int, *more: object) -> Path:
     return path
 
 
-def counted_copy(source: Path, target: Path, sound: Path | None = None) -> Path:
-    """The packets of a video with their numbers for timestamps; sound: to stand beside it."""
+def counted_copy(source: Path, target: Path, audio: Path | None = None) -> Path:
+    """The packets of a video with their numbers for timestamps; audio: to stand beside it."""
     with av.open(str(source)) as read, av.open(str(target), "w") as written:
         out = written.add_stream_from_template(read.streams.video[0])
         out.time_base = Fraction(1, 30)
-        if sound is not None:
-            with av.open(str(sound)) as heard:
+        if audio is not None:
+            with av.open(str(audio)) as heard:
                 beside = written.add_stream_from_template(heard.streams.audio[0])
                 packets = [packet for packet in heard.demux() if packet.size]
         for number, packet in enumerate(packet for packet in read.demux(video=0) if packet.size):
             packet.stream, packet.time_base = out, Fraction(1, 30)
             packet.pts, packet.dts, packet.duration = number, number, 1
             written.mux(packet)
-        if sound is not None:
+        if audio is not None:
             for packet in packets:
                 packet.stream = beside
                 written.mux(packet)
@@ -150,9 +150,9 @@ def test_the_ffmpeg_engine_keeps_their_order_where_each_frame_is_kept(b_frames, 
 
 
 def test_sound_ends_where_the_pictures_do(cli, tmp_path):
-    sound = tmp_path / "tone.wav"
-    cli.run("-f", "lavfi", "-i", "sine=440:sample_rate=48000:duration=4", sound)
-    path = counted_copy(encoded(cli, tmp_path / "bare.h264", 8), tmp_path / "both.avi", sound)
+    audio = tmp_path / "tone.wav"
+    cli.run("-f", "lavfi", "-i", "sine=440:sample_rate=48000:duration=4", audio)
+    path = counted_copy(encoded(cli, tmp_path / "bare.h264", 8), tmp_path / "both.avi", audio)
     row, made = row_of(path, tmp_path, RunSettings(audio="aac"))
     assert row.ok, row.message
     with av.open(str(made)) as file:

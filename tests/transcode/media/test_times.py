@@ -262,7 +262,7 @@ def test_sound_of_more_than_two_channels_is_said_to_become_stereo(layout, channe
     )
     row, made = made_of(path, tmp_path, cli, RunSettings(encoder=FAST, audio="aac"))
     said = [text for text in row.warnings if "become stereo" in text]
-    assert said == ([f"the sound's {channels} channels ({layout}) become stereo"] if channels > 2 else [])
+    assert said == ([f"the audio's {channels} channels ({layout}) become stereo"] if channels > 2 else [])
     with av.open(str(made)) as opened:
         assert opened.streams.audio[0].codec_context.layout.name == "stereo"
 

@@ -68,7 +68,7 @@ def check_like(split: dict[str, Any], whole: dict[str, Any], *, db: float = 0.3)
     ("codec", "box", "rate"),
     [(*box, []) for box in BOXES] + [("h264", "mp4", ["--fps", "15"]), ("vp9", "webm", ["--fps", "29.97"])],
 )
-def test_segments_make_the_video_that_whole_would(codec, box, rate, long, tmp_path):
+def test_segments_make_the_video_that_the_whole_would(codec, box, rate, long, tmp_path):
     options = ("--codec", codec, "--container", box, "--gop", 8, *rate)
     assert transcode(long, tmp_path / "whole", *options).code == 0
     ran = transcode(long, tmp_path / "split", *options, "--split", 2, "--jobs", 3)

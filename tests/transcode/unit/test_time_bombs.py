@@ -23,14 +23,14 @@ from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed
 HOUR = 3600
 
 
-def gapped(path: Path, times: Sequence[float], *, last: float = 0.04, sound: Sequence[float] = ()) -> Path:
-    """Frames at these seconds, the last shown for `last`; a tenth of a second of sound at each of `sound`."""
+def gapped(path: Path, times: Sequence[float], *, last: float = 0.04, audio: Sequence[float] = ()) -> Path:
+    """Frames at these seconds, the last shown for `last`; a tenth of a second of audio at each of `audio`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     base = Fraction(1, 1000)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        heard = container.add_stream("pcm_s16le", rate=8000, layout="mono") if sound else None
+        heard = container.add_stream("pcm_s16le", rate=8000, layout="mono") if audio else None
         container.start_encoding()
         packets = []
         for number, seconds in enumerate(times):
@@ -39,7 +39,7 @@ def gapped(path: Path, times: Sequence[float], *, last: float = 0.04, sound: Seq
                 packet.pts = packet.dts = round(seconds / base)
                 packet.time_base, packet.duration = base, round(last / base)
                 packets.append(packet)
-        for seconds in sound if heard else ():
+        for seconds in audio if heard else ():
             samples = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
             samples.sample_rate = 8000
             for packet in heard.encode(samples):
@@ -187,11 +187,11 @@ def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path) -> Non
     assert ran.rows["dense"]["status"] == "ok", ran.rows["dense"]["message"]
 
 
-# ------------------------------------------------------------------------------------------------ sound
+# ------------------------------------------------------------------------------------------------ audio
 
 
 def test_hours_of_silence_are_not_encoded(tmp_path: Path) -> None:
-    gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR], sound=[0, 100 * HOUR])
+    gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR], audio=[0, 100 * HOUR])
     code = "sys.modules['vidprep.transcode.media.audio_output'].MAX_SILENT_HOURS = 0.1"
     env = environment(tmp_path / "hook", fault("vidprep.transcode.unit.run_job", "run_job", code=code, only="child"))
     ran = transcode(
