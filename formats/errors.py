@@ -22,6 +22,7 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── ManifestError (ValueError)      a manifest or journal that cannot be read
 ├── StoreError (ValueError)         a store of frames that is damaged, or none at all
 ├── StorageError (OSError)          what lies behind a URL cannot be fetched, written or listed
+├── StoppedError (RuntimeError)      the destination, the workers or the cluster ended a run; no video is to blame
 ├── BackendError (RuntimeError)     a cluster that is not there, or has other versions
 │   └── ClusterError                it was there, and is lost
 └── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
@@ -178,6 +179,14 @@ class StoreError(VidprepError, ValueError):
 
 class StorageError(VidprepError, OSError):
     stage = "storage"
+
+
+class StoppedError(VidprepError, RuntimeError):
+    """A run, or one of the small ones of a search, that was interrupted, or had no room, or lost a host; what is done is kept."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class BackendError(VidprepError, RuntimeError):

@@ -113,10 +113,12 @@ class StoredVideo:
 
     @property
     def height(self) -> int:
+        """Pixels."""
         return self.facts.height
 
     @property
     def width(self) -> int:
+        """Pixels."""
         return self.facts.width
 
     @property

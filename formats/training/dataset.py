@@ -167,6 +167,7 @@ class VideoDataset:
         return as_tensors(item) if self.tensors else item
 
     def video(self, id_: str) -> StoredVideo:
+        """One video of the dataset, as its store has it. Raises KeyError."""
         return self._video(id_).stored
 
     def finish(self, frames: Frames, out: npt.NDArray[Any], index: SupportsIndex, epoch: int) -> None:

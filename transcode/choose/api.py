@@ -34,7 +34,7 @@ def sweep(
 
     crf, preset: by codec. at_psnr: dB of PSNR-Y at which sizes are compared. sample: so many of the sources, of each the first so
     many seconds. sequence_length, stride: of the random sequences whose reading is timed. Raises SettingsError, MissingError;
-    Stopped when it was interrupted or had no room.
+    StoppedError when it was interrupted or had no room.
     """
     from datetime import datetime
 
@@ -70,7 +70,7 @@ def tune(
 
     target_psnr: dB, the 1st percentile of PSNR-Y that every video must reach. storage: MB/s that it gives one reader. loader: what
     will read encoded videos, torchcodec or decord; None for vidprep's own. work: a folder that keeps trials; a stopped call goes
-    on there. Raises SettingsError, MissingError; Stopped when it was interrupted or had no room.
+    on there. Raises SettingsError, MissingError; StoppedError when it was interrupted or had no room.
     """
     from vidprep.transcode.choose.sweep import SweepOptions
     from vidprep.transcode.choose.tune import Reading, recommend

@@ -123,7 +123,7 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """Measure every cell, write the table and the summary into `out`, and return the summary. What is there is kept.
 
-    Raises SettingsError when no source of the sample can be read, MissingError, Stopped.
+    Raises SettingsError when no source of the sample can be read, MissingError, StoppedError.
     """
     cells = options.cells()
     curves = list(dict.fromkeys(cell.curve for cell in cells))

@@ -102,7 +102,7 @@ def recommend(
 ) -> Tuned:  # fmt: skip
     """Measure and choose. work: where trials are made; what is there is not made again. options: what of the sources, and codecs.
 
-    Raises SettingsError when no source can be read or no codec reaches the PSNR, Stopped.
+    Raises SettingsError when no source can be read or no codec reaches the PSNR, StoppedError.
     """
     sample = choose(units, options.videos)
     made = prepare(sample, work / "prepared", options, workers)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Mapping
+from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
 from vidprep.transcode.settings.keywords import BurstKeywords, TranscodeKeywords, built, settings_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
@@ -28,8 +30,9 @@ def transcode(
     progress: a bar and messages on stderr, where nothing is written otherwise. on_row: called with each row when it is safe on disk.
 
     What single videos fail of is in their rows and in `Summary.failed`. Raises SettingsError, SourceError, DestinationError,
-    MissingError, BackendError and StorageError for what stops all of it; KeyboardInterrupt when it was interrupted, after
-    the videos at work had their time to end.
+    MissingError, BackendError, StorageError, DiskFullError and StoppedError for what stops all of it; KeyboardInterrupt when it was
+    interrupted, after the videos at work had their time to end. Workers are processes that import the caller's script: what calls
+    this stands under `if __name__ == "__main__":`.
     """
     return _run(source, destination, settings, progress, on_row, keywords, of_frames=False)
 
@@ -46,6 +49,8 @@ def _run(
     source: str | Path, destination: str | Path, settings: RunSettings | None, progress: bool,
     on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], *, of_frames: bool,
 ) -> Summary:  # fmt: skip
+    if getattr(current_process(), "_inheriting", False):
+        os._exit(1)  # a worker that imports a script without a guard: its parent says so
     from vidprep.transcode.run.events import Events
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.session import carry_out, make_request
@@ -64,6 +69,10 @@ def _run(
     summary = carry_out(request)
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
+    if summary.disk_full:
+        raise DiskFullError(summary.disk_full)
+    if summary.stopped or summary.interrupted_by is not None:
+        raise StoppedError(summary.stopped or "interrupted; call again to go on", exit_code=summary.exit_code)
     return summary
 
 

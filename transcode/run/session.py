@@ -213,7 +213,7 @@ def _start_workers(request: Request, sources: SourceList, held: ExitStack) -> Wo
 
 
 def _search(request: Request, sources: SourceList, settings: RunSettings, workers: Workers[Job, Made]) -> RunSettings:
-    """The settings with the value that the whole dataset is made with. Raises Stopped."""
+    """The settings with the value that the whole dataset is made with. Raises StoppedError."""
     probes = request.place.state_dir / "probes"
     found = shared_value(
         settings, sources.units, probes, workers=workers, ffmpeg=request.ffmpeg, say=request.reporter.message

@@ -58,7 +58,7 @@ def shared_value(
     say: Callable[[str], None],
 ) -> Found:
     """Probe. state_dir: where the probes are made, each in a folder named by its value. Raises SettingsError when no video can be
-    probed, Stopped."""
+    probed, StoppedError."""
     target = settings.target
     assert target is not None
     scale = settings.quality_scale

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vidprep.formats.errors import VidprepError
+from vidprep.formats.errors import StoppedError
 from vidprep.formats.manifest.table import ManifestRow, read_rows
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.sharded import PackedDestination
@@ -19,19 +19,11 @@ from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.local import Workers
 
 
-class Stopped(VidprepError):
-    """A trial was interrupted, or had no room, or lost a host. exit_code: what the whole command ends with."""
-
-    def __init__(self, exit_code: int, why: str) -> None:
-        super().__init__(why)
-        self.exit_code = exit_code
-
-
 def run_trial(
     settings: RunSettings, units: Sequence[Unit], root: Path, workers: Workers[Job, Made], *, ffmpeg: str = "",
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:  # fmt: skip
-    """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises Stopped."""
+    """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""
     place = PackedDestination(root, settings.frames) if settings.frames else Destination(root)
     with place.hold():
         place.recover()
@@ -41,9 +33,9 @@ def run_trial(
         place.write_settings(settings, used_versions(settings, ffmpeg))
         summary = run(todo, place, workers, on_row=on_row)
     if why := summary.disk_full or summary.stopped:
-        raise Stopped(summary.exit_code, why)
+        raise StoppedError(why, exit_code=summary.exit_code)
     if summary.interrupted_by is not None:
-        raise Stopped(summary.exit_code, "interrupted; run the same command again to go on")
+        raise StoppedError("interrupted; run the same command again to go on", exit_code=summary.exit_code)
     wanted = {unit.id for unit in units}
     return [row for row in read_rows(root) if row.id in wanted]
 

@@ -86,6 +86,7 @@ class RunSettings:
 
     @property
     def pixel_format(self) -> str:
+        """Of the output: of the encoder, or of what goes into JPEGs."""
         return self.frames.pixel_format if self.frames else self.encoder.resolved.pixel_format or "yuv420p"
 
     @property
@@ -100,6 +101,7 @@ class RunSettings:
 
     @property
     def quality_value(self) -> float:
+        """The CRF, or the JPEG quality."""
         if self.frames is not None:
             return self.frames.quality
         assert self.encoder.resolved.crf is not None

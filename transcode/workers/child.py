@@ -35,7 +35,7 @@ MIN_SECONDS = 300
 SECONDS_PER_SECOND = 60
 FRAMES_PER_SECOND = 25  # decoded or made
 READ_BYTES_PER_SECOND = 1_000_000
-VIDEOS_PER_CHILD = 2000  # the heap grows by 3 kB a video as it is cut to segments
+VIDEOS_PER_CHILD = 2000  # the heap grows by 3 kB a video
 TRIES = 8
 PR_SET_PDEATHSIG = 1
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
@@ -60,6 +60,7 @@ class Child:
         self._future: pebble.ProcessFuture | None = None
         self._context = multiprocessing.get_context("spawn")
         self._work = self._context.Value("q", NOT_OPENED, lock=False)
+        self._has_started = self._context.Value("b", False, lock=False)
 
     def start(self) -> None:
         """Begin its process before there is a task for it."""
@@ -108,7 +109,7 @@ class Child:
                     max_workers=1,
                     max_tasks=VIDEOS_PER_CHILD,
                     initializer=_start_child,
-                    initargs=(os.getpid(), self._work),
+                    initargs=(os.getpid(), self._work, self._has_started),
                     context=self._context,
                 )
             self._work.value = NOT_OPENED
@@ -131,7 +132,10 @@ class Child:
                 longer = seconds_allowed(self._work.value)
                 if longer <= deadline:
                     future.cancel()
+                    has_started = self._has_started.value
                     self._discard()
+                    if not has_started:
+                        raise WorkerError(_why_none_starts()) from None
                     raise DeadlineError(f"stopped after {deadline:g} s; raise --timeout if it needs longer") from None
                 deadline = longer
 
@@ -141,6 +145,7 @@ class Child:
         if pool is not None:
             pool.stop()
             pool.join()
+        self._has_started.value = False
 
     @property
     def stopped(self) -> bool:
@@ -211,6 +216,12 @@ def _why_none_starts() -> str:
         return (
             "no process starts for the videos: the current folder was deleted; change to one that exists, and run again"
         )
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is not None and Path(script).stem not in ("vidprep", "__main__"):
+        return (
+            f"no process starts for the videos: each imports {script} and ends there; put what calls vidprep under "
+            '`if __name__ == "__main__":`'
+        )
     limits = "memory, processes (ulimit -u) and open files (ulimit -n)"
     return f"no process starts for the videos: each ends before it takes one; look at {limits}, and run vidprep doctor"
 
@@ -243,10 +254,10 @@ def _worked() -> None:
     _work_here.value += 1
 
 
-def _start_child(parent: int, work: Any) -> None:
+def _start_child(parent: int, work: Any, has_started: Any) -> None:
     """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
     global _work_here
-    _work_here = work
+    _work_here, has_started.value = work, True
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,198 @@
+"""The commands as functions: the same names, the same defaults, nothing printed, nothing left behind."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import click
+import pytest
+
+import vidprep.formats
+import vidprep.transcode
+from tests.helpers import make_clips, manifest
+from vidprep.formats import open_store
+from vidprep.formats.errors import SettingsError
+from vidprep.transcode.cli.main import main
+from vidprep.transcode.settings.keywords import (
+    BurstKeywords,
+    PictureKeywords,
+    SourceKeywords,
+    TranscodeKeywords,
+    default_of,
+)
+
+# Flags about what a command prints, which a function does not do; and arguments.
+OF_THE_COMMAND_LINE = {
+    "as_json",
+    "quiet",
+    "dry_run",
+    "source",
+    "destination",
+    "paths",
+    "store",
+    "stores",
+    "out",
+    "help",
+}
+OF_PYTHON = {"settings", "progress", "destinations"}
+TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate": (SourceKeywords,)} | dict.fromkeys(
+    ("sweep", "tune"), (SourceKeywords, PictureKeywords)
+)
+COMMANDS = ("transcode", "burst", "validate", "report", "sweep", "tune", "pack", "merge", "bench", "doctor")
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_clips(tmp_path_factory.mktemp("api") / "src", 3, 12, size=(96, 64))
+
+
+def run(code: str, *args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=timeout, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_keywords_are_the_names_of_the_flags_with_the_same_defaults(name: str) -> None:
+    function = getattr(vidprep.transcode, name)
+    command = main.commands[name]
+    flags = {each.name: each for each in command.params if each.name not in OF_THE_COMMAND_LINE}
+    flags = {"to" if flag == "kind" else str(flag): each for flag, each in flags.items()}
+    signature = inspect.signature(function).parameters
+    own = {
+        keyword: parameter.default
+        for keyword, parameter in signature.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword.startswith("on_") and keyword not in OF_PYTHON
+    }
+    typed = {keyword for each in TYPED.get(name, ()) for keyword in get_type_hints(each)}
+    assert set(own) - {"out"} | typed == set(flags)
+    for keyword, flag in flags.items():
+        assert isinstance(flag, click.Option)
+        shown: Any = flag.get_default(click.Context(command))
+        shown = shown if isinstance(shown, str | int | float | tuple) else None  # click has a mark of its own for none
+        due = own[keyword] if keyword in own else default_of(keyword)
+        due = None if due is inspect.Parameter.empty else due
+        if isinstance(due, tuple) and isinstance(shown, str):
+            shown = tuple(int(part) if part.isdecimal() else part for part in shown.split(","))
+        if name == "burst" and keyword == "quality":
+            shown = 90  # its help says so; None tells it from one that was given
+        assert (shown or None) == (due or None), (keyword, shown, due)
+
+
+def test_every_public_name_is_documented() -> None:
+    for package in (vidprep.formats, vidprep.transcode):
+        for name in package.__all__:
+            public = getattr(package, name)
+            assert inspect.getdoc(public), name
+            for method, value in inspect.getmembers(public) if inspect.isclass(public) else ():
+                if not method.startswith("_") and callable(value) and value.__module__.startswith("vidprep"):
+                    assert inspect.getdoc(value), f"{name}.{method}"
+
+
+def test_a_call_returns_what_it_made_and_prints_nothing(clips: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from vidprep.transcode import burst, transcode, validate\n"
+        "if __name__ == '__main__':\n"
+        "    made = transcode(sys.argv[1], sys.argv[2], gop=5, short_side=48, jobs=2)\n"
+        "    assert (made.ok, made.failed, made.exit_code) == (3, 0, 0), made\n"
+        "    assert transcode(sys.argv[1], sys.argv[2], gop=5, short_side=48).done_before == 3\n"
+        "    assert burst(sys.argv[1], sys.argv[3], format='webdataset', size=(48, 32)).ok == 3\n"
+        "    assert validate(sys.argv[2], sys.argv[1]).faults == []\n"
+    )
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    ran = subprocess.run(
+        [sys.executable, path, clips, tmp_path / "ready", tmp_path / "frames"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert {row["height"] for row in manifest(tmp_path / "ready").values()} == {48}
+    assert len(open_store(tmp_path / "frames")) == 3
+
+
+def test_rows_arrive_as_they_are_done_and_a_bar_is_shown_when_asked(
+    clips: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[Any] = []
+    vidprep.transcode.transcode(clips, tmp_path / "a", short_side=48, limit=2, progress=True, on_row=rows.append)
+    assert sorted(row.id for row in rows) == sorted(manifest(tmp_path / "a"))
+    told = capfd.readouterr()
+    assert told.out == "" and "2 ok, 0 failed" in told.err
+
+
+def test_it_works_in_a_thread_that_is_not_the_main_one(clips: Path, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    made: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: made.append(vidprep.transcode.transcode(clips, tmp_path / "a", short_side=48))
+    )
+    thread.start()
+    thread.join(120)
+    assert made[0].ok == 3
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_errors_name_the_keyword_in_python_and_the_flag_on_the_command_line(clips: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^gop=0: give 1 to 10000 frames$") as caught:
+        vidprep.transcode.transcode(clips, tmp_path / "a", gop=0)
+    assert caught.value.on_command_line == "--gop 0: give 1 to 10000 frames"
+    with pytest.raises(SettingsError, match=r"^short_side=48 and size='64x64' exclude each other"):
+        vidprep.transcode.burst(clips, tmp_path / "a", short_side=48, size="64x64")
+    with pytest.raises(TypeError, match="'shortside'"):
+        vidprep.transcode.transcode(clips, tmp_path / "a", shortside=48)  # type: ignore[call-arg]
+    settings = vidprep.transcode.RunSettings()
+    with pytest.raises(SettingsError, match="settings was given"):
+        vidprep.transcode.transcode(clips, tmp_path / "a", settings=settings, gop=5)
+    assert not (tmp_path / "a").exists()
+
+
+def test_settings_serve_many_calls(clips: Path, tmp_path: Path) -> None:
+    settings = vidprep.transcode.RunSettings()
+    assert vidprep.transcode.transcode(clips, tmp_path / "a", settings=settings, limit=1, jobs=1).ok == 1
+    assert manifest(tmp_path / "a").popitem()[1]["settings_digest"] == settings.digest
+
+
+def test_a_script_without_a_guard_gets_one_clear_error_and_no_storm_of_processes(clips: Path, tmp_path: Path) -> None:
+    path = tmp_path / "unguarded.py"
+    path.write_text(
+        f"from vidprep.transcode import transcode\ntranscode({str(clips)!r}, {str(tmp_path / 'out')!r}, jobs=2)\n"
+    )
+    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode != 0
+    assert 'if __name__ == "__main__":' in ran.stderr
+    assert ran.stderr.count("Error") < 10, ran.stderr
+
+
+def test_interrupted_it_leaves_what_the_command_leaves(tmp_path: Path) -> None:
+    src = make_clips(tmp_path / "src", 6, 200, size=(320, 240))
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import sys; from vidprep.transcode import transcode\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        transcode(sys.argv[1], sys.argv[2], jobs=1, on_row=lambda row: print(row.id, flush=True))\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('stopped')\n"
+    )
+    process = subprocess.Popen([sys.executable, path, src, tmp_path / "out"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.kill(process.pid, signal.SIGINT)
+    rest = process.communicate(timeout=120)[0].split()
+    assert rest[-1] == "stopped"
+    done = len(manifest(tmp_path / "out"))
+    assert 1 <= done < 6
+    time.sleep(0.1)
+    again = vidprep.transcode.transcode(src, tmp_path / "out")
+    assert (again.done_before, again.ok) == (done, 6 - done)
