@@ -30,6 +30,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.training.dataset import Item, VideoDataset, as_tensors, found_device
 from vidprep.formats.training.events import LoaderEvents
+from vidprep.formats.training.transform import column
 from vidprep.formats.training.worker import Done, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import Crew, Gone
 from vidprep.formats.validation import whole
@@ -371,7 +372,7 @@ class PrefetchLoader:
             weakref.finalize(memory, self._given_back.append, batch.place).atexit = False
         made: Item = {"frames": frames}
         for name in items[0].about:
-            made[name] = _column([item.about[name] for item in items])
+            made[name] = column([item.about[name] for item in items])
         if self._device is not None:
             made = as_tensors(made)
             return made | {"frames": made["frames"].to(self._device)}
@@ -390,12 +391,3 @@ class _Epoch:
 
     def __next__(self) -> Item:
         return self._loader.batch_for(self)
-
-
-def _column(values: list[Any]) -> Any:
-    """Arrays on top of each other, numbers as an array, anything else as it is."""
-    if isinstance(values[0], np.ndarray):
-        return np.stack(values)
-    if all(isinstance(value, bool | int | float) for value in values):
-        return np.asarray(values)
-    return values

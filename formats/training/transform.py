@@ -178,3 +178,12 @@ class _Scaler:
 
 
 _mine = threading.local()
+
+
+def column(values: list[Any]) -> Any:
+    """Arrays on top of each other, numbers as an array, anything else as it is."""
+    if isinstance(values[0], np.ndarray):
+        return np.stack(values)
+    if all(isinstance(value, bool | int | float) for value in values):
+        return np.asarray(values)
+    return values

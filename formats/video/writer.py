@@ -14,12 +14,14 @@ from typing import cast
 from av.container import OutputContainer
 from av.error import FFmpegError as AvError
 from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import EncodeError
 from vidprep.formats.model import NO_LIGHT, OutputFormat, rescale
-from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderOptions, EncoderProfile
+from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderProfile
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url
 from vidprep.formats.video.stream_light import give_light
@@ -61,6 +63,37 @@ def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
         and output.time_base.denominator <= FINEST_TICKS_PER_SECOND
         and (own.denominator == 1 or (own >= 2 and own.denominator <= 10**5))
     )
+
+
+def _opened(
+    stream: VideoStream, options: EncoderOptions, output: OutputFormat, time_base: Fraction
+) -> VideoCodecContext:
+    """The encoder of a stream, told everything. Raises EncodeError."""
+    name = options.profile.name
+    context = stream.codec_context
+    context.width, context.height = output.size
+    context.pix_fmt = output.pixel_format
+    context.time_base = time_base
+    context.framerate = output.nominal_rate
+    context.sample_aspect_ratio = Fraction(1)
+    context.colorspace = output.colour.matrix
+    context.color_primaries = output.colour.primaries
+    context.color_trc = output.colour.transfer
+    context.color_range = 2 if output.colour.full_range else 1
+    context.thread_count = options.threads
+    if options.codec == "hevc" and options.container_name == "mp4":
+        context.codec_tag = "hvc1"
+    asked = options.library_options(output.light)
+    context.options = asked
+    try:
+        with _ordinary_priority():
+            context.open()
+    except (AvError, OSError, ValueError) as error:
+        raise EncodeError(f"{name} does not start at {output.size} {output.pixel_format}: {error}") from error
+    unknown = [name for name in context.options if name in asked]
+    if unknown:
+        raise EncodeError(f"{name} of this libavcodec does not know {', '.join(unknown)}")
+    return context
 
 
 class VideoWriter:
@@ -108,32 +141,7 @@ class VideoWriter:
             if output.light != NO_LIGHT:
                 give_light(stream, options.codec, output.light)
             stream.time_base = output.time_base
-            context = stream.codec_context
-            context.width, context.height = output.size
-            context.pix_fmt = output.pixel_format
-            context.time_base = self._encoder_base
-            context.framerate = output.nominal_rate
-            context.sample_aspect_ratio = Fraction(1)
-            context.colorspace = output.colour.matrix
-            context.color_primaries = output.colour.primaries
-            context.color_trc = output.colour.transfer
-            context.color_range = 2 if output.colour.full_range else 1
-            context.thread_count = options.threads
-            if options.codec == "hevc" and box.name == "mp4":
-                context.codec_tag = "hvc1"
-            asked = options.library_options(output.light)
-            context.options = asked
-            try:
-                with _ordinary_priority():
-                    context.open()
-            except (AvError, OSError, ValueError) as error:
-                raise EncodeError(
-                    f"{profile.name} does not start at {output.size} {output.pixel_format}: {error}"
-                ) from error
-            unknown = [name for name in context.options if name in asked]
-            if unknown:
-                raise EncodeError(f"{profile.name} of this libavcodec does not know {', '.join(unknown)}")
-            self.context = context
+            self.context = _opened(stream, options, output, self._encoder_base)
         except BaseException:
             self._container.close()
             raise

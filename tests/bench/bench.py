@@ -35,7 +35,8 @@ import av
 from av.video.frame import VideoFrame
 
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
-from vidprep.formats.profiles import CODECS, ENCODERS, EncoderOptions
+from vidprep.formats.profiles import CODECS, ENCODERS
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import open_video
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.choose.rates import bd_rate
@@ -55,7 +56,7 @@ from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.settings.options import Scale
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.sources.unit import Unit
 source, codec, lines, partial, gop = sys.argv[1:6]
 facts = os.stat(source)

@@ -37,7 +37,7 @@ from tests.conftest import CHART_IN, INTERLACED_CLIPS, PLAIN, SHARED_MEDIA, Ffmp
 from tests.transcode.media.test_cropping import clip as cropped
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import Cropping
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

@@ -19,7 +19,7 @@ import numpy as np
 
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain

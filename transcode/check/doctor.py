@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import VerifyError, VidprepError
-from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS, EncoderOptions
+from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.destination.finding import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.settings.options import FrameOptions

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -113,20 +113,9 @@ def check_destination(
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
-    refuse_links(destination / STATE_DIR)
-    settings = settings_of(destination)
-    if (destination / STATE_DIR / "journal.jsonl").exists():
-        raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
-    if parts_in(destination, destination / STATE_DIR):
-        raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
+    settings = _settings_of_finished(destination)
     rows = {row.id: row for row in read_rows(destination)}
-    missing = account(destination).missing
-    if sources is not None:
-        missing |= {
-            id_: f"no row: {unit.path} was not made"
-            for id_, unit in sources.items()
-            if not (id_ in rows or id_ in missing)
-        }
+    missing = _missing(destination, rows, sources)
     if not rows and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
     good = [row for row in rows.values() if row.ok]
@@ -149,6 +138,33 @@ def check_destination(
     if sources is not None:
         tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
     journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None]))
+    _read_again(checks, journal, report, tell, jobs, on_start, on_unit)
+    return report
+
+
+def _settings_of_finished(destination: Path) -> RunSettings:
+    """Raises StoreError for what no run has finished."""
+    refuse_links(destination / STATE_DIR)
+    settings = settings_of(destination)
+    if (destination / STATE_DIR / "journal.jsonl").exists():
+        raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
+    if parts_in(destination, destination / STATE_DIR):
+        raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
+    return settings
+
+
+def _missing(destination: Path, rows: Mapping[str, ManifestRow], sources: Mapping[str, Unit] | None) -> dict[str, str]:
+    """Units without a row, and why."""
+    missing = account(destination).missing
+    without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in rows and id_ not in missing}
+    return missing | {id_: f"no row: {unit.path} was not made" for id_, unit in without.items()}
+
+
+def _read_again(
+    checks: list[Check], journal: _Journal, report: ValidationReport, tell: Callable[[Iterable[str]], None], jobs: int,
+    on_start: Callable[[int], None], on_unit: Callable[[], object],
+) -> None:  # fmt: skip
+    """Check the units that an interrupted check did not, and write down what was measured of all. Raises KeyboardInterrupt."""
     results = [done for check in checks if (done := journal.passed(check)) is not None]
     for done in results:
         report.add(done)
@@ -159,7 +175,7 @@ def check_destination(
     try:
         journal.begin(results)
     except OSError as error:
-        report.unwritten = f"{destination} cannot be written ({error.strerror})"
+        report.unwritten = f"{journal.destination} cannot be written ({error.strerror})"
     with (
         Workers(max(1, min(jobs, len(todo))), checked_in) as workers,
         stopped_by_signals(workers, grace_seconds=0) as stop,
@@ -176,9 +192,8 @@ def check_destination(
     if stop.signal is not None:
         raise KeyboardInterrupt
     if report.unwritten is None:
-        _write(destination, results)
+        _write(journal.destination, results)
         journal.path.unlink()
-    return report
 
 
 def _checks(
@@ -240,7 +255,7 @@ class _Journal:
 
     def __init__(self, destination: Path, options: str) -> None:
         self.path = destination / STATE_DIR / "validation.jsonl"
-        self._destination = destination
+        self.destination = destination
         self._wanted = options
         self._passed: dict[str, Checked] = {}
         try:

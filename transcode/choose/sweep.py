@@ -23,8 +23,9 @@ from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.profiles import CODECS, EncoderOptions
+from vidprep.formats.profiles import CODECS
 from vidprep.formats.stores.base import StoredVideo
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.choose.rates import on_limited_scale
 from vidprep.transcode.choose.reading import read_times
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of

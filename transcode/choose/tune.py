@@ -15,7 +15,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, SettingsError, VidprepError
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.choose.reading import read_times
 from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, prepare

@@ -17,7 +17,7 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.run.queue import JobQueue
-from vidprep.transcode.unit.job import Job, Made, Undone, discard, fail
+from vidprep.transcode.unit.job import Done, Job, Made, Undone, discard, fail
 from vidprep.transcode.workers.host import Sample, judged, why_not_writable
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
@@ -83,61 +83,85 @@ def run(
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
     """
     started = time.monotonic()
-    summary = Summary(done_before=plan.done, skipped_failed=plan.skipped)
-    summary.bytes_before, summary.bytes_after = plan.bytes_before, plan.bytes_after
-    summary.ignored, summary.ignored_reasons = sum(plan.ignored.values()), plan.ignored
-    finished = faults = 0
-    abandoned: list[Job] = []
+    course = _Course(plan, destination, workers, sources)
     queue = JobQueue(plan.jobs, on_job)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
-
-    def undone(fault: Undone) -> None:
-        nonlocal faults
-        faults += 1
-        if fault.error == TakenOverError.__name__:
-            destination.check_held()  # which says by whom
-        _explain(fault, destination, plan, summary)
-        if fault.stops or faults >= FAULTS_MAX:
-            workers.take_no_more()
-
     for rejected in map(checked, plan.rejected):
-        if (fault := _settle(rejected, None, destination, plan, summary)) is not None:
-            undone(fault)
+        if not course.settle(rejected, None):
             break
         on_row(rejected)
     with stopped_by_signals(workers, GRACE_SECONDS) as stop:
         for job, made in workers.results(queue):
-            done = judged(job, made, sources) if isinstance(made, Undone) else made
-            if done is None or isinstance(done, Undone):
-                abandoned.append(job)
-                if done is not None:
-                    undone(done)
-                continue
-            row = queue.settle(job, done)
+            done = course.judge(job, made)
+            row = None if done is None else queue.settle(job, done)
             if row is None:
                 continue
             row = _fitting(row, Path(job.partial))
-            if (fault := _settle(row, job, destination, plan, summary)) is not None:
-                abandoned.append(job)
-                undone(fault)
-                continue
-            finished, faults = finished + 1, 0
-            on_row(row)
+            if course.settle(row, job):
+                on_row(row)
     on_made()
+    summary = course.summary
     summary.interrupted_by = stop.signal
-    summary.not_started = len(plan.jobs) - finished
-    try:
-        for job in abandoned:
-            discard(job)
-        queue.give_up()
-        if not abandoned:
-            destination.remove_leftovers()
-        destination.finish()
-    except OSError as error:
-        _explain(_of_destination(error, destination), destination, plan, summary)
+    summary.not_started = len(plan.jobs) - course.finished
+    course.end(queue)
     summary.seconds = time.monotonic() - started
     return summary
+
+
+class _Course:
+    """What has become of the jobs so far, and whether more are to be begun."""
+
+    def __init__(self, plan: Plan, destination: Destination, workers: Workers[Job, Made], sources: Sample) -> None:
+        self._plan, self._destination, self._workers, self._sources = plan, destination, workers, sources
+        self.summary = Summary(
+            done_before=plan.done, skipped_failed=plan.skipped, bytes_before=plan.bytes_before, bytes_after=plan.bytes_after,
+            ignored=sum(plan.ignored.values()), ignored_reasons=plan.ignored,
+        )  # fmt: skip
+        self.finished = self._faults = 0
+        self._abandoned: list[Job] = []
+
+    def judge(self, job: Job, made: Made | None) -> Done | None:
+        """What came of a job; None when it was not done, which is then accounted for."""
+        done = judged(job, made, self._sources) if isinstance(made, Undone) else made
+        if done is not None and not isinstance(done, Undone):
+            return done
+        self._abandoned.append(job)
+        if done is not None:
+            self._undone(done)
+        return None
+
+    def settle(self, row: ManifestRow, job: Job | None) -> bool:
+        """Whether a row is safe on disk and its output has its name. job: None for a unit that was not started."""
+        fault = _settle(row, job, self._destination, self._plan, self.summary)
+        if fault is not None:
+            self._abandoned += [job] if job is not None else []
+            self._undone(fault)
+            return False
+        if job is not None:
+            self.finished, self._faults = self.finished + 1, 0
+        return True
+
+    def _undone(self, fault: Undone) -> None:
+        self._faults += 1
+        if fault.error == TakenOverError.__name__:
+            self._destination.check_held()  # which says by whom
+        _explain(fault, self._destination, self._plan, self.summary)
+        if fault.stops or self._faults >= FAULTS_MAX:
+            self._workers.take_no_more()
+
+    def end(self, queue: JobQueue) -> None:
+        """Take away what nobody will finish, and turn the journal into the manifest."""
+        destination = self._destination
+        try:
+            for job in self._abandoned:
+                discard(job)
+            queue.give_up()
+            if not self._abandoned:
+                destination.remove_leftovers()
+            destination.finish()
+        except OSError as error:
+            _explain(_of_destination(error, destination), destination, self._plan, self.summary)
 
 
 def _explain(fault: Undone, destination: Destination, plan: Plan, summary: Summary) -> None:

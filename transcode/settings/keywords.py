@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
 from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
 from vidprep.transcode.settings.run import RunSettings

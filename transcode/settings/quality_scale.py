@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 
 # Where a search for a CRF begins: medians over the real clips that defaults were chosen on, to within a few dB.
 DB_AT_DEFAULT = 41.0

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.columns import shown
-from vidprep.formats.profiles import CONTAINERS, EncoderOptions
+from vidprep.formats.profiles import CONTAINERS
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
 from vidprep.transcode.settings.parse import parse_rate, parse_size
 from vidprep.transcode.settings.quality_scale import QualityScale, scale_of_crf, scale_of_jpeg

@@ -54,22 +54,10 @@ def segments_of(
     if rate is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
         return why
 
-    def due(tick: int) -> int:
-        """Where retiming puts the source frame of this tick."""
-        return round_half_away((tick - ticks[0]) * base * rate) if rate else 0
-
-    assert settings.split_seconds is not None
-    length = _segment_frames(settings.split_seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
-    limit = settings.limits.max_frames
-    if rate and (due(ticks[-1]) > limit or max(steps, default=0) * base * rate > most_repeats(limit)):
+    starts = _starts(ticks, steps, base, settings, source.info.frame_rate)
+    if starts is None:
         return ()  # making the whole refuses it
-    if rate:
-        # What is due at the last frame may not be shown: its end decides.
-        firsts = range(0, max(1, due(ticks[-1])), length)
-        sources = [bisect_right(ticks, first, key=due) - 1 for first in firsts]
-    else:
-        firsts = range(0, len(ticks), length)
-        sources = list(firsts)
+    firsts, sources = starts
     last = len(firsts) - 1
     if not last:
         return ()
@@ -78,7 +66,7 @@ def segments_of(
             index=index,
             first=first,
             first_pts=first if rate else ticks[at] - ticks[0],
-            num_frames=None if index == last else length,
+            num_frames=None if index == last else firsts[1] - firsts[0],
             source_index=before + at,
             start_seconds=ticks[at if index else 0] * base,
             keyframe=_last_before(ticks[at], survey.keyframes) if index else None,
@@ -88,6 +76,31 @@ def segments_of(
         )
         for index, (first, at) in enumerate(zip(firsts, sources, strict=True))
     )
+
+
+def _starts(
+    ticks: Sequence[int], steps: set[int], base: Fraction, settings: RunSettings, frame_rate: Fraction | None
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Where segments begin: numbers of output frames, and of the source frames in `ticks` that they show first. None for more frames
+    than are allowed.
+    """
+    rate = settings.retime.frame_rate
+    assert settings.split_seconds is not None
+    length = _segment_frames(settings.split_seconds, rate or frame_rate or USUAL_RATE, settings.encoder.gop)
+    if rate is None:
+        firsts = range(0, len(ticks), length)
+        return firsts, firsts
+
+    def due(tick: int) -> int:
+        """Where retiming puts the source frame of this tick."""
+        return round_half_away((tick - ticks[0]) * base * rate)
+
+    limit = settings.limits.max_frames
+    if due(ticks[-1]) > limit or max(steps, default=0) * base * rate > most_repeats(limit):
+        return None
+    # What is due at the last frame may not be shown: its end decides.
+    firsts = range(0, max(1, due(ticks[-1])), length)
+    return firsts, [bisect_right(ticks, first, key=due) - 1 for first in firsts]
 
 
 def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:

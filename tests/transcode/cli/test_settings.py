@@ -11,7 +11,7 @@ import pytest
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize, rescale, round_half_away
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
 from vidprep.transcode.settings.parse import parse_rate, parse_size
 from vidprep.transcode.settings.run import RunSettings

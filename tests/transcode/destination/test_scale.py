@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import command, environment, make_clip, manifest
 from vidprep.formats.manifest.table import ManifestRow, write_rows
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.versions import encoder_version
 from vidprep.transcode.settings.run import RunSettings
 
@@ -95,7 +95,7 @@ GROWTH = """
 import ctypes, gc, json, sys
 from pathlib import Path
 import imageio_ffmpeg
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.settings.options import Scale

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.profiles import CONTAINERS, EncoderOptions
+from vidprep.formats.profiles import CONTAINERS
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import RunSettings

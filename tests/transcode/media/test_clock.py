@@ -22,7 +22,7 @@ from tests.helpers import make_clip, manifest, transcode
 from vidprep.formats import open_store
 from vidprep.formats.errors import EncodeError, SettingsError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure

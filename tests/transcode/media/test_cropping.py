@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from vidprep.formats.model import Cropping
-from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.video.cropping import _cropping_told_in_matroska
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source, open_video
 from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.media.timeline import SourceFacts, source_frames

@@ -21,7 +21,8 @@ import pytest
 from tests.helpers import environment, make_clip, transcode
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES, EncoderOptions
+from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, TUNES
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.ffmpeg import run_ffmpeg
 from vidprep.transcode.settings.options import QualityGate, Retime, Scale
 from vidprep.transcode.settings.run import RunSettings

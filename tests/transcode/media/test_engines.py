@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import moving
 from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
 from vidprep.formats.model import FrameSize
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.ffmpeg import build_command
 from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run import RunSettings

@@ -10,7 +10,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.picture_filter import PictureFilter

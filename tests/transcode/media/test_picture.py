@@ -15,8 +15,8 @@ import pytest
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Scale
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

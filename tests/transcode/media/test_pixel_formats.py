@@ -17,7 +17,8 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import NO_CROPPING, Colour, FrameSize, Orientation, OutputFormat
-from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, EncoderOptions
+from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.source_picture import SourcePicture
 from vidprep.transcode.media.verify import Verifier, check_decoder

@@ -14,7 +14,7 @@ import pytest
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualitySums, psnr_db
 from vidprep.transcode.media.verify import Measured, Verifier, check_decoder, check_file

@@ -15,9 +15,9 @@ import pytest
 
 from tests.conftest import H264, moving
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.profiles import EncoderOptions
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.entry import Entry
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.check.unit import Check, check_unit
 from vidprep.transcode.media import timeline

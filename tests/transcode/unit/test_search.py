@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.target_search import Search

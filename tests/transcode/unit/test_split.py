@@ -28,7 +28,7 @@ from tests.helpers import (
     with_peers,
 )
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.profiles import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.parse import parse_rate
 from vidprep.transcode.settings.run import RunSettings
