@@ -1,0 +1,72 @@
+"""What the documents say is so: commands parse, flags and columns are described, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from vidprep.formats.manifest.row import COLUMNS
+from vidprep.transcode.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [
+    ROOT / name
+    for name in (
+        "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/cluster.md", "formats/README.md", "transcode/README.md",
+        "tests/bench/README.md",
+    )
+]  # fmt: skip
+PLACES = re.compile(r"\b(SRC|DST|STORE|OUT|FILE|WORK)\b…?")
+
+
+def commands(text: str) -> list[str]:
+    """Indented lines and quoted pieces of prose that are whole commands."""
+    shown = re.findall(r"^    (?:\$ )?((?:\w+=\$\()?vidprep .*)$", text, flags=re.MULTILINE)
+    return [line.partition("  #")[0].rstrip() for line in shown if not line.startswith("vidprep:")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_command_that_is_shown_parses(document: Path) -> None:
+    for line in commands(document.read_text()):
+        _, name, *words = shlex.split(PLACES.sub("x", line), comments=True)
+        if "…" in words:
+            continue
+        command = main.commands[name]
+        with click.Context(command) as context:
+            command.parse_args(context, [word for word in words if word not in ("&&",)])
+
+
+def test_every_flag_is_described() -> None:
+    text = "\n".join(path.read_text() for path in DOCUMENTS)
+    flags = {
+        option
+        for command in main.commands.values()
+        for each in command.params
+        for option in each.opts
+        if option.startswith("--") and option != "--help"
+    }
+    assert sorted(flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", text)) == []
+
+
+def test_every_column_of_the_manifest_is_described_with_its_type() -> None:
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", (ROOT / "formats" / "README.md").read_text(), flags=re.MULTILINE)
+    described = {}
+    for names, kinds in rows:
+        named = re.findall(r"`(\w+)`", names)
+        types = kinds.split(", ")
+        described |= dict(zip(named, types * len(named) if len(types) == 1 else types, strict=False))
+    assert {name: described.get(name) for name in COLUMNS} == COLUMNS
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_to_what_is_there(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
+        assert "://" in link or (document.parent / link).exists(), link
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
