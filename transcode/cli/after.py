@@ -39,7 +39,7 @@ OF_VALIDATE, OF_REPORT, OF_PACK = defaults_of(check), defaults_of(write), defaul
     default=OF_VALIDATE["cross_check"],
     show_default=True,
     metavar="K",
-    help="With SRC: score so many videos by the ffmpeg command as well; both must agree.",
+    help="With SRC: score K videos with the ffmpeg command as well; both must agree.",
 )
 @click.option("--vmaf", is_flag=True, help="With SRC: score every video by libvmaf too, in the ffmpeg command.")
 @click.option(
@@ -52,7 +52,7 @@ OF_VALIDATE, OF_REPORT, OF_PACK = defaults_of(check), defaults_of(write), defaul
     "--ffmpeg",
     type=LocalPath(str),
     metavar="PATH",
-    help="Of --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.",
+    help="The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Units at a time. Default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -94,7 +94,9 @@ def validate(
 
 @click.command(cls=Command)
 @click.argument("paths", metavar="DST…", type=LocalPath(), nargs=-1, required=True)
-@click.option("--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Default: the first DST.")
+@click.option(
+    "--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Folder for the report. Default: the first DST."
+)
 @click.option("--title", default=OF_REPORT["title"], show_default=True, metavar="TEXT", help="The heading of the page.")
 @click.option(
     "--worst",
@@ -107,7 +109,7 @@ def validate(
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jobs: int | None, quiet: bool) -> None:
-    """Show what was made, side by side when there are several: sizes, PSNR and SSIM, worst frames, failures, settings.
+    """Make a report of one or more destinations, side by side: sizes, PSNR and SSIM, worst frames, failures, settings.
 
     Writes report.html (one file, no network), report.md and report.json; prints the path of the page on stdout.
     """
@@ -116,7 +118,7 @@ def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jo
 
 @click.command(cls=Viewer)
 @click.argument("paths", metavar="FILE…", type=LocalPath(dir_okay=False), nargs=-1, required=True)
-@click.option("--once", is_flag=True, help="Show what there is now, and end.")
+@click.option("--once", is_flag=True, help="Show the present state, and exit.")
 def monitor(paths: tuple[Path, ...], once: bool) -> None:
     """Show runs live: rates, time left, what is at work, what failed, what is slowest; and loaders: waits, what is ready.
 
@@ -160,28 +162,28 @@ def merge(destination: Path | str) -> None:
 @click.command(cls=Command)
 @click.argument("store", metavar="STORE", type=LocalPath())
 @click.argument("out", metavar="OUT", type=LocalPath())
-@click.option("--to", "kind", type=click.Choice((*STORES_OF_FRAMES, *EXPORTS)), required=True, help="What OUT becomes.")
+@click.option("--to", "kind", type=click.Choice((*STORES_OF_FRAMES, *EXPORTS)), required=True, help="What to make.")
 @click.option(
     "--quality",
     type=int,
     default=OF_PACK["quality"],
     show_default=True,
     metavar="Q",
-    help="Of JPEGs that STORE does not have.",
+    help="JPEG quality, where STORE has no JPEGs to copy.",
 )
 @click.option(
     "--subsampling",
     type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
     default=OF_PACK["subsampling"],
     show_default=True,
-    help="Chroma of those.",
+    help="Chroma subsampling, where STORE has no JPEGs to copy.",
 )
 @click.option(
     "--shard-size",
     default=OF_PACK["shard_size"],
     show_default=True,
     metavar="BYTES",
-    help="Begin a new shard past this.",
+    help="Start a new shard beyond this size.",
 )
 @click.option(
     "--labels",
@@ -192,7 +194,7 @@ def merge(destination: Path | str) -> None:
 def pack(
     store: Path, out: Path, kind: str, quality: int, subsampling: str, shard_size: str, labels: Path | None
 ) -> None:
-    """Make of STORE (any destination of transcode or burst, or a GulpIO or WebDataset folder) what another tool reads.
+    """Convert STORE (what transcode or burst made, or a GulpIO or WebDataset folder) into what another tool reads.
 
     \b
     burst, gulp, webdataset, tensor   another store; JPEGs are copied as they are, videos go into tar shards as they are
@@ -217,7 +219,7 @@ def pack(
     "--ffmpeg",
     type=LocalPath(str),
     metavar="PATH",
-    help="The ffmpeg to look at. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
+    help="The ffmpeg to examine. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
 )
 def doctor(destination: Path | str | None, ffmpeg: str | None) -> None:
     """Try out what a run needs on this machine, and say what to do about what does not work.

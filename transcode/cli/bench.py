@@ -26,19 +26,26 @@ HEADER = (
 
 @click.command(cls=BriefCommand)
 @click.argument("stores", metavar="STORE…", type=LocalPath(), nargs=-1, required=True)
-@click.option("--loader", multiple=True, metavar="NAME", help="Only these. Default: all that are installed.")
+@click.option(
+    "--loader",
+    multiple=True,
+    metavar="NAME",
+    help="Time only this loader; may be repeated. Default: all that are installed.",
+)
 @click.option(
     "--pattern", type=click.Choice(PATTERNS), multiple=True, default=OF_BENCH["pattern"],
     show_default=True, help="How frames are asked for; may be repeated.",
 )  # fmt: skip
-@click.option("--frames", type=COUNT, default=OF_BENCH["frames"], show_default=True, metavar="N", help="Of a sequence.")
+@click.option(
+    "--frames", type=COUNT, default=OF_BENCH["frames"], show_default=True, metavar="N", help="Frames per sequence."
+)
 @click.option(
     "--stride",
     type=COUNT,
     default=OF_BENCH["stride"],
     show_default=True,
     metavar="N",
-    help="From one to the next of strided.",
+    help="Distance between frames in the pattern strided.",
 )
 @click.option(
     "--workers",
@@ -47,17 +54,27 @@ HEADER = (
     default=OF_BENCH["workers"],
     show_default=True,
     metavar="N",
-    help="Processes; may be repeated.",
+    help="Worker processes that read at once; may be repeated.",
 )
 @click.option(
-    "--cache", type=click.Choice(("warm", "cold", "both")), default="warm", show_default=True, help="The page cache."
+    "--cache",
+    type=click.Choice(("warm", "cold", "both")),
+    default="warm",
+    show_default=True,
+    help="State of the page cache.",
 )
-@click.option("--seconds", type=Finite(min=0.01), default=2.0, show_default=True, help="Of each cell, at least.")
 @click.option(
-    "--sample", type=COUNT, default=OF_BENCH["sample"], show_default=True, metavar="N", help="So many of the videos."
+    "--seconds", type=Finite(min=0.01), default=2.0, show_default=True, help="Time each cell for at least this long."
 )
 @click.option(
-    "--seed", type=int, default=OF_BENCH["seed"], show_default=True, help="Of the sample and of what is asked for."
+    "--sample", type=COUNT, default=OF_BENCH["sample"], show_default=True, metavar="N", help="How many videos to read."
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=OF_BENCH["seed"],
+    show_default=True,
+    help="Seed of the sample and of the requested frames.",
 )
 @click.option("--step-ms", type=Finite(min=0), metavar="MS", help="Simulate training with a step of this time.")
 @click.option(
@@ -66,18 +83,16 @@ HEADER = (
     default=OF_BENCH["batch_size"],
     show_default=True,
     metavar="N",
-    help="Of the simulated training.",
+    help="Batch size of the simulated training.",
 )
 @click.option("--advise", is_flag=True, help="Search for the number of workers and the batch size.")
 @click.option(
     "--out",
     type=LocalPath(file_okay=False),
     metavar="FOLDER",
-    help="bench.html, .md, .json, .parquet.",
+    help="Write bench.html, .md, .json and .parquet here.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="JSON lines on stdout, `what` says of which kind: cell, training, advice."
-)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON lines to stdout; `what` is cell, training or advice.")
 def bench(stores: tuple[Path, ...], **given: Any) -> None:
     """Time every installed loader on every STORE, side by side; loaders whose pixels are wrong are named and not timed.
 

@@ -51,31 +51,34 @@ def _by_codec(option: str, given: tuple[str, ...]) -> dict[str, str]:
 @SOURCE_OPTIONS
 @FRAME_OPTIONS
 @click.option(
-    "--codec", default=",".join(OF_SWEEP["codec"]), show_default=True, metavar="LIST", help="What is compared."
+    "--codec", default=",".join(OF_SWEEP["codec"]), show_default=True, metavar="LIST", help="Codecs to compare."
 )
 @click.option(
     "--crf",
     multiple=True,
     metavar="CODEC=LIST",
-    help="CRFs of a codec, four or more. Default: four that span some 32 to 44 dB.",
+    help="CRFs to try for a codec, four or more. Default: four that span about 32 to 44 dB.",
 )
-@click.option("--quality", metavar="LIST", help="Of JPEGs. Default: four.")
+@click.option("--quality", metavar="LIST", help="JPEG qualities to try. Default: four.")
 @click.option(
     "--gop",
     default=",".join(map(str, OF_SWEEP["gop"])),
     show_default=True,
     metavar="LIST",
-    help="Keyframe intervals, frames.",
+    help="Keyframe intervals to try, in frames.",
 )
 @click.option(
-    "--preset", multiple=True, metavar="CODEC=LIST", help="Presets of a codec. Default: the one that runs take."
+    "--preset",
+    multiple=True,
+    metavar="CODEC=LIST",
+    help="Presets to try for a codec. Default: the one that transcode takes.",
 )
 @click.option(
     "--anchor",
     default=OF_SWEEP["anchor"],
     show_default=True,
     metavar="CODEC",
-    help="What the others are compared with first.",
+    help="The codec that the others are compared with first.",
 )
 @click.option(
     "--at-psnr",
@@ -83,7 +86,7 @@ def _by_codec(option: str, given: tuple[str, ...]) -> dict[str, str]:
     default=OF_SWEEP["at_psnr"],
     show_default=True,
     metavar="DB",
-    help="Sizes are told at this PSNR-Y.",
+    help="Compare sizes at this PSNR-Y.",
 )
 @click.option(
     "--sample",
@@ -91,10 +94,14 @@ def _by_codec(option: str, given: tuple[str, ...]) -> dict[str, str]:
     default=OF_SWEEP["sample"],
     show_default=True,
     metavar="N",
-    help="So many of the sources.",
+    help="How many of the sources to measure.",
 )
 @click.option(
-    "--seconds", type=Finite(min=0.1), default=OF_SWEEP["seconds"], show_default=True, help="The first so many of each."
+    "--seconds",
+    type=Finite(min=0.1),
+    default=OF_SWEEP["seconds"],
+    show_default=True,
+    help="How much of each source to take, from its start.",
 )
 @click.option(
     "--sequence-length",
@@ -102,7 +109,7 @@ def _by_codec(option: str, given: tuple[str, ...]) -> dict[str, str]:
     default=OF_SWEEP["sequence_length"],
     show_default=True,
     metavar="N",
-    help="Of what is read.",
+    help="Frames per sequence when reading is timed.",
 )
 @click.option(
     "--stride",
@@ -110,7 +117,7 @@ def _by_codec(option: str, given: tuple[str, ...]) -> dict[str, str]:
     default=OF_SWEEP["stride"],
     show_default=True,
     metavar="N",
-    help="Each N-th frame of it.",
+    help="Distance between the frames of a sequence.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -118,8 +125,8 @@ def sweep(source: Path, out: Path, **given: Any) -> None:
     """Measure a sample of SRC in many settings: size against PNG and JPEG, PSNR, SSIM, encoding and reading times.
 
     Sources are decoded and scaled once. OUT gets sweep.parquet (a row for each setting and video), sweep.json, and
-    report.html with rate-distortion curves. The same command again goes on after a stop; settings that are added are
-    measured beside what is there.
+    report.html with rate-distortion curves. Run the same command again to go on after a stop, or with more settings to
+    measure those as well.
 
     \b
     vidprep sweep raw/ choose/ --short-side 240 --gop 5,16
@@ -170,7 +177,7 @@ def _print_table(told: dict[str, Any]) -> None:
     default=OF_TUNE["target_psnr"],
     show_default=True,
     metavar="DB",
-    help="What every video must reach, as in runs.",
+    help="The quality to reach, as in transcode --target-psnr.",
 )
 @click.option(
     "--sequence-length",
@@ -178,7 +185,7 @@ def _print_table(told: dict[str, Any]) -> None:
     default=OF_TUNE["sequence_length"],
     show_default=True,
     metavar="N",
-    help="Frames of a sequence.",
+    help="Frames per sequence.",
 )
 @click.option(
     "--stride",
@@ -186,32 +193,40 @@ def _print_table(told: dict[str, Any]) -> None:
     default=OF_TUNE["stride"],
     show_default=True,
     metavar="N",
-    help="Frames from one to the next in it.",
+    help="Distance between the frames of a sequence.",
 )
-@click.option("--storage", type=Finite(min=0, min_open=True), metavar="MB/S", help="What storage gives one reader.")
+@click.option(
+    "--storage", type=Finite(min=0, min_open=True), metavar="MB/S", help="How fast the storage serves one reader."
+)
 @click.option(
     "--loader",
     type=click.Choice(("torchcodec", "decord")),
-    help="What will read encoded videos. Default: vidprep's own.",
+    help="The library that training will read videos with. Default: vidprep's own reader.",
 )
-@click.option("--codec", default=",".join(OF_TUNE["codec"]), show_default=True, metavar="LIST", help="What is tried.")
+@click.option("--codec", default=",".join(OF_TUNE["codec"]), show_default=True, metavar="LIST", help="Codecs to try.")
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
     default=OF_TUNE["sample"],
     show_default=True,
     metavar="N",
-    help="So many of the sources.",
+    help="How many of the sources to measure.",
 )
 @click.option(
-    "--seconds", type=Finite(min=0.1), default=OF_TUNE["seconds"], show_default=True, help="The first so many of each."
+    "--seconds",
+    type=Finite(min=0.1),
+    default=OF_TUNE["seconds"],
+    show_default=True,
+    help="How much of each source to take, from its start.",
 )
-@click.option("--work", type=LocalPath(), metavar="FOLDER", help="Keep trials here; a stopped command goes on.")
+@click.option(
+    "--work", type=LocalPath(), metavar="FOLDER", help="Keep the trials here, so that a stopped command can go on."
+)
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
 def tune(source: Path, **given: Any) -> None:
-    """Measure on a sample of SRC what to make of it, for how the network reads; and say which command makes it.
+    """Measure a sample of SRC in several formats, and recommend one for how your network reads.
 
-    Prints what no other choice beats in both size and time, and a recommendation with its reason.
+    Prints every choice that no other beats in both size and time, and the command that makes the recommended one, with the reason.
 
     \b
     vidprep tune raw/ --short-side 240 --sequence-length 8 --target-psnr 38

@@ -183,7 +183,7 @@ ENCODE_OPTIONS = _options(
         type=click.Choice(CODECS),
         default=default_of("codec"),
         show_default=True,
-        help="What outputs are encoded in.",
+        help="Codec of the outputs.",
     ),
     click.option(
         "--encoder", metavar="NAME", help="Another encoder of that codec, such as h264_nvenc with --engine ffmpeg."
@@ -206,19 +206,19 @@ ENCODE_OPTIONS = _options(
         type=click.Choice(TUNES),
         default=default_of("tune"),
         show_default=True,
-        help="What bits are spent on.",
+        help="What the encoder optimises for.",
     ),
     click.option(
         "--pixel-format",
         metavar="NAME",
-        help="yuv420p (default), yuv420p10le to keep 10 bits, or another of the encoder's.",
+        help="yuv420p (default), yuv420p10le to keep 10 bits, or any other that the encoder takes.",
     ),
     click.option(
         "--audio",
         type=click.Choice(AUDIO),
         default=default_of("audio"),
         show_default=True,
-        help="What becomes of the audio.",
+        help="What to do with the audio.",
     ),
     click.option(
         "--split",
@@ -232,20 +232,20 @@ ENCODE_OPTIONS = _options(
         default=default_of("encoder_threads"),
         show_default=True,
         metavar="N",
-        help="More than 1 changes the bytes.",
+        help="Threads per encoder; more than 1 changes the output bytes.",
     ),
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
         default=default_of("engine"),
         show_default=True,
-        help="In process, or an ffmpeg command.",
+        help="Encode in process, or with an ffmpeg command.",
     ),
     click.option(
         "--ffmpeg",
         type=LocalPath(str),
         metavar="PATH",
-        help="The ffmpeg of --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
+        help="The ffmpeg for --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
     ),
 )
 STORE_OPTIONS = _options(
@@ -256,20 +256,20 @@ STORE_OPTIONS = _options(
         show_default=True,
         help="How frames are stored.",
     ),
-    click.option("--quality", type=int, metavar="Q", help="Of JPEGs, 1 to 100, larger is finer. Default: 90."),
+    click.option("--quality", type=int, metavar="Q", help="JPEG quality, 1 to 100, larger is finer. Default: 90."),
     click.option(
         "--subsampling",
         type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),
         default=default_of("subsampling"),
         show_default=True,
-        help="Chroma of JPEGs.",
+        help="Chroma subsampling of the JPEGs.",
     ),
     click.option(
         "--shard-size",
         default=default_of("shard_size"),
         show_default=True,
         metavar="BYTES",
-        help="Begin a new shard past this.",
+        help="Start a new shard beyond this size.",
     ),
 )
 CHECK_OPTIONS = _options(
@@ -285,23 +285,23 @@ CHECK_OPTIONS = _options(
         type=click.Choice(("dataset", "per-video")),
         default=default_of("target_mode"),
         show_default=True,
-        help="One value for all, or one for each video.",
+        help="One value for all videos, or one for each.",
     ),
-    click.option("--min-psnr", type=float, metavar="DB", help="Fail outputs whose mean PSNR-Y is below."),
+    click.option("--min-psnr", type=float, metavar="DB", help="Fail outputs whose mean PSNR-Y is below DB."),
     click.option(
         "--verify-every",
         type=int,
         default=default_of("verify_every"),
         show_default=True,
         metavar="N",
-        help="Score each N-th frame; all are decoded.",
+        help="Score every N-th frame; all are decoded.",
     ),
     click.option(
         "--on-damage",
         type=click.Choice(("warn", "fail")),
         default=default_of("on_damage"),
         show_default=True,
-        help="Sources that are not whole.",
+        help="What to do when a source is damaged or cut short.",
     ),
 )
 RUN_OPTIONS = _options(
@@ -310,28 +310,30 @@ RUN_OPTIONS = _options(
         type=click.Choice(("local", "dask", "ray")),
         default=default_of("backend"),
         show_default=True,
-        help="Work in processes of this machine, or on the workers of a cluster, which see the same paths.",
+        help="Work on this machine, or on the workers of a cluster that see the same paths.",
     ),
-    click.option("--scheduler", metavar="ADDRESS", help="Of dask: tcp://host:8786, or the scheduler's file."),
+    click.option("--scheduler", metavar="ADDRESS", help="The dask scheduler: tcp://host:8786, or its scheduler file."),
     click.option(
-        "--address", metavar="ADDRESS", help="Of ray: host:6379. Default: the cluster that this machine is in."
+        "--address",
+        metavar="ADDRESS",
+        help="The ray cluster: host:6379. Default: the one that this machine belongs to.",
     ),
     click.option(
         "--shard",
         metavar="I/N",
-        help="Do part I (from 0) of N, as one task of an array; auto: what Slurm's array says.",
+        help="Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.",
     ),
     click.option(
         "--jobs",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Videos at a time. Default: one per core that this process may use (affinity, quota of its container).",
+        help="Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).",
     ),
     click.option(
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="Stop a video after this time. Default: by its size and progress.",
+        help="Give up on a video after this time. Default: depends on its size and progress.",
     ),
     click.option(
         "--max-pixels",
@@ -345,17 +347,19 @@ RUN_OPTIONS = _options(
         type=int,
         default=default_of("max_frames"),
         show_default=True,
-        help="Refuse more frames in or out.",
+        help="Refuse videos with more frames, in or out.",
     ),
-    click.option("--overwrite", is_flag=True, help="Make everything anew, also with other settings than before."),
-    click.option("--skip-failed", is_flag=True, help="Do not try again what failed before."),
-    click.option("--dry-run", is_flag=True, help="Say what would be done and what is ignored; open and write nothing."),
+    click.option("--overwrite", is_flag=True, help="Make everything anew, even with other settings than before."),
+    click.option("--skip-failed", is_flag=True, help="Do not retry videos that failed before."),
+    click.option(
+        "--dry-run", is_flag=True, help="Show what would be done and what is ignored; open and write nothing."
+    ),
     click.option(
         "--events",
         type=LocalPath(str),
         metavar="FILE",
-        help="Append what happens as lines of JSON, for `vidprep monitor`; - is stdout.",
+        help="Append events as JSON lines, for vidprep monitor; - is stdout.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON line per row on stdout, then the summary."),
+    click.option("--json", "as_json", is_flag=True, help="Write one JSON line per row to stdout, then the summary."),
     click.option("--quiet", is_flag=True, help="No progress bar."),
 )

@@ -1,0 +1,88 @@
+"""The pictures of the README: `python examples/pictures.py` writes report.png and pipeline.svg beside itself.
+
+The report is of four clips that ffmpeg generates, in two formats, as Chromium shows it.
+"""
+
+import contextlib
+import subprocess
+import tempfile
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import ffmpeg
+import imageio_ffmpeg
+
+from vidprep.transcode import burst, report, transcode
+
+HERE = Path(__file__).resolve().parent
+PATTERNS = {
+    "mandelbrot": "mandelbrot=size=640x360:rate=30",
+    "testsrc2": "testsrc2=size=1280x720:rate=30",
+    "gradients": "gradients=size=854x480:rate=25:nb_colors=6:speed=0.02",
+    "life": "life=size=640x480:rate=25:mold=10:ratio=0.1:death_color=#502000:life_color=#ffe080",
+}
+BT709 = {"vf": "scale=out_color_matrix=bt709", "colorspace": "bt709", "color_primaries": "bt709", "color_trc": "bt709"}
+ROWS = [
+    ["demux", "decode", "order, time line", "cut, --fps", "upright, size, colours", "encode", "mux"],
+    ["journal, manifest", "takes its name", "read back by number", "PSNR, SSIM", "decode each packet"],
+]
+WIDTH, HEIGHT, GAP = 132, 40, 18
+
+
+def draw_pipeline(path: Path) -> None:
+    """What happens to a video: made from left to right, proven from right to left."""
+    right = len(ROWS[0]) * (WIDTH + GAP)
+    shapes = []
+
+    def box(x: int, y: int, text: str, colour: str) -> None:
+        shapes.append(f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="{colour}"/>')
+        shapes.append(
+            f'<text x="{x + WIDTH // 2}" y="{y + HEIGHT // 2 + 4}" text-anchor="middle">{escape(text)}</text>'
+        )
+
+    def arrow(*points: tuple[int, int]) -> None:
+        line = " ".join(f"{x},{y}" for x, y in points)
+        shapes.append(f'<polyline points="{line}" fill="none" stroke="#667" marker-end="url(#tip)"/>')
+
+    for column, text in enumerate(ROWS[0]):
+        x = column * (WIDTH + GAP)
+        box(x, 10, text, "#d7e6f7")
+        if column:
+            arrow((x - GAP, 30), (x - 6, 30))
+    for column, text in enumerate(ROWS[1]):
+        x = (column + 1) * (WIDTH + GAP)
+        box(x, 100, text, "#dcf1dc")
+        if column:
+            arrow((x, 120), (x - GAP + 6, 120))
+    encode, picture = (right - 2 * (WIDTH + GAP) + WIDTH // 2, right - 3 * (WIDTH + GAP) + WIDTH // 2)
+    arrow((encode, 50), (encode, 94))
+    arrow((picture, 50), (picture, 94))
+    shapes.append(f'<text x="{picture - 8}" y="78" text-anchor="end" fill="#667">the frames that went in</text>')
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 0 {right} 150" font-family="sans-serif" font-size="11">'
+        '<defs><marker id="tip" markerWidth="7" markerHeight="7" refX="2" refY="3" orient="auto">'
+        '<path d="M0,0 L6,3 L0,6 z" fill="#667"/></marker></defs>'
+        f'<rect x="-8" width="{right}" height="150" fill="white"/>{"".join(shapes)}</svg>\n'
+    )
+
+
+def show_report(path: Path) -> None:
+    """Make the clips, both formats and their report in the working folder, and photograph its top."""
+    Path("raw").mkdir()
+    for name, pattern in PATTERNS.items():
+        clip = ffmpeg.input(pattern, format="lavfi", t=4).output(f"raw/{name}.mp4", crf=12, pix_fmt="yuv420p", **BT709)
+        clip.run(cmd=imageio_ffmpeg.get_ffmpeg_exe(), quiet=True)
+    transcode("raw", "ready", short_side=240, gop=5)
+    burst("raw", "frames", short_side=240)
+    page = report(["ready", "frames"], out=".").html
+    subprocess.run(
+        ["chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1000",
+         "--user-data-dir=browser", "--virtual-time-budget=5000", f"--screenshot={path}", page.resolve().as_uri()],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":  # each worker is a process that imports this file
+    draw_pipeline(HERE / "pipeline.svg")
+    with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
+        show_report(HERE / "report.png")
