@@ -89,7 +89,7 @@ class EncoderProfile:
     crf_option: the option that takes the quality; crf_range: its ends, best quality first. presets: slowest last where
     they are names. params: name of the option that holds `key=value:…`, whose entries come from `params_of`.
     options and params may hold {gop}, {threads}, {crf} and {qmin} (ten below the CRF). smallest: the smallest picture that
-    survives a round trip. max_rate: frames per second it accepts. in_process: PyAV has it; else `--engine ffmpeg`.
+    survives a round trip. in_process: PyAV has it; else `--engine ffmpeg`.
     only_ffmpeg: pixel formats that the one in PyAV was built without. ticks_per_second: of the clock that it rounds times to;
     0: it keeps any. Such an encoder gives packets in the order of their frames. light_params: the entries of params for the
     mastering display, in decimals or in integer units, and for the content light level.
@@ -111,7 +111,6 @@ class EncoderProfile:
     params: Mapping[str, str] = field(default_factory=dict)
     tune_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tune_params: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    max_rate: int = 0
     ticks_per_second: int = 0
     in_process: bool = True
     only_ffmpeg: tuple[str, ...] = ()
@@ -294,7 +293,6 @@ ENCODERS = {
                 "visual": {"tune": "0"},
                 "fastdecode": {"tune": "1", "fast-decode": "1"},
             },
-            max_rate=240,
         ),
         _nvenc("h264", ("yuv420p", "yuv444p")),
         _nvenc("hevc", ("yuv420p", "p010le", "yuv444p")),

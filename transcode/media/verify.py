@@ -119,10 +119,6 @@ class Verifier:
         self._keyframe_pts: set[int] = set()
         self._keyframes: list[int] = []
 
-    @property
-    def frames_in_flight(self) -> int:
-        return len(self._expected)
-
     def expect(self, frame: VideoFrame, pts: int) -> None:
         """A frame of another shape would be converted on the way into the encoder, and read past its end here."""
         size, format_ = self._output.size, self._output.pixel_format

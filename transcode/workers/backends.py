@@ -10,8 +10,6 @@ from vidprep.transcode.workers.child import make, stops_the_run
 from vidprep.transcode.workers.host import Expected
 from vidprep.transcode.workers.local import Workers
 
-BACKENDS = ("local", "dask", "ray")
-
 
 def workers_of(
     backend: str, address: str | None, jobs: int, say: Callable[[str], None], expected: Expected | None = None

@@ -7,7 +7,6 @@ waited for data: that is the overhead of NVVL's figure 3, and the ratio of the t
 from __future__ import annotations
 
 import importlib.util
-import os
 import statistics
 import threading
 import time
@@ -25,6 +24,7 @@ from vidprep.formats.training.loader import GIBIBYTE, PrefetchLoader
 from vidprep.transcode.choose.bench.bench import BenchOptions, Row, Say
 from vidprep.transcode.choose.bench.places import Place
 from vidprep.transcode.choose.bench.process import Ready, run_together
+from vidprep.transcode.workers.local import default_jobs
 
 TORCH = "torch DataLoader"
 SIMULATED = ("PrefetchLoader", TORCH)
@@ -222,7 +222,7 @@ def _trained(training: Training) -> Row:
 
 def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
     """Of each store: PrefetchLoader's rates over workers and batch sizes, and which are `advised`."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = default_jobs()
     counts = [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
     for place in (each for each in places if each.store is not None):
         tried, failed = [], None
