@@ -33,8 +33,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.bench.shown import colours, shown
-from tests.conftest import CHART_IN, INTERLACED_CLIPS, PLAIN, SHARED_MEDIA, Ffmpeg, Media, chart
+from tests.real_media import SHARED_MEDIA
+from tests.recipes import CHART_IN, INTERLACED_CLIPS, PLAIN, Media, chart
 from tests.transcode.media.test_cropping import clip as cropped
+from tests.witness import Ffmpeg
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import Cropping
 from vidprep.formats.video.options import EncoderOptions

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from av.video.format import VideoFormat
 
-from tests.conftest import Ffmpeg
+from tests.witness import Ffmpeg
 
 ACROSS, DOWN = 4, 2
 WEIGHTS = {"bt709": (0.2126, 0.0722), "smpte240m": (0.212, 0.087), "bt2020nc": (0.2627, 0.0593)}  # of red and blue

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import imageio_ffmpeg
 
-from tests.conftest import Ffmpeg, Media
 from tests.fuzz.campaign import fuzz
 from tests.fuzz.clips import real, synthesised
 from tests.fuzz.mutants import mutant
+from tests.recipes import Media
+from tests.witness import Ffmpeg
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.conftest import Ffmpeg
 from tests.fuzz.mutants import mutant
 from tests.fuzz.oracle import WAYS, Batch, Finding
+from tests.witness import Ffmpeg
 
 BATCH = 100
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import H264, SHARED_MEDIA, Media, moving, recipe
+from tests.real_media import SHARED_MEDIA
+from tests.recipes import H264, Media, moving, recipe
 
 SMALL = moving("64x48", frames=16)
 recipe("small.mp4", *SMALL, *H264, "-movflags", "+faststart")

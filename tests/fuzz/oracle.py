@@ -20,9 +20,9 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 
-from tests.conftest import Ffmpeg
 from tests.fuzz.mutants import Mutant
 from tests.helpers import command, environment, leftovers, no_processes_left
+from tests.witness import Ffmpeg
 from vidprep.formats import errors, open_store
 
 # Way of making -> arguments. Names end up in what is found.

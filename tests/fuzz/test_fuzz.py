@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ffmpeg, Media
 from tests.fuzz.campaign import Done, fuzz
 from tests.fuzz.clips import real, synthesised
 from tests.fuzz.mutants import mutant
 from tests.fuzz.oracle import WAYS
+from tests.recipes import Media
+from tests.witness import Ffmpeg
 
 QUICK_WAYS = ("transcode", "burst", "fps")
 QUICK_BATCH = 46  # each clip twice

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import moving
 from tests.helpers import make_clip, manifest, transcode
+from tests.recipes import moving
 from vidprep.formats import open_store
 from vidprep.formats.errors import EncodeError, SettingsError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat

@@ -20,8 +20,8 @@ from pathlib import Path
 import imageio_ffmpeg
 import pytest
 
-from tests.conftest import SHARED_MEDIA
 from tests.helpers import transcode
+from tests.real_media import SHARED_MEDIA
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.video.source import Source
 

@@ -12,8 +12,8 @@ import av
 import numpy as np
 import pytest
 
-from tests.conftest import moving
 from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
+from tests.recipes import moving
 from vidprep.formats.model import FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.ffmpeg import build_command

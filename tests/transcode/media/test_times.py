@@ -13,7 +13,7 @@ from typing import Any
 import av
 import pytest
 
-from tests.conftest import H264, moving
+from tests.recipes import H264, moving
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.entry import Entry

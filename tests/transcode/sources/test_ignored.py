@@ -8,8 +8,8 @@ from pathlib import Path
 import av
 import pytest
 
-from tests.conftest import Ffmpeg
 from tests.helpers import make_clip, manifest, transcode
+from tests.witness import Ffmpeg
 from vidprep.transcode.run.ignored import counted, in_words
 from vidprep.transcode.sources.listing import find_sources
 

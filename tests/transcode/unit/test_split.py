@@ -13,7 +13,6 @@ import av
 import numpy as np
 import pytest
 
-from tests.conftest import moving
 from tests.helpers import (
     LARGE_MEDIA,
     environment,
@@ -27,6 +26,7 @@ from tests.helpers import (
     transcode,
     with_peers,
 )
+from tests.recipes import moving
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Retime

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import Ffmpeg, Media
 from tests.helpers import environment, fault, leftovers, make_clip, manifest, outputs, transcode
+from tests.recipes import Media
+from tests.witness import Ffmpeg
 from vidprep.formats.errors import LimitError
 from vidprep.transcode.media.bounds import MAX_REPEATS
 from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed
