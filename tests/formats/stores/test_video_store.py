@@ -84,7 +84,7 @@ def test_a_damaged_video_is_an_error_of_the_store_or_decodes(name, tmp_path):
     path = tmp_path / name
     write_video(path, codec="libvpx-vp9" if path.suffix == ".webm" else "libx264")
     data, rng, refused = path.read_bytes(), random.Random(1), 0
-    for place in [*range(0, 700, 2), *rng.sample(range(700, len(data)), 100)]:
+    for place in [*range(0, 700, 11), *rng.sample(range(700, len(data)), 20)]:
         broken = bytearray(data)
         broken[place] ^= 1 << rng.randrange(8)
         path.write_bytes(broken)
@@ -95,7 +95,7 @@ def test_a_damaged_video_is_an_error_of_the_store_or_decodes(name, tmp_path):
             assert name in str(error)
         else:
             assert frames.shape == (3, HEIGHT, WIDTH, 3)
-    assert refused > 10
+    assert refused > 3
 
 
 def test_threads_have_a_decoder_each(tmp_path):

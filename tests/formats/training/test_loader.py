@@ -597,6 +597,7 @@ def soak(folder: Path, seconds: float) -> tuple[int, int]:
     return epochs, kills
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_all_the_time(store_of):
     epochs, kills = soak(store_of("h264"), 15)
     assert epochs > 8

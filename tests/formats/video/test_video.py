@@ -436,7 +436,7 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_f10_a_file_that_was_cut_is_never_clean(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
     data = wholes[name].read_bytes()
     assert decode_all(wholes[name]) == (FRAMES, [])
-    cuts = {len(data) * part // 100 for part in (1, 50, 99)} | set(range(2048))
+    cuts = {len(data) * part // 100 for part in (1, 50, 99)} | set(range(0, 2048, 9))
     path = tmp_path / name
     clean = []
     for cut in sorted(cuts):

@@ -23,6 +23,7 @@ from tests.helpers import (
     transcode,
 )
 from tests.s3 import bucket
+from tests.sampling import in_turn
 from vidprep.formats import open_store
 
 ENCODED = ("transcode", "--gop", 4, "--preset", "ultrafast")
@@ -394,7 +395,7 @@ def whole(pool, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("seed", [n if n in (0, 2) else pytest.param(n, marks=pytest.mark.slow) for n in range(60)])
+@pytest.mark.parametrize("seed", in_turn(range(60), 60))
 def test_merge_says_the_truth_about_every_video_whatever_happens(seed, pool, sources, whole, tmp_path, request):
     """Tasks killed, terminated, refused, run twice, left out, begun with other settings; sources that come and go."""
     rng = random.Random(seed)

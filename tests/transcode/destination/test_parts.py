@@ -20,6 +20,7 @@ from tests.helpers import (
     outputs,
     transcode,
 )  # fmt: skip
+from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.table import read_rows
@@ -112,7 +113,7 @@ def test_which_part_a_task_is(text, variables, expected):
         parse_part(text, given)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_turn(KINDS, 2))
 def test_f34_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"

@@ -16,6 +16,7 @@ import pytest
 from tests.cluster import dask
 from tests.helpers import command, environment, fault, make_clip, make_clips, manifest, outputs, table, transcode
 from tests.s3 import Bucket, bucket
+from tests.sampling import in_turn
 from vidprep.formats.files import remote
 
 NOT_COMPARED = {"source", "source_mtime_ns", "encode_seconds", "cpu_seconds"}
@@ -98,9 +99,7 @@ def test_what_is_done_there_is_not_done_again(s3, here):
     assert results(s3.objects("twice/")) == outputs(here)
 
 
-@pytest.mark.parametrize(
-    "store", ["burst", "webdataset", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gulp", "tensor"))]
-)
+@pytest.mark.parametrize("store", in_turn(["burst", "webdataset", "gulp", "tensor"], 4))
 def test_a_store_of_frames_goes_there_shard_by_shard(store, s3, tmp_path):
     src = make_clips(tmp_path / "src", 4, 8, size=(256, 256), noise=True)
     options = ("--format", store, "--shard-size", "1MiB", "--jobs", 1)

@@ -14,6 +14,7 @@ import pytest
 import simplejpeg
 
 from tests.helpers import Ran, make_clips, manifest, transcode, with_peers
+from tests.sampling import in_turn
 from vidprep.formats import open_store
 
 burst = partial(transcode, verb="burst")
@@ -135,7 +136,7 @@ for path in sorted(mappings.rglob("*.json")):
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--fps", "7", "--codec", "hevc", "--size", "96x64"]])
+@pytest.mark.parametrize("options", in_turn([["--fps", "7", "--codec", "hevc", "--size", "96x64"], []], 2))
 def test_torchcodec_reads_the_frames_of_its_own_exact_mode_by_our_mappings(options, made, tmp_path):
     store = tmp_path / "store" if options else made("h264")
     if options:
@@ -156,7 +157,7 @@ print(sum(len(row["video"]) for row in decoded))
 """
 
 
-@pytest.mark.parametrize("kind", ["h264", "vp9"])
+@pytest.mark.parametrize("kind", in_turn(["h264", "vp9"], 2))
 def test_hugging_face_loads_the_folder_with_its_labels(kind, made, tmp_path):
     check(pack(made(kind), tmp_path / "out", "--to", "hf"))
     store = open_store(made(kind))

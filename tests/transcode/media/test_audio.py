@@ -17,6 +17,7 @@ import av
 import numpy as np
 import pytest
 
+from tests.sampling import pairs
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.video.options import EncoderOptions
@@ -190,10 +191,12 @@ def in_sync(path: Path, within: float = 0.002) -> list[float]:
 # ---------------------------------------------------------------------------------------------------- one clock
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=["whole", "cut"])
-@pytest.mark.parametrize("offset", [0.0, OFFSET, -OFFSET], ids=["together", "late", "early"])
-@pytest.mark.parametrize(("mode", "container"), KINDS, ids=NAMES)
-def test_every_beep_stays_with_its_flash(mode, container, offset, cut, clips, tmp_path):
+TIMINGS = [(cut, offset) for cut in CUTS for offset in (0.0, OFFSET, -OFFSET)]
+
+
+@pytest.mark.parametrize(("kind", "timing"), pairs(KINDS, TIMINGS, each=2))
+def test_every_beep_stays_with_its_flash(kind, timing, clips, tmp_path):
+    (mode, container), (cut, offset) = kind, timing
     ext = {0.0: "mp4", OFFSET: "mkv", -OFFSET: "ts"}[offset]
     source = (
         clips.get(container, offset, "aac" if container == "mp4" else None)

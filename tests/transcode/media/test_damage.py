@@ -22,6 +22,7 @@ import pytest
 
 from tests.helpers import transcode
 from tests.real_media import SHARED_MEDIA
+from tests.sampling import in_turn
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.video.source import Source
 
@@ -201,7 +202,7 @@ def needed(path: Path | None) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", in_turn(QUICK, 2))
 def test_what_ffmpeg_warns_of_or_loses_is_damaged_and_the_whole_is_not(name: str, wholes: Path, tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} {name}")
     path = needed(synthesise(wholes, name))

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
-from tests.recipes import moving
+from tests.real_media import SHARED_MEDIA, real_clips
+from tests.recipes import PLAIN, moving
+from tests.sampling import in_turn, pairs
 from vidprep.formats.model import FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.ffmpeg import build_command
@@ -34,7 +36,6 @@ SETTINGS = {
     ),
     "10 bit, 4:4:4": RunSettings(encoder=EncoderOptions(pixel_format="yuv444p10le"), scale=Scale(short_side=40)),
 }
-SLOW_TO_TONE_MAP = ("phone_hlg_1080p_hevc10_rotated_editlist.mp4", "hdr10_720x1280_av1.mp4")
 CUT = (Fraction(1, 10), Fraction(1, 2))
 
 
@@ -78,14 +79,13 @@ def both(
     return [(f.md5, f.pts) for f in ours.frames], told_by_ffmpeg(cli, inputs, outputs)
 
 
-HDR_KINDS = ("15 a second", "10 bit, 4:4:4")  # building a tone mapping takes seconds
+PLAIN_SDR = [name for name in PLAIN if name not in ("pq.mp4", "hlg.mp4")]
+HDR_PAIRS = [("pq.mp4", "15 a second"), ("hlg.mp4", "10 bit, 4:4:4")]  # building a tone mapping takes seconds
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
-def test_both_engines_give_the_encoder_the_same_frames(plain_clip, kind, pipeline, cli, tmp_path):
-    if plain_clip.name in ("pq.mp4", "hlg.mp4") and kind not in HDR_KINDS:
-        pytest.skip("tone mapping is compared at one size")
-    mine, theirs = both(pipeline, cli, plain_clip, SETTINGS[kind], tmp_path)
+@pytest.mark.parametrize(("name", "kind"), pairs(PLAIN_SDR, list(SETTINGS), each=2) + HDR_PAIRS)
+def test_both_engines_give_the_encoder_the_same_frames(name, kind, media, pipeline, cli, tmp_path):
+    mine, theirs = both(pipeline, cli, media[name], SETTINGS[kind], tmp_path)
     if len(mine) == 1 and not theirs:
         pytest.skip("one frame shorter than half a period: ffmpeg gives none, we give one")
     assert [pts for _, pts in mine] == [pts for _, pts in theirs]
@@ -113,10 +113,9 @@ def test_both_engines_cut_the_same_frames(name, kind, media, pipeline, cli, tmp_
         assert len(mine) > 2
 
 
-@pytest.mark.parametrize("kind", ["short side 48, ntsc", "as it is"])
-def test_both_engines_give_the_same_frames_of_real_clips(real_clip, kind, pipeline, cli, tmp_path):
-    if real_clip.name in SLOW_TO_TONE_MAP and kind == "as it is":
-        pytest.skip("tone mapping is compared at one size")
+@pytest.mark.parametrize("name", in_turn(real_clips(), 2))
+def test_both_engines_give_the_same_frames_of_real_clips(name, pipeline, cli, tmp_path):
+    real_clip, kind = SHARED_MEDIA / name, "short side 48, ntsc"
     settings, end = SETTINGS[kind], Fraction(1)
     ours = pipeline(real_clip, settings, end=end)
     if ours.facts.stamps_sorted:

@@ -15,6 +15,8 @@ import av
 import numpy as np
 import pytest
 
+from tests.real_media import SHARED_MEDIA, real_clips
+from tests.sampling import in_turn
 from vidprep.formats.errors import LimitError, NoVideoError
 from vidprep.formats.video.entry import enter_at
 from vidprep.formats.video.source import Source
@@ -93,7 +95,9 @@ def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter(plain_clip, pipeli
     assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, tmp_path))
 
 
-def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter_on_real_clips(real_clip, decoded, cli, tmp_path):
+@pytest.mark.parametrize("name", in_turn(real_clips(), 3))
+def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter_on_real_clips(name, decoded, cli, tmp_path):
+    real_clip = SHARED_MEDIA / name
     ours = decoded(real_clip)
     if ours.facts.stamps_sorted or ours.facts.stamps_joined:
         expected = fps_filter(cli, *sorted_copy(real_clip, ours.info, tmp_path), tmp_path)

@@ -10,6 +10,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from tests.sampling import in_turn
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.picture import plan_picture
@@ -121,8 +122,18 @@ def test_kept_high_dynamic_range_says_on_which_screen_it_was_graded(codec, conta
         assert re.search("(?i)content light level metadata.*MaxCLL=800, MaxFALL=300", told), told
 
 
-@pytest.mark.parametrize(("source", "pixels"), [("permuted", "yuv420p10le"), ("whole", "yuv420p")])
-@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+@pytest.mark.parametrize(
+    ("source", "pixels", "engine"),
+    in_turn(
+        [
+            ("permuted", "yuv420p10le", "av"),
+            ("whole", "yuv420p", "av"),
+            ("whole", "yuv420p", "ffmpeg"),
+            ("permuted", "yuv420p10le", "ffmpeg"),
+        ],
+        2,
+    ),
+)
 def test_what_is_not_believed_or_was_tone_mapped_is_not_carried(source, pixels, engine, cli, tmp_path):
     display = f"{PERMUTED if source == 'permuted' else P3}L(10000000,1)"
     path = graded(cli, tmp_path / "source.mp4", display, "20000,300" if source == "permuted" else "800,300")

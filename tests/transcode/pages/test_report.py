@@ -211,17 +211,17 @@ def test_a_thousand_videos_open_within_two_seconds(made, browser, tmp_path):
     assert browser.run("return document.querySelector('.dt-info').textContent") == "Showing 1 to 25 of 1,000 entries"
 
 
-def test_a_hundred_thousand_rows_are_sampled_and_it_is_said(made, browser, tmp_path):
-    destination = multiplied(made, tmp_path / "huge", 100_000)
+def test_very_many_rows_are_sampled_and_it_is_said(made, browser, tmp_path):
+    destination = multiplied(made, tmp_path / "huge", 20_000)
     ran = report(destination)
     assert ran.code == 0
     (figure,) = told(destination)["destinations"]
-    assert figure["videos"]["ok"] == 100_000
+    assert figure["videos"]["ok"] == 20_000
     page = destination / "report.html"
     assert page.stat().st_size < 8e6
     browser.open(page)
     text = browser.run("return document.body.innerText")
-    assert "The 1,000 of the lowest PSNR-Y, of 100,000" in text and "97,000 videos are left out" in text
+    assert "The 1,000 of the lowest PSNR-Y, of 20,000" in text and "17,000 videos are left out" in text
 
 
 def test_what_is_no_destination_is_said(tmp_path):
@@ -233,7 +233,7 @@ def test_without_its_extra_the_command_says_what_to_install(made, tmp_path):
     script = (
         "import sys; sys.modules[sys.argv[1]] = None; from vidprep.transcode.cli.main import main; main(sys.argv[2:])"
     )
-    for name in ("jinja2", "plotly", "itables", "PIL"):
+    for name in ("plotly", "PIL"):
         arguments = [sys.executable, "-c", script, name, "report", str(made), "--out", str(tmp_path / "out")]
         ran = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment())
         assert ran.returncode == 2, ran.stderr

@@ -36,6 +36,7 @@ from tests.helpers import (
     start,
     transcode,
 )  # fmt: skip
+from tests.sampling import in_turn, pairs
 
 CLIPS = 8
 STOPPED = 3  # no video is to blame
@@ -100,12 +101,15 @@ def one_failed(ran: Ran, dst: Path) -> str:
 
 @pytest.mark.parametrize(
     ("code", "said", "engine"),
-    [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "av"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", "av"),
-        ("os._exit(3)", "code 3", "av"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "ffmpeg"),
-    ],
+    in_turn(
+        [
+            ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "av"),
+            ("os._exit(3)", "code 3", "av"),
+            ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "ffmpeg"),
+            ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", "av"),
+        ],
+        2,
+    ),
 )
 def test_f1_a_video_that_kills_its_process_is_one_row(
     poisoned: Path, dst: Path, tmp_path: Path, code: str, said: str, engine: str
@@ -244,7 +248,7 @@ def resumed(clips: Path, dst: Path, undisturbed: dict[str, bytes], *args: object
     assert leftovers(dst) == []
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", in_turn(MOMENTS, 3))
 def test_f5_a_kill_of_the_whole_run_at_any_step_costs_nothing_that_was_finished(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], moment: str
 ) -> None:
@@ -326,10 +330,10 @@ def wait_for_children(group: int, count: int = 2) -> None:
 
 @pytest.mark.parametrize(
     ("number", "whom", "code", "engine"),
-    [
-        (signal.SIGINT, "parent", 130, "av"), (signal.SIGINT, "group", 130, "av"), (signal.SIGINT, "group", 130, "ffmpeg"),
-        (signal.SIGTERM, "parent", 143, "av"), (signal.SIGTERM, "group", 143, "av"), (signal.SIGUSR1, "group", 143, "av"),
-    ],
+    in_turn([
+        (signal.SIGINT, "group", 130, "av"), (signal.SIGINT, "parent", 130, "av"), (signal.SIGINT, "group", 130, "ffmpeg"),
+        (signal.SIGTERM, "group", 143, "av"), (signal.SIGTERM, "parent", 143, "av"), (signal.SIGUSR1, "group", 143, "av"),
+    ], 3),
 )  # fmt: skip
 def test_f33_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
     clips: Path,
@@ -406,8 +410,7 @@ def test_f33_ctrl_c_while_planning_exits_130(clips: Path, dst: Path, tmp_path: P
 # ---------------------------------------------------------------------------------------------- disk full
 
 
-@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-@pytest.mark.parametrize("container", ["mp4", "mkv", "webm"])
+@pytest.mark.parametrize(("container", "engine"), pairs(["mp4", "mkv", "webm"], ["av", "ffmpeg"], each=1))
 def test_f7_no_room_for_an_output_stops_the_run_and_the_next_one_finishes(
     dst: Path, tmp_path: Path, container: str, engine: str
 ) -> None:
@@ -431,7 +434,7 @@ def test_f7_no_room_for_an_output_stops_the_run_and_the_next_one_finishes(
 
 
 @pytest.mark.parametrize(
-    ("size", "engine"), [(0, "av"), (0, "ffmpeg"), (100, "av"), (1500, "av"), (8000, "av"), (12000, "av")]
+    ("size", "engine"), in_turn([(0, "av"), (100, "av"), (8000, "av"), (0, "ffmpeg"), (1500, "av"), (12000, "av")], 3)
 )
 def test_f7_wherever_in_the_file_the_room_ends(dst: Path, tmp_path: Path, size: int, engine: str) -> None:
     """At 0 there is no room for a file of ours beside it either."""
@@ -473,13 +476,19 @@ HALF_A_LINE = (
     ("broken", "code"),
     [
         (fault("vidprep.formats.manifest.table", "Journal.append", at=1, code=NO_ROOM, only="parent"), STOPPED),
-        (fault("vidprep.formats.manifest.table", "Journal.append", at=5, code=NO_ROOM, only="parent"), STOPPED),
+        pytest.param(
+            fault("vidprep.formats.manifest.table", "Journal.append", at=5, code=NO_ROOM, only="parent"),
+            STOPPED,
+            marks=pytest.mark.slow,
+        ),
         (fault("os", "write", at=-1, code=HALF_A_LINE, only="parent"), STOPPED),
         (fault("vidprep.transcode.destination.folder", "Destination.name", at=3, code=NO_ROOM, only="parent"), STOPPED),
         (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), 2),
-        (fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), 2),
+        pytest.param(fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), 2, marks=pytest.mark.slow),
         (fault("os", "fsync", at=3, code=NO_ROOM, only="parent"), STOPPED),
-        (fault("pyarrow.parquet", "write_table", at=1, code=NO_ROOM, only="parent"), STOPPED),
+        pytest.param(
+            fault("pyarrow.parquet", "write_table", at=1, code=NO_ROOM, only="parent"), STOPPED, marks=pytest.mark.slow
+        ),
     ],
     ids=["first row", "fifth row", "torn row", "rename", "lease", "settings", "manifest", "manifest, early"],
 )
@@ -633,18 +642,17 @@ def test_f5_the_ffmpeg_below_a_killed_run_dies_too(dst: Path, tmp_path: Path) ->
 # ---------------------------------------------------------------------------------------------- sources
 
 
-@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("os.truncate(PATH, 700)", "changed while it was being read"),
-        ("os.replace(OTHER, PATH)", "changed while it was being read"),
-        ("os.unlink(PATH)", "cannot be read: No such file"),
-    ],
-)
+CHANGES = {
+    "os.truncate(PATH, 700)": "changed while it was being read", "os.replace(OTHER, PATH)": "changed while it was being read",
+    "os.unlink(PATH)": "cannot be read: No such file",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "engine"), pairs(list(CHANGES), ["av", "ffmpeg"], each=1))
 def test_f18_a_source_that_changes_while_it_is_read_is_no_output(
-    poisoned: Path, dst: Path, tmp_path: Path, change: str, said: str, engine: str
+    poisoned: Path, dst: Path, tmp_path: Path, change: str, engine: str
 ) -> None:
+    said = CHANGES[change]
     path, other = poisoned / "poison.mp4", make_clip(tmp_path / "other.mp4", 10, seed=4)
     code = change.replace("PATH", repr(str(path))).replace("OTHER", repr(str(other)))
     if engine == "av":

@@ -21,6 +21,8 @@ import simplejpeg
 from PIL import Image
 
 from tests.helpers import KILL_ALL, environment, fault, make_clip, make_clips, manifest, table, transcode
+from tests.real_media import SHARED_MEDIA, real_clips
+from tests.sampling import in_turn
 from tests.transcode.media.test_picture import MEANING, TO_RGB, psnr
 from vidprep.formats.manifest.table import ManifestRow, read_rows
 
@@ -156,9 +158,10 @@ def test_f15_colours_are_right_in_readers_that_know_nothing_of_the_source(name, 
 
 
 @pytest.mark.media
-def test_jpegs_of_real_clips_have_their_colours(real_clip, dst, tmp_path):
+@pytest.mark.parametrize("name", in_turn(real_clips(), 2))
+def test_jpegs_of_real_clips_have_their_colours(name, dst, tmp_path):
     """At quality 100 against RGB that ffmpeg made of the same picture; 4:2:0 costs what it costs any JPEG."""
-    opening = table(tmp_path / "opening.csv", [{"path": real_clip, "id": "opening", "end": 0.5}])
+    opening = table(tmp_path / "opening.csv", [{"path": SHARED_MEDIA / name, "id": "opening", "end": 0.5}])
     assert burst(opening, dst, "--quality", "100", "--short-side", "120", "--fps", "1").code == 0
     ((frames, row),) = zip(is_whole(dst).values(), good(dst).values(), strict=True)
     tensor = dst.with_name("tensor")
@@ -168,7 +171,7 @@ def test_jpegs_of_real_clips_have_their_colours(real_clip, dst, tmp_path):
     held = io.BytesIO()
     Image.fromarray(raw).save(held, "JPEG", quality=100, subsampling=2)
     theirs = np.asarray(Image.open(held).convert("RGB"))
-    least, most = (39.5, 1.1) if real_clip.name in OUT_OF_GAMUT else (40, 1)
+    least, most = (39.5, 1.1) if name in OUT_OF_GAMUT else (40, 1)
     assert psnr(ours, raw) > min(psnr(theirs, raw) - 1, least)
     assert np.abs(ours.mean((0, 1)) - raw.mean((0, 1))).max() < most
 
@@ -266,7 +269,7 @@ def undisturbed(request, clips, tmp_path_factory) -> tuple[str, dict[str, list[b
     return request.param, is_whole(made)
 
 
-@pytest.mark.parametrize(("where", "name", "at", "when"), STEPS)
+@pytest.mark.parametrize(("where", "name", "at", "when"), in_turn(STEPS, 3))
 def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
     where, name, at, when, clips, dst, tmp_path, undisturbed
 ):

@@ -27,6 +27,7 @@ from tests.helpers import (
     with_peers,
 )
 from tests.recipes import moving
+from tests.sampling import in_turn, pairs
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Retime
@@ -91,7 +92,7 @@ def packets(path: Path, kind: str = "video") -> list[tuple[Any, ...]]:
         return [(p.pts, p.dts, p.duration, p.is_keyframe, bytes(p)) for p in found if p.size]
 
 
-@pytest.mark.parametrize(("codec", "box"), BOXES)
+@pytest.mark.parametrize(("codec", "box"), in_turn(BOXES, 2))
 def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp_path):
     """Headers, packets, times and index: the same bytes. HEVC and AV1 in mp4 lose a box: what frames could be left out."""
     encoder = EncoderOptions(codec=codec, container=box, gop=8)
@@ -367,8 +368,7 @@ print(count, *(n for n, frame in ((n, get(n)) for n in range(count)) if n in alo
 """
 
 
-@pytest.mark.parametrize("peer", ["torchcodec", "decord"])
-@pytest.mark.parametrize("codec", ["h264", "hevc", "vp9"])
+@pytest.mark.parametrize(("codec", "peer"), pairs(["h264", "hevc", "vp9"], ["torchcodec", "decord"], each=1))
 def test_other_readers_seek_across_joints(peer, codec, long, tmp_path):
     options = ("--codec", codec, "--container", "mp4", "--gop", 5, "--split", 2)
     assert transcode(long, tmp_path / "out", *options).code == 0

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster import Slurm, dask, free_port, needs_modules, ray_head, slurm, wait_until
 from tests.helpers import command, environment, fault, leftovers, make_clip, make_clips, manifest, outputs, transcode
+from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import read_rows
 
@@ -171,6 +172,7 @@ def test_a_worker_that_is_killed_loses_nothing(cluster, tmp_path):
     assert not leftovers(made)
 
 
+@pytest.mark.parametrize("cluster", in_turn(["dask", "ray"], 2), indirect=True)
 def test_ctrl_c_leaves_a_cluster_in_order_and_the_run_goes_on(cluster, tmp_path):
     clips = make_clips(tmp_path / "src", 12, 60, size=(192, 144))
     made = tmp_path / "made"
@@ -237,6 +239,7 @@ def children_that_read(path):
     return found
 
 
+@pytest.mark.parametrize("cluster", in_turn(["dask", "ray"], 2), indirect=True)
 def test_f1_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_path):
     clips = make_clips(tmp_path / "src", 3)
     poison = make_clip(clips / "poison.mp4", 300, (320, 240), noise=True)
