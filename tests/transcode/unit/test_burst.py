@@ -1,16 +1,9 @@
-"""`vidprep burst`: frames in shards, read by people who are not us; failures, kills and second runs leave no wrong byte."""
+"""Bursts: what is written, and what other readers make of it."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import os
-import shutil
-import tarfile
-import zlib
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,74 +13,12 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from tests.helpers import KILL_ALL, environment, fault, make_clip, make_clips, manifest, table, transcode
+from tests.helpers import make_clips, manifest, table, transcode
 from tests.real_media import SHARED_MEDIA, real_clips
 from tests.sampling import in_turn
-from tests.transcode.media.test_picture import MEANING, TO_RGB, psnr
-from vidprep.formats.manifest.table import ManifestRow, read_rows
-
-FORMATS = ("burst", "gulp", "webdataset", "tensor")
-SUFFIXES = {"burst": ".bin", "gulp": ".gulp", "webdataset": ".tar", "tensor": ".raw"}
-burst = partial(transcode, verb="burst")
-
-
-def good(destination: Path) -> dict[str, ManifestRow]:
-    return {row.id: row for row in read_rows(destination) if row.ok}
-
-
-def stored_frames(destination: Path, row: ManifestRow) -> list[bytes]:
-    """The frames of a unit, found without our readers: by what each layout is documented to be."""
-    assert row.offset is not None and row.stored_bytes is not None and row.frame_sizes is not None
-    with (destination / row.file_name).open("rb") as file:
-        file.seek(row.offset)
-        data = file.read(row.stored_bytes)
-    assert len(data) == row.stored_bytes
-    if row.file_name.endswith(".tar"):
-        with tarfile.open(fileobj=io.BytesIO(data + bytes(1024))) as tar:
-            return [tar.extractfile(member).read() for member in tar if member.name.endswith(".jpg")]  # type: ignore[union-attr]
-    step = 4 if row.file_name.endswith(".gulp") else 1
-    frames, at = [], 0
-    for size in row.frame_sizes:
-        frames.append(data[at : at + size])
-        at += size + -size % step
-    assert at == len(data)
-    return frames
-
-
-def is_whole(destination: Path) -> dict[str, list[bytes]]:
-    """Frames by id; every byte of every shard belongs to a unit, every checksum holds, and nothing else lies about."""
-    rows = good(destination)
-    found = {}
-    for row in rows.values():
-        frames = found[row.id] = stored_frames(destination, row)
-        assert [len(frame) for frame in frames] == row.frame_sizes
-        assert [zlib.crc32(frame) for frame in frames] == row.frame_crc32
-        assert hashlib.sha256(b"".join(frames)).hexdigest() == row.sha256
-        assert sum(map(len, frames)) == row.size_bytes
-        assert len(frames) == row.num_frames
-    shards = {p for p in destination.iterdir() if p.suffix in SUFFIXES.values()}
-    for shard in shards:
-        mine = sorted((row.offset or 0, row.stored_bytes or 0) for row in rows.values() if row.file_name == shard.name)
-        assert mine[0][0] == 0
-        assert all(at + size == following for (at, size), (following, _) in pairwise(mine))
-        tail = 1024 if shard.suffix == ".tar" else 0
-        assert sum(mine[-1]) + tail == shard.stat().st_size
-    assert not list((destination / ".vidprep" / "partial").iterdir())
-    assert not list(destination.glob(".*.partial"))
-    return found
-
-
-@pytest.fixture
-def dst(tmp_path: Path) -> Path:
-    return tmp_path / "dst"
-
-
-@pytest.fixture(scope="module")
-def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_clips(tmp_path_factory.mktemp("raw") / "src", 5)
-
-
-# ------------------------------------------------------------------------------------------------ what is written
+from tests.transcode.media.patches import psnr
+from tests.transcode.media.test_colours import MEANING, TO_RGB
+from tests.transcode.unit.bursts import FORMATS, burst, good, is_whole
 
 
 @pytest.mark.parametrize("store", FORMATS)
@@ -230,165 +161,6 @@ def test_other_settings_are_refused_and_another_shard_size_is_not(clips, dst):
     ran = transcode(clips, dst)
     assert ran.code == 2
     assert "other settings" in ran.err
-
-
-# ------------------------------------------------------------------------------------------------ failures and kills
-
-
-@pytest.mark.parametrize("store", FORMATS)
-def test_a_video_that_fails_leaves_no_bytes_behind(store, clips, tmp_path, dst):
-    src = tmp_path / "src"
-    shutil.copytree(clips, src)
-    (src / "c01.mp4").write_bytes((src / "c01.mp4").read_bytes()[:-900])
-    (src / "text.mp4").write_text("no video")
-    ran = burst(src, dst, "--format", store, "--on-damage", "fail")
-    assert ran.code == 1
-    assert {name for name, row in manifest(dst).items() if row["status"] == "failed"} == {"c01", "text"}
-    assert len(is_whole(dst)) == 4
-
-
-STEPS = [
-    ("vidprep.formats.stores.shards", "Shards._append", 2, "before"),
-    ("vidprep.formats.stores.shards", "Shards._append", 2, "after"),
-    ("vidprep.formats.manifest.table", "Journal.append", 3, "after"),
-    ("vidprep.transcode.destination.sharded", "PackedDestination.name", 3, "after"),
-    ("vidprep.transcode.destination.sharded", "PackedDestination.finish", 1, "before"),
-    ("vidprep.transcode.destination.folder", "write_rows", 1, "before"),
-    ("vidprep.transcode.destination.folder", "write_rows", 1, "after"),
-    ("vidprep.formats.manifest.table", "Journal.clear", 1, "after"),
-    ("vidprep.transcode.destination.sharded", "PackedDestination._rewrite_shards_with_dead_bytes", 1, "after"),
-    ("vidprep.transcode.destination.sharded", "PackedDestination.finish", 1, "after"),
-]
-
-
-@pytest.fixture(scope="module", params=["burst", "webdataset"])
-def undisturbed(request, clips, tmp_path_factory) -> tuple[str, dict[str, list[bytes]]]:
-    """The name of a format, and the frames of all clips."""
-    made = tmp_path_factory.mktemp("undisturbed") / "dst"
-    assert burst(clips, made, "--format", request.param).code == 0
-    return request.param, is_whole(made)
-
-
-@pytest.mark.parametrize(("where", "name", "at", "when"), in_turn(STEPS, 3))
-def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
-    where, name, at, when, clips, dst, tmp_path, undisturbed
-):
-    store, frames = undisturbed
-    killer = environment(tmp_path / "hook", fault(where, name, at=at, when=when, code=KILL_ALL, only="parent"))
-    assert burst(clips, dst, "--format", store, env=killer).code == -9
-    journalled = (
-        {json.loads(line)["id"] for line in (dst / ".vidprep" / "journal.jsonl").read_text().splitlines()}
-        if (dst / ".vidprep" / "journal.jsonl").exists()
-        else set()
-    )
-    again = burst(clips, dst, "--format", store, "--json")
-    assert again.code == 0, again.err
-    assert not journalled & again.rows.keys(), "a whole video was made again"
-    assert is_whole(dst) == frames
-    assert burst(clips, dst, "--format", store, "--json").summary["done_before"] == 5
-
-
-@pytest.mark.parametrize("store", ["burst", "webdataset"])
-def test_f6_a_worker_killed_in_the_middle_of_a_video_leaves_no_byte_of_it(store, clips, dst, tmp_path):
-    once = tmp_path / "once"
-    code = f"os.path.exists('{once}') or (open('{once}', 'w'), os.kill(os.getpid(), signal.SIGKILL))"
-    broken = environment(
-        tmp_path / "hook", fault("vidprep.formats.video.jpeg", "JpegCoder.encode", at=10, code=code, only="child")
-    )
-    ran = burst(clips, dst, "--format", store, "--jobs", 1, env=broken)
-    assert ran.code == 1
-    (failed,) = (row for row in manifest(dst).values() if row["status"] == "failed")
-    assert failed["error"] == "CrashedError" and "SIGKILL" in failed["message"]
-    assert len(is_whole(dst)) == 4
-    again = burst(clips, dst, "--format", store, "--json")
-    assert (again.code, again.summary["done_before"]) == (0, 4)
-    assert is_whole(dst).keys() == {f"c{number:02d}" for number in range(5)}
-
-
-# Real: from the third unit on, a file may grow by 50 bytes and no more until the shard is cut back.
-FULL = {
-    "shard": (
-        fault("vidprep.formats.stores.shards", "Shards._append", at=-3, only="parent",
-              code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (max(p.stat().st_size for p in args[0].paths()) + 50, -1))"),
-        fault("vidprep.formats.stores.shards", "Shards._close_at", at=-1, only="parent", code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))"),
-    ),
-    "frames": (fault("vidprep.transcode.media.jpeg_frames", "store_frames", at=3, only="child", code="raise OSError(28, 'No space left on device')"),),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("what", "store"), [("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")])
-def test_f7_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(
-    what, store, clips, dst, tmp_path
-):
-    full = environment(tmp_path / "hook", *FULL[what])
-    ran = burst(clips, dst, "--format", store, "--jobs", 1, "--json", env=full)
-    assert ran.code == 3
-    assert "no room left in" in ran.err and "bytes are free" in ran.err
-    assert ran.summary["ok"] == 2 and ran.summary["not_started"] >= 2
-    assert len(is_whole(dst)) == 2
-    again = burst(clips, dst, "--format", store, "--json")
-    assert (again.code, again.summary["done_before"]) == (0, 2), again.err
-    assert len(is_whole(dst)) == 5
-
-
-def test_a_kill_half_way_through_an_append_is_cut_off(clips, dst, tmp_path):
-    torn = environment(
-        tmp_path / "hook", fault("vidprep.formats.stores.shards", "copy", at=3, code=KILL_ALL, only="parent")
-    )
-    assert burst(clips, dst, env=torn).code == -9
-    with (dst / "data-00000.bin").open("ab") as shard:
-        shard.write(b"half a unit")
-    assert burst(clips, dst).code == 0
-    assert len(is_whole(dst)) == 5
-
-
-@pytest.mark.parametrize("store", FORMATS)
-def test_a_source_that_changed_is_made_again_and_its_old_bytes_are_gone(store, clips, tmp_path, dst):
-    src = tmp_path / "src"
-    shutil.copytree(clips, src)
-    assert burst(src, dst, "--format", store).code == 0
-    before = is_whole(dst)
-    make_clip(src / "c02.mp4", 9, seed=99)
-    ran = burst(src, dst, "--format", store, "--json")
-    assert ran.summary["ok"] == 1
-    assert ran.summary["done_before"] == 4
-    after = is_whole(dst)
-    assert len(after.pop("c02")) == 9
-    del before["c02"]
-    assert after == before
-
-
-def test_overwriting_makes_all_anew(clips, dst):
-    assert burst(clips, dst).code == 0
-    assert burst(clips, dst, "--quality", 70, "--overwrite").code == 0
-    assert {row.jpeg_quality for row in good(dst).values()} == {70}
-    assert len(is_whole(dst)) == 5
-
-
-def test_f19_a_shard_that_was_lost_or_cut_is_made_again(clips, dst):
-    assert burst(clips, dst).code == 0
-    whole = is_whole(dst)
-    path = dst / "data-00000.bin"
-    os.truncate(path, path.stat().st_size - 1)
-    assert burst(clips, dst, "--json").summary["ok"] == 1
-    assert is_whole(dst) == whole
-    for shard in dst.glob("data-*.bin"):
-        shard.unlink()
-    assert burst(clips, dst, "--json").summary["ok"] == 5
-    assert is_whole(dst) == whole
-
-
-def test_an_empty_folder_that_is_not_ours_loses_no_file(clips, dst):
-    """data-00000.bin may be anybody's: without our state folder beside it nothing is touched."""
-    dst.mkdir()
-    (dst / "data-00000.bin").write_bytes(b"somebody's")
-    ran = burst(clips, dst)
-    assert ran.code == 2
-    assert "data-00000.bin" in ran.err
-    assert (dst / "data-00000.bin").read_bytes() == b"somebody's"
-
-
-# ------------------------------------------------------------------------------------------------ other people's readers
 
 
 def test_gulpio2_reads_what_we_wrote(clips, dst):

@@ -1,0 +1,406 @@
+"""Tables of sources: ids, cuts, labels, and rows that say nothing useful."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.transcode.sources.trees import ids, names, touch
+from vidprep.formats.errors import SourceError
+from vidprep.transcode.sources import search
+from vidprep.transcode.sources.listing import find_sources
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """The same rows in the format that the suffix asks for."""
+    if path.suffix == ".parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        import csv
+
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+FORMATS = [".csv", ".parquet", ".jsonl"]
+
+
+ROWS: list[dict[str, Any]] = [
+    {"path": "a/x.mp4", "label": "run", "split": 1, "score": 0.5, "good": True},
+    {"path": "y.mkv", "label": None, "split": 2, "score": None, "good": False},
+]
+
+
+@pytest.mark.parametrize("suffix", [*FORMATS, ".CSV"])
+def test_a_table_gives_a_unit_per_row_with_its_labels(src: Path, dst: Path, suffix: str) -> None:
+    touch(src / "a" / "x.mp4", 2)
+    touch(src / "y.mkv")
+    table = write_table(src / f"list{suffix}", ROWS)
+    found = find_sources(table, dst)
+    assert [(unit.id, unit.path) for unit in found.units] == [("a/x", f"{src}/a/x.mp4"), ("y", f"{src}/y.mkv")]
+    assert [unit.labels for unit in found.units] == [
+        (("label", "run"), ("split", 1), ("score", 0.5), ("good", True)),
+        (("label", None), ("split", 2), ("score", None), ("good", False)),
+    ]
+    kinds = [type(value) for _, value in found.units[0].labels]
+    assert kinds == [str, int, float, bool]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_cuts_of_one_film_are_named_by_their_milliseconds(src: Path, dst: Path, suffix: str) -> None:
+    touch(src / "a" / "film.mp4")
+    times = [(1.5, 2.0), (None, 3.25), (4.0, None), (None, None), (0.0, 1.0005), (1.0015, 36000.0)]
+    rows = [{"path": "a/film.mp4", "start": start, "end": end} for start, end in times]
+    found = find_sources(write_table(src / f"cuts{suffix}", rows), dst)
+    assert {unit.id: (unit.start_seconds, unit.end_seconds) for unit in found.units} == {
+        "a/film_00001500_00002000": (1.5, 2.0),
+        "a/film_00000000_00003250": (None, 3.25),
+        "a/film_00004000_end": (4.0, None),
+        "a/film": (None, None),
+        "a/film_00000000_00001001": (0.0, 1.0005),
+        "a/film_00001002_36000000": (1.0015, 36000.0),
+    }
+    assert all(unit.labels == () for unit in found.units)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_an_id_names_the_output_and_a_row_without_one_falls_back(src: Path, dst: Path, suffix: str) -> None:
+    touch(src / "x.mp4")
+    rows: list[dict[str, Any]] = [
+        {"path": "x.mp4", "id": "own/näme one", "start": 1.0, "end": 2.0},
+        {"path": "x.mp4", "id": "007", "start": None, "end": None},
+        {"path": "x.mp4", "id": None, "start": 1.0, "end": 2.0},
+    ]
+    assert ids(find_sources(write_table(src / f"t{suffix}", rows), dst)) == [
+        "007",
+        "own/näme one",
+        "x_00001000_00002000",
+    ]
+
+
+def test_whole_numbers_are_good_ids(src: Path, dst: Path) -> None:
+    touch(src / "x.mp4")
+    for suffix in FORMATS:
+        assert ids(find_sources(write_table(src / f"t{suffix}", [{"path": "x.mp4", "id": 12}]), dst)) == ["12"]
+
+
+def test_relative_paths_start_at_the_table_and_others_give_their_base_name(
+    src: Path, dst: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    touch(src / "a" / "x.mp4")
+    other = touch(tmp_path / "other" / "y.mp4")
+    rows: list[dict[str, Any]] = [
+        {"path": "./a/../a/x.mp4"},
+        {"path": "../other/y.mp4", "start": 1},
+        {"path": str(other)},
+        {"path": f"{src}/a/x.mp4", "end": 2},
+    ]
+    found = find_sources(write_table(src / "t.csv", rows), dst)
+    assert {unit.id: unit.path for unit in found.units} == {
+        "a/x": f"{src}/a/x.mp4",
+        "y_00001000_end": str(other),
+        "y": str(other),
+        "a/x_00000000_00002000": f"{src}/a/x.mp4",
+    }
+
+
+def test_any_extension_may_stand_in_a_table_and_suffixes_can_be_kept(src: Path, dst: Path) -> None:
+    touch(src / "x.dat")
+    touch(src / "x.bin")
+    table = write_table(src / "t.csv", [{"path": "x.dat"}, {"path": "x.bin", "start": 1}])
+    assert ids(find_sources(table, dst)) == ["x", "x_00001000_end"]
+    assert ids(find_sources(table, dst, keep_source_suffix=True)) == ["x.bin_00001000_end", "x.dat"]
+
+
+def test_globs_choose_rows_of_a_table(src: Path, dst: Path) -> None:
+    for name in ("a/x.mp4", "b/y.mp4", "b/z.mkv"):
+        touch(src / name)
+    table = write_table(src / "t.csv", [{"path": name} for name in ("a/x.mp4", "b/y.mp4", "b/z.mkv")])
+    found = find_sources(table, dst, include=["*.mp4"], exclude=["a/*"])
+    assert ids(found) == ["b/y"]
+    assert names(found.ignored) == {"x.mp4": "t.csv row 1: excluded", "z.mkv": "t.csv row 3: not included"}
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_rows_that_name_no_readable_file_are_problems_not_the_end(src: Path, dst: Path, suffix: str) -> None:
+    touch(src / "x.mp4")
+    os.mkfifo(src / "fifo.mp4")
+    (src / "link.mp4").symlink_to("nowhere")
+    rows: list[dict[str, Any]] = [
+        {"path": name} for name in ("x.mp4", "gone.mp4", "fifo.mp4", ".", "link.mp4", "x.mp4/y.mp4")
+    ]
+    found = find_sources(write_table(src / f"t{suffix}", rows), dst)
+    assert ids(found) == ["x"]
+    assert dict(found.problems) == {
+        f"{src}/gone.mp4": f"t{suffix} row 2: no such file or folder",
+        f"{src}/fifo.mp4": f"t{suffix} row 3: not a regular file: a FIFO",
+        f"{src}": f"t{suffix} row 4: not a regular file: a folder",
+        f"{src}/link.mp4": f"t{suffix} row 5: broken link: no such file or folder",
+        f"{src}/x.mp4/y.mp4": f"t{suffix} row 6: no such file or folder",
+    }
+
+
+def test_a_table_of_missing_files_only_is_a_list_of_problems(src: Path, dst: Path) -> None:
+    found = find_sources(write_table(src / "t.csv", [{"path": "gone.mp4"}]), dst)
+    assert (found.units, len(found.problems)) == ((), 1)
+
+
+BAD_CELLS: list[tuple[dict[str, Any], str]] = [
+    ({"start": 2.0, "end": 2.0}, r"start 2\.0 is not before end 2\.0"),
+    ({"start": 3.0, "end": 2.0}, r"start 3\.0 is not before end 2\.0"),
+    ({"end": 0.0}, r"start 0\.0 is not before end 0\.0"),
+    ({"start": -1.0}, "start is .*-1"),
+    ({"end": -1.0}, "end is .*-1"),
+    ({"start": float("nan")}, "start is .*nan"),
+    ({"end": float("inf")}, "end is .*inf"),
+    ({"start": "00:01:30"}, "start is '00:01:30'; give seconds"),
+    ({"start": "1_000"}, "start is '1_000'"),
+    ({"id": "/abs"}, "id '/abs' is no plain relative name"),
+    ({"id": "../up"}, r"id '\.\./up' is no plain"),
+    ({"id": "a/../../up"}, "is no plain"),
+    ({"id": "a/./b"}, "is no plain"),
+    ({"id": "a//b"}, "is no plain"),
+    ({"id": "a/"}, "is no plain"),
+    ({"id": " "}, "is no plain"),
+    ({"id": "a\\b"}, "has a backslash"),
+    ({"id": "a\nb"}, "has a backslash, a control"),
+    ({"id": "a\x7fb"}, "has a backslash, a control"),
+    ({"id": ".vidprep/x"}, "keeps for itself"),
+    ({"path": ""}, "path is "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize(("cells", "message"), BAD_CELLS)
+def test_a_malformed_row_stops_with_table_row_and_value(
+    src: Path, dst: Path, suffix: str, cells: dict[str, Any], message: str
+) -> None:
+    touch(src / "x.mp4")
+    good = {**dict.fromkeys(cells), "path": "x.mp4"}
+    table = write_table(src / f"t{suffix}", [good, {"path": "x.mp4", **cells}])
+    with pytest.raises(SourceError, match=f"row 2: .*{message}") as error:
+        find_sources(table, dst)
+    assert error.value.path == str(table)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"id": ""}, "id '' is no plain"),
+        ({"id": True}, "id True"),
+        ({"id": "a\0b"}, "has a backslash, a control"),
+        ({"id": "\ud800"}, "what is not Unicode"),
+        ({"start": True}, "start is True"),
+        ({"start": [1]}, r"start is \[1\]"),
+        ({"start": 10**400}, "start is 10"),
+        ({"path": 7}, "path is 7"),
+        ({"path": None}, "path is None"),
+        ({"path": "a\0b"}, "path is 'a.x00b'"),
+        ({"path": "\ud800.mp4"}, "can't encode"),
+        ({"label": "\udcff"}, "label is '.udcff'"),
+        ({"label": [1]}, r"label is \[1\]"),
+        ({"label": {"a": 1}}, "label is "),
+        ({"label": 2**63}, "label is 9223372036854775808"),
+    ],
+)
+def test_json_values_that_mean_nothing_are_refused(src: Path, dst: Path, cells: dict[str, Any], message: str) -> None:
+    touch(src / "x.mp4")
+    with pytest.raises(SourceError, match=f"row 1: .*{message}"):
+        find_sources(write_table(src / "t.jsonl", [{"path": "x.mp4", **cells}]), dst)
+
+
+@pytest.mark.parametrize(("first", "second"), [("1", 2), (1, "2"), (True, 1), (1.5, False), ("a", True)])
+def test_a_label_column_of_two_kinds_is_refused(src: Path, dst: Path, first: object, second: object) -> None:
+    """The manifest holds one type per column: found now, not after the last video."""
+    touch(src / "x.mp4")
+    rows = [{"path": "x.mp4", "label": first}, {"path": "x.mp4", "label": second}]
+    with pytest.raises(SourceError, match=f"row 2: label is {second!r} in a column of {type(first).__name__}"):
+        find_sources(write_table(src / "t.jsonl", rows), dst)
+
+
+def test_whole_numbers_and_fractions_may_share_a_label_column(src: Path, dst: Path) -> None:
+    touch(src / "x.mp4")
+    rows: list[dict[str, Any]] = [{"path": "x.mp4", "id": name} for name in "abc"]
+    rows[0]["n"], rows[1]["n"] = 1, 1.5
+    found = find_sources(write_table(src / "t.jsonl", rows), dst)
+    assert [unit.labels for unit in found.units] == [(("n", 1),), (("n", 1.5),), (("n", None),)]
+
+
+def test_a_parquet_column_of_other_things_than_labels_is_refused(src: Path, dst: Path) -> None:
+    import datetime
+
+    touch(src / "x.mp4")
+    for value in ([1.0, 2.0], datetime.date(2024, 1, 2), b"bytes"):
+        table = write_table(src / "t.parquet", [{"path": "x.mp4", "extra": value}])
+        with pytest.raises(SourceError, match="row 1: extra is "):
+            find_sources(table, dst)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1", "-2", ""], [1, -2, None]),
+        (["1", "2.5", "1e-05"], [1.0, 2.5, 1e-05]),
+        (["true", "False", ""], [True, False, None]),
+        (["007", "8", "9"], ["007", "8", "9"]),
+        (["12345678901234567890", "1", "2"], ["12345678901234567890", "1", "2"]),
+        (["2024-01-02", "", "x"], ["2024-01-02", None, "x"]),
+        (["nan", "1", "2"], ["nan", "1", "2"]),
+        (["", "", ""], [None, None, None]),
+        (["a,b", 'say "x"', "two\nlines"], ["a,b", 'say "x"', "two\nlines"]),
+    ],
+)
+def test_csv_labels_are_read_as_what_all_cells_are_without_loss(
+    src: Path, dst: Path, cells: list[str], values: list[object]
+) -> None:
+    touch(src / "x.mp4")
+    rows = [{"path": "x.mp4", "id": str(number), "label": cell} for number, cell in enumerate(cells)]
+    found = find_sources(write_table(src / "t.csv", rows), dst)
+    read = [unit.labels[0][1] for unit in found.units]
+    assert [(type(value), value) for value in read] == [(type(value), value) for value in values]
+
+
+def test_csv_as_spreadsheets_and_pandas_write_it(src: Path, dst: Path) -> None:
+    """Byte order mark, CRLF, blank lines, spaces in the header, a first column without a name."""
+    touch(src / "x.mp4")
+    (src / "t.csv").write_bytes("\ufeff, path ,start, end\r\n0,x.mp4,1, 2\r\n\r\n1,x.mp4,,\r\n".encode())
+    found = find_sources(src / "t.csv", dst)
+    assert ids(found) == ["x", "x_00001000_00002000"]
+    assert all(unit.labels == () for unit in found.units)
+    assert found.ignored == ((str(src / "t.csv"), "a column without a name"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"", "has no rows"),
+        ("t.csv", b"path,label\n", "has no rows"),
+        ("t.csv", b"file,label\nx.mp4,1\n", "has no column `path`; columns: file, label"),
+        ("t.csv", b"path;label\nx.mp4;1\n", "has no column `path`; columns: path;label"),
+        ("t.csv", b"path,path\nx.mp4,x.mp4\n", "two columns of one name"),
+        ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1 has not the 3 cells"),
+        ("t.csv", b"path,label\nx.mp4,a\nx.mp4,a,b\n", "row 2 has not the 2 cells"),
+        ("t.csv", b'path,label\nx.mp4,"a\n', "cannot be read"),
+        ("t.csv", b"path,label\nx.mp4,caf\xe9\n", "cannot be read"),
+        ("t.jsonl", b"", "has no rows"),
+        ("t.jsonl", b'{"path": "x.mp4"}\n{"path": \n', "row 2 is no JSON object"),
+        ("t.jsonl", b'{"path": "x.mp4"}\n["x.mp4"]\n', "row 2 is no JSON object"),
+        ("t.jsonl", b'{"path": ' + b"[" * 100_000 + b"\n", "cannot be read"),
+        ("t.jsonl", b'{"file": "x.mp4"}\n', "has no column `path`; columns: file"),
+        ("t.parquet", b"", "cannot be read"),
+        ("t.parquet", b"PAR1 not at all PAR1", "cannot be read"),
+    ],
+)
+def test_a_malformed_table_is_refused(src: Path, dst: Path, name: str, content: bytes, message: str) -> None:
+    touch(src / "x.mp4")
+    (src / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message) as error:
+        find_sources(src / name, dst)
+    assert error.value.path == str(src / name)
+
+
+def test_a_parquet_table_with_two_columns_of_one_name_is_refused(src: Path, dst: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    touch(src / "x.mp4")
+    column = pyarrow.array(["x.mp4"])
+    parquet.write_table(pyarrow.table([column, column], names=["path", "path"]), src / "t.parquet")
+    with pytest.raises(SourceError, match="two columns of one name"):
+        find_sources(src / "t.parquet", dst)
+
+
+def test_a_parquet_table_gets_no_column_from_the_name_of_its_folder(src: Path, dst: Path) -> None:
+    touch(src / "label=3" / "x.mp4")
+    table = write_table(src / "label=3" / "t.parquet", [{"path": "x.mp4"}])
+    assert find_sources(table, dst).units[0].labels == ()
+
+
+def test_a_table_that_is_a_fifo_is_not_opened(src: Path, dst: Path) -> None:
+    os.mkfifo(src / "t.csv")
+    with pytest.raises(SourceError, match="not a regular file: a FIFO"):
+        find_sources(src / "t.csv", dst)
+
+
+def test_label_from_folder_and_a_label_column_exclude_each_other(src: Path, dst: Path) -> None:
+    touch(src / "run" / "x.mp4")
+    table = write_table(src / "t.csv", [{"path": "run/x.mp4", "label": "walk"}])
+    with pytest.raises(SourceError, match="has a column `label`"):
+        find_sources(table, dst, label_from_folder=True)
+    table = write_table(src / "t.csv", [{"path": "run/x.mp4", "split": "val"}])
+    assert find_sources(table, dst, label_from_folder=True).units[0].labels == (("split", "val"), ("label", "run"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {}),
+        ({"start": 1.0}, {"start": 1.0}),
+        ({"start": 1.0001}, {"start": 1.0002}),
+        ({"id": "A"}, {"id": "a"}),
+        ({"id": "caf\u00e9"}, {"id": "cafe\u0301"}),
+        ({"id": "a"}, {"id": "a.mp4/b"}),
+    ],
+)
+def test_rows_with_one_output_are_refused_with_the_way_out(
+    src: Path, dst: Path, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    touch(src / "x.mp4")
+    table = write_table(src / "t.jsonl", [{"path": "x.mp4", **first}, {"path": "x.mp4", **second}])
+    with pytest.raises(SourceError, match=r"outputs that two sources want .*: 1;.*column `id`"):
+        find_sources(table, dst)
+
+
+def test_a_row_inside_the_destination_is_refused(src: Path, tmp_path: Path) -> None:
+    touch(src / "out" / "x.mp4")
+    (src / "link.mp4").symlink_to("out/x.mp4")
+    (src / "way").symlink_to("out")
+    for path in ("out/x.mp4", "link.mp4", "way/x.mp4"):
+        table = write_table(src / "t.csv", [{"path": path}])
+        with pytest.raises(SourceError, match=r"row 1: .* lies in the destination"):
+            find_sources(table, src / "out")
+
+
+def test_a_table_may_lie_in_the_destination(src: Path, dst: Path) -> None:
+    touch(src / "x.mp4")
+    dst.mkdir()
+    table = write_table(dst / "t.csv", [{"path": str(src / "x.mp4")}])
+    assert ids(find_sources(table, dst)) == ["x"]
+
+
+def test_progress_counts_rows(src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "PROGRESS_EVERY", 2)
+    touch(src / "x.mp4")
+    table = write_table(src / "t.csv", [{"path": "x.mp4", "id": str(number)} for number in range(5)])
+    told: list[int] = []
+    find_sources(table, dst, progress=told.append)
+    assert told == [2, 4]
+
+
+def test_limit_takes_the_first_rows_by_id(src: Path, dst: Path) -> None:
+    touch(src / "x.mp4")
+    table = write_table(src / "t.csv", [{"path": "x.mp4", "id": name} for name in "dbca"])
+    assert ids(find_sources(table, dst, limit=2)) == ["a", "b"]
+
+
+def test_importing_the_module_does_not_import_pyarrow_or_av() -> None:
+    """Each worker is a small child process that imports it."""
+    code = (
+        "import sys, vidprep.transcode.sources.listing; sys.exit(bool({'pyarrow', 'av', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
