@@ -116,7 +116,7 @@ def test_limit_takes_the_first_by_id_whatever_their_sizes(src: Path, dst: Path) 
         touch(src / f"{name}.mp4", size)
     assert [unit.id for unit in find_sources(src, dst, limit=2).units] == ["a", "b"]
     assert len(find_sources(src, dst, limit=99).units) == 5
-    with pytest.raises(SettingsError, match="--limit 0"):
+    with pytest.raises(SettingsError, match="limit=0"):
         find_sources(src, dst, limit=0)
 
 
