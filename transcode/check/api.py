@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vidprep.transcode.settings.keywords import SourceKeywords
+from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.transcode.check.validate import ValidationReport
@@ -28,12 +29,13 @@ def validate(
 
     Raises StoreError, ManifestError, SettingsError, MissingError, SourceError; KeyboardInterrupt when it was interrupted.
     """
+    end_if_worker_starts()
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.destination.run_file import settings_of
     from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.run.session import as_place
     from vidprep.transcode.settings.keywords import built
+    from vidprep.transcode.settings.parse import as_place
     from vidprep.transcode.settings.run_options import SourceOptions
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.local import default_jobs
@@ -66,8 +68,9 @@ def doctor(
 
     on_finding: called with each as it is found. All is well when every finding that is needed is `ok`.
     """
+    end_if_worker_starts()
     from vidprep.transcode.check.doctor import examine, examine_destination
-    from vidprep.transcode.run.session import as_place
+    from vidprep.transcode.settings.parse import as_place
 
     findings = []
     for finding in chain(examine(ffmpeg), examine_destination(as_place(destination)) if destination else ()):

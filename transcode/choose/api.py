@@ -13,6 +13,7 @@ from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.transcode.settings.keywords import PictureKeywords, SourceKeywords, built
 from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run_options import SourceOptions
+from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.transcode.choose.tune import Tuned
@@ -36,6 +37,7 @@ def sweep(
     many seconds. sequence_length, stride: of the random sequences whose reading is timed. Raises SettingsError, MissingError;
     StoppedError when it was interrupted or had no room.
     """
+    end_if_worker_starts()
     from datetime import datetime
 
     from vidprep.transcode.choose.sweep import SweepOptions, measure
@@ -72,6 +74,7 @@ def tune(
     will read encoded videos, torchcodec or decord; None for vidprep's own. work: a folder that keeps trials; a stopped call goes
     on there. Raises SettingsError, MissingError; StoppedError when it was interrupted or had no room.
     """
+    end_if_worker_starts()
     from vidprep.transcode.choose.sweep import SweepOptions
     from vidprep.transcode.choose.tune import Reading, recommend
     from vidprep.transcode.workers.child import make, stops_the_run
@@ -119,6 +122,7 @@ def bench(
     of each row and the row; on_note: with what was left out; on_step: with what is being done. Raises SettingsError, MissingError,
     StoreError.
     """
+    end_if_worker_starts()
     from datetime import datetime
 
     from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey

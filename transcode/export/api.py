@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
+from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
@@ -30,6 +31,7 @@ def pack(
     that the store does not have. labels: a table of labels on frames or seconds of the sources, carried over into
     OUT/labels.csv. Raises StoreError, DestinationError, SettingsError, OSError.
     """
+    end_if_worker_starts()
     from vidprep.formats.stores.registry import open_store
     from vidprep.transcode.export.folders import export
     from vidprep.transcode.export.labels import relabel

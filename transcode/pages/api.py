@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.files.local import check_writable
+from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.transcode.pages.report import ReportFiles
@@ -22,6 +23,7 @@ def report(
     out: a folder; None takes the first destination. worst: so many of the worst frames of each destination are shown. Raises
     MissingError without `vidprep[report]`, SettingsError, ManifestError, StoreError; KeyboardInterrupt when it was interrupted.
     """
+    end_if_worker_starts()
     from datetime import datetime
 
     from vidprep.transcode.run.progress import bar

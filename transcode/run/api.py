@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping
-from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -13,6 +11,7 @@ from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
 from vidprep.transcode.settings.keywords import BurstKeywords, TranscodeKeywords, built, settings_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow
@@ -49,8 +48,7 @@ def _run(
     source: str | Path, destination: str | Path, settings: RunSettings | None, progress: bool,
     on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], *, of_frames: bool,
 ) -> Summary:  # fmt: skip
-    if getattr(current_process(), "_inheriting", False):
-        os._exit(1)  # a worker that imports a script without a guard: its parent says so
+    end_if_worker_starts()
     from vidprep.transcode.run.events import Events
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.session import carry_out, make_request
@@ -83,7 +81,7 @@ def merge(destination: str | Path) -> Merged:
     """
     from vidprep.transcode.destination.merge import merge as merge_folder
     from vidprep.transcode.destination.remote import merge_remote
-    from vidprep.transcode.run.session import as_place
+    from vidprep.transcode.settings.parse import as_place
 
     place = as_place(destination)
     return merge_folder(place) if isinstance(place, Path) else merge_remote(place)

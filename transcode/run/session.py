@@ -9,7 +9,7 @@ from os import environ
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.remote import is_url, names_no_place
+from vidprep.formats.files.remote import is_url
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Part, parse_part
@@ -19,6 +19,7 @@ from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.reporter import Reporter
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
+from vidprep.transcode.settings.parse import as_place
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
 from vidprep.transcode.sources.listing import find_sources
@@ -118,16 +119,6 @@ def carry_out(request: Request) -> Summary:
         _end(request, share, summary)
     reporter.finish(summary)
     return summary
-
-
-def as_place(path: Path | str) -> Path | str:
-    """A path, or a URL, which stays text."""
-    text = str(path).removeprefix("file://")
-    if not is_url(text):
-        return Path(text)
-    if names_no_place(text):
-        raise SettingsError(f"{text} names no bucket; give s3://bucket/folder")
-    return text
 
 
 def _part(settings: RunSettings, options: RunOptions) -> Part | None:

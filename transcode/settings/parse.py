@@ -1,11 +1,13 @@
-"""What people write for rates, sizes and bytes. What means nothing is a SettingsError."""
+"""What people write for rates, sizes, bytes and places. What means nothing is a SettingsError."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
+from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.files.remote import is_url, names_no_place
 from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 from vidprep.formats.model import FrameSize
 
@@ -60,3 +62,13 @@ def parse_bytes(text: str) -> int:
 def shortened(text: str) -> str:
     """For a message: what was given may be thousands of digits."""
     return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[:MAX_NUMBER_LENGTH]}…"
+
+
+def as_place(path: Path | str) -> Path | str:
+    """A path, or a URL, which stays text."""
+    text = str(path).removeprefix("file://")
+    if not is_url(text):
+        return Path(text)
+    if names_no_place(text):
+        raise SettingsError(f"{text} names no bucket; give s3://bucket/folder")
+    return text

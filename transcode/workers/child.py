@@ -60,7 +60,6 @@ class Child:
         self._future: pebble.ProcessFuture | None = None
         self._context = multiprocessing.get_context("spawn")
         self._work = self._context.Value("q", NOT_OPENED, lock=False)
-        self._has_started = self._context.Value("b", False, lock=False)
 
     def start(self) -> None:
         """Begin its process before there is a task for it."""
@@ -109,7 +108,7 @@ class Child:
                     max_workers=1,
                     max_tasks=VIDEOS_PER_CHILD,
                     initializer=_start_child,
-                    initargs=(os.getpid(), self._work, self._has_started),
+                    initargs=(os.getpid(), self._work),
                     context=self._context,
                 )
             self._work.value = NOT_OPENED
@@ -132,10 +131,7 @@ class Child:
                 longer = seconds_allowed(self._work.value)
                 if longer <= deadline:
                     future.cancel()
-                    has_started = self._has_started.value
                     self._discard()
-                    if not has_started:
-                        raise WorkerError(_why_none_starts()) from None
                     raise DeadlineError(f"stopped after {deadline:g} s; raise --timeout if it needs longer") from None
                 deadline = longer
 
@@ -145,7 +141,6 @@ class Child:
         if pool is not None:
             pool.stop()
             pool.join()
-        self._has_started.value = False
 
     @property
     def stopped(self) -> bool:
@@ -254,10 +249,10 @@ def _worked() -> None:
     _work_here.value += 1
 
 
-def _start_child(parent: int, work: Any, has_started: Any) -> None:
+def _start_child(parent: int, work: Any) -> None:
     """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
     global _work_here
-    _work_here, has_started.value = work, True
+    _work_here = work
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -32,7 +32,7 @@ def children() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if "loader_worker" in " ".join(child.cmdline()):
+            if "vidprep.formats.training" in " ".join(child.cmdline()):
                 found.append(child)
     return found
 

@@ -336,4 +336,4 @@ def test_what_cannot_be_asked_of_frames_is_usage(made):
         assert asked[0] in ran.err
     ran = validate(made("h264")[1], "--vmaf")
     assert ran.code == 2
-    assert "give SRC too" in ran.err
+    assert "give them too" in ran.err

@@ -124,7 +124,7 @@ def test_a_pixel_format_that_only_ffmpeg_has_is_refused_before_work_and_made_the
     pixel_format, media, outputs, cli, tmp_path
 ):
     settings = encoded("vp9", engine="ffmpeg", pixel_format=pixel_format)
-    with pytest.raises(SettingsError, match="yuv420p, yuv422p, yuv444p in PyAV; take --engine ffmpeg"):
+    with pytest.raises(SettingsError, match="yuv420p, yuv422p, yuv444p in PyAV; take engine='ffmpeg'"):
         replace(settings, engine="av")
     source, partial = media["few.mkv"], tmp_path / "x.webm"
     stat = source.stat()
@@ -161,7 +161,7 @@ def test_the_smallest_picture_of_a_row_encodes_and_one_below_is_refused(row, med
     [
         ({"codec": "mpeg2"}, ["h264", "hevc", "vp9", "av1"]),
         ({"encoder": "libfoo"}, ["libx264"]),
-        ({"encoder": "libx265"}, ["--codec hevc"]),
+        ({"encoder": "libx265"}, ["codec='hevc'"]),
         ({"container": "avi"}, ["mp4", "mkv", "webm"]),
         ({"container": "webm"}, ["vp9", "av1"]),
         ({"gop": 0}, ["1 to 10000"]),

@@ -339,7 +339,7 @@ def test_usage(long, tmp_path):
     for options, said in (
         (("--split", 0.5), "give 1 seconds or more"),
         (("--split", "nan"), "give 1 seconds or more"),
-        (("--split", 5, "--engine", "ffmpeg"), "--split goes with --engine av"),
+        (("--split", 5, "--engine", "ffmpeg"), "--split 5 goes with --engine av"),
         (("--split", 5, "--target-psnr", 40), "exclude each other"),
     ):
         ran = transcode(long, tmp_path / "out", *options)

@@ -146,8 +146,8 @@ def test_a_broken_source_does_not_spoil_the_search(src, tmp_path):
 @pytest.mark.parametrize(
     ("verb", "options", "told"),
     [
-        ("transcode", ("--crf", 20), "--crf and --target-psnr exclude each other"),
-        ("burst", ("--quality", 80), "--quality and --target-psnr exclude each other"),
+        ("transcode", ("--crf", 20), "--crf 20 and --target-psnr 40 exclude each other"),
+        ("burst", ("--quality", 80), "--quality 80 and --target-psnr 40 exclude each other"),
         ("burst", ("--format", "tensor"), "has no loss"),
         ("transcode", ("--target-psnr", 200), "give dB from 10 to 80"),
     ],

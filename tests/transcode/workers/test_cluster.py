@@ -266,8 +266,8 @@ def test_f1_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp
     ("options", "said"),
     [
         (("--backend", "dask"), "needs --scheduler"),
-        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler goes with --backend dask"),
-        (("--backend", "dask", "--address", "x"), "--address goes with --backend ray"),
+        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler tcp://127.0.0.1:1 goes with --backend dask"),
+        (("--backend", "dask", "--address", "x"), "--address x goes with --backend ray"),
         (
             ("--backend", "dask", "--scheduler", "nonsense://x"),
             "--scheduler nonsense://x: no cluster has such an address",

@@ -1,0 +1,12 @@
+"""Scripts without `if __name__ == "__main__":`, which every worker imports, and would run again, as it starts."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import current_process
+
+
+def end_if_worker_starts() -> None:
+    """End this process where it is a worker that has not finished importing its script; its parent says what is missing."""
+    if getattr(current_process(), "_inheriting", False):
+        os._exit(1)
