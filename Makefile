@@ -8,11 +8,13 @@ WORKERS ?= 2
 # Thousands of processes start in a run of the tests; without compiled modules each compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 DEMO_OUT ?= demo-out
+MODULE ?= formats/manifest/table.py
+TESTS ?= tests/formats/manifest
 
-.PHONY: help demo test check lint types compat canary bench soak clean
+.PHONY: help demo test test-long mutate check lint types compat canary bench soak clean
 
 help:  ## what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("vidprep needs Python 3.11 or newer: make PYTHON=path") if sys.version_info < (3, 11) else 0'
@@ -33,10 +35,13 @@ demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode and burst fou
 	$(BIN)/vidprep report $(DEMO_OUT)/ready $(DEMO_OUT)/frames --out $(DEMO_OUT)
 
 check: $(READY) types lint  ## format, lint, strict types, fast tests: what a change passes
-	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not media"
+	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not long and not media"
 
-test: $(READY) types lint  ## everything but the soaks
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "not slow"
+test: $(READY) types lint  ## everything but what takes long
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "not slow and not long"
+
+test-long: $(READY)  ## clusters, buckets and their failures, training loops, more real clips
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "long and not slow"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -65,6 +70,14 @@ bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder);
 
 soak: $(READY)  ## the tests that take minutes: memory over thousands of clips, thousands of damaged files
 	$(BIN)/pytest -q -m slow
+
+mutate: $(READY)  ## small faults put into MODULE, one at a time: which do TESTS not see? (in a clean checkout: MODULE is rewritten meanwhile)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check cosmic-ray
+	@printf '[cosmic-ray]\nmodule-path = "%s"\ntimeout = 60.0\nexcluded-modules = []\ntest-command = "%s"\n[cosmic-ray.distributor]\nname = "local"\n' \
+	  "$(MODULE)" "$(BIN)/pytest -x -q -p no:cacheprovider -m 'not slow and not long' $(TESTS)" > $(VENV)/mutate.toml
+	$(BIN)/cosmic-ray init --force $(VENV)/mutate.toml $(VENV)/mutate.sqlite
+	$(BIN)/cosmic-ray exec $(VENV)/mutate.toml $(VENV)/mutate.sqlite
+	$(BIN)/cr-report --surviving-only $(VENV)/mutate.sqlite
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -73,6 +73,18 @@ def make(clips: Path, out: Path) -> list[str]:
     return [*CODECS, "ffmpeg", *STORES]
 
 
+def by_python(clips: Path, out: Path) -> None:
+    """Without a terminal, a script or a guard; the same bytes as the command makes."""
+    call = "import sys; from vidprep.transcode import transcode; transcode(*sys.argv[1:3], gop=5, fps=15, short_side=96, audio='aac')"
+    done = subprocess.run(
+        [sys.executable, "-c", call, str(clips), str(out / "by_python")],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=80, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
+    made, due = rows(out / "by_python"), rows(out / "h264")
+    assert {id_: row["sha256"] for id_, row in made.items()} == {id_: row["sha256"] for id_, row in due.items()}
+
+
 def check(clips: Path, store: Path) -> None:
     """Every row is ok, `validate` finds nothing against the sources, a loader gives every sequence, rotation is applied."""
     failed = {id_: row["message"] for id_, row in rows(store).items() if row["status"] != "ok"}
@@ -139,6 +151,7 @@ def main(clips: Path, out: Path, others: list[Path]) -> None:
         check(clips, out / name)
     assert "done before" in vidprep("transcode", clips, out / "h264", *H264)
     vidprep("report", out / "h264", out / "burst", "--out", out / "report", "--quiet")
+    by_python(clips, out)
     by_dask(clips, out)
     differences = {}
     for other in others:

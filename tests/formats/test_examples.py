@@ -42,6 +42,7 @@ def moving(cli, tmp_path_factory) -> Path:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "epochs", "figure", "better"),
     [
@@ -79,3 +80,15 @@ def test_a_store_without_labels_is_told(tmp_path):
 def unlabelled(folder: Path) -> Path:
     assert transcode(make_clips(folder / "src", 1, 20), folder / "dst").code == 0
     return folder / "dst"
+
+
+def test_the_functions_make_check_report_and_read(tmp_path):
+    raw = make_clips(tmp_path / "raw", 2, 20, size=(192, 144))
+    told = [sys.executable, EXAMPLES / "python_api.py", raw, tmp_path / "out"]
+    lines = subprocess.run(
+        told, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    ).stdout.splitlines()
+    assert "2 ok, 0 failed" in lines[2]
+    assert lines[3] == "2 read again, 0 faults"
+    assert Path(lines[4].partition(": ")[2]).stat().st_size > 1e6
+    assert lines[5:] == ["c00 (4, 128, 170, 3) uint8", "c01 (5, 128, 170, 3) uint8"]

@@ -175,7 +175,7 @@ def test_a_script_without_a_guard_gets_one_clear_error_and_no_storm_of_processes
 
 
 def test_interrupted_it_leaves_what_the_command_leaves(tmp_path: Path) -> None:
-    src = make_clips(tmp_path / "src", 6, 200, size=(320, 240))
+    src = make_clips(tmp_path / "src", 6, 100, size=(320, 240))
     path = tmp_path / "script.py"
     path.write_text(
         "import sys; from vidprep.transcode import transcode\n"

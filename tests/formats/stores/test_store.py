@@ -166,6 +166,7 @@ def test_few_files_stay_open(store_of, tmp_path):
     assert len(store.ids) == 48
 
 
+@pytest.mark.long
 @pytest.mark.media
 @pytest.mark.parametrize(
     ("left_out", "count"),

@@ -338,6 +338,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_torch_gets_the_same_in_one_process_or_several_forked_and_spawned(store_of, tmp_path):
     script = tmp_path / "loads.py"  # spawn needs a file
     script.write_text(UNDER_TORCH)

@@ -36,6 +36,7 @@ def doctor(folder: Path, *words: str, **stubs: str) -> tuple[int, dict[str, tupl
     return done.returncode, found
 
 
+@pytest.mark.long
 def test_a_healthy_machine_proves_every_codec_both_engines_and_a_store(tmp_path):
     code, found = doctor(tmp_path)
     assert code == 0

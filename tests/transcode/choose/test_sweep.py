@@ -300,6 +300,7 @@ def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp
     assert all(min(row["width"], row["height"]) == 64 for row in good)
 
 
+@pytest.mark.long
 def test_slow_storage_makes_small_files_worth_their_decoding(tmp_path):
     (tmp_path / "src").mkdir()
     clip = "testsrc2=size=256x192:rate=25:duration=2,format=yuv420p"

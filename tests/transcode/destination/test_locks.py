@@ -103,6 +103,7 @@ def differing(objects: dict[str, bytes]) -> list[str]:
     return [row["file_name"] for row in rows if hashlib.sha256(objects[row["file_name"]]).hexdigest() != row["sha256"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=SLOW) for n in range(2, 21))])
 def test_of_two_runs_that_start_in_one_bucket_at_once_one_makes_everything(
     seed: int, s3: Bucket, sources: Path
@@ -127,6 +128,7 @@ def test_of_two_runs_that_start_in_one_bucket_at_once_one_makes_everything(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("conditions", ["ignored", "refused"])
 def test_a_store_without_conditional_writes_is_named_and_looked_at_again(
     conditions: str, s3: Bucket, sources: Path, tmp_path: Path
@@ -162,6 +164,7 @@ def test_of_two_runs_on_two_hosts_one_makes_the_store_whatever_flock_does(
     assert (checked.code, "6 units read again, 0 faults" in checked.err) == (0, True), checked.out
 
 
+@pytest.mark.long
 @needs_namespaces
 @pytest.mark.parametrize("place", ["folder", "bucket"])
 def test_a_run_that_was_paused_until_another_took_over_publishes_nothing_more(

@@ -91,6 +91,7 @@ def test_a_bucket_gets_what_a_folder_gets(every, s3: Bucket, here):
     assert set(s3.failures) == ({"a", "b", "c"} if every else set())
 
 
+@pytest.mark.long
 def test_what_is_done_there_is_not_done_again(s3, here):
     for expected in (7, 0):
         ran = transcode("s3://videos/raw", "s3://videos/twice", "--gop", 4, "--json", env=s3.environment)
@@ -139,6 +140,7 @@ def test_a_table_names_videos_anywhere(s3, sources, tmp_path):
     assert not list((tmp_path / "made" / ".vidprep" / "partial").iterdir())
 
 
+@pytest.mark.long
 def test_include_exclude_labels_and_one_file(s3, tmp_path):
     ran = transcode("s3://videos/raw", tmp_path / "a", "--exclude", "deep", "--include", "c0[12]*", "--label-from-folder", env=s3.environment)  # fmt: skip
     assert ran.code == 0, ran.err
@@ -164,6 +166,7 @@ def test_parts_there_are_merged_there(s3, here):
     assert rows(made).keys() == manifest(here).keys()
 
 
+@pytest.mark.long
 def test_parts_of_a_store_there_are_merged_there(s3, tmp_path):
     src = make_clips(tmp_path / "src", 4, 8, size=(64, 64))
     for index in (0, 1):
@@ -177,6 +180,7 @@ def test_parts_of_a_store_there_are_merged_there(s3, tmp_path):
     assert "4 units read again, 0 faults" in checked.err, checked.out
 
 
+@pytest.mark.long
 def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
     """Scratch folders of the workers are their own."""
     (tmp_path / "elsewhere").mkdir()
@@ -203,6 +207,7 @@ def test_a_long_video_there_is_split_too(s3, tmp_path):
     assert results(made) == outputs(tmp_path / "here")
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
     killed = fault("vidprep.formats.manifest.table", "Journal.append", at=4, only="parent")
     env = s3.environment | environment(tmp_path / "hook", killed)
@@ -240,6 +245,7 @@ def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
     assert results(made) == outputs(here)
 
 
+@pytest.mark.long
 def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, tmp_path):
     refuse = fault("vidprep.formats.files.remote", "RemoteFolder.put", at=-1, only="parent",
                    code="if args[2].endswith('c01.mp4'): raise PermissionError(13, 'Access Denied')")  # fmt: skip
@@ -263,6 +269,7 @@ def test_a_source_that_changes_after_it_was_listed_is_no_output(s3, tmp_path):
     assert "changed since it was listed" in ran.err
 
 
+@pytest.mark.long
 def test_usage_says_what_is_missing(s3, tmp_path):
     for source, said in (
         ("s3://videos/nothing", "nothing is there"),

@@ -95,7 +95,7 @@ def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter(plain_clip, pipeli
     assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, tmp_path))
 
 
-@pytest.mark.parametrize("name", in_turn(real_clips(), 3))
+@pytest.mark.parametrize("name", in_turn(real_clips(), 6))
 def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter_on_real_clips(name, decoded, cli, tmp_path):
     real_clip = SHARED_MEDIA / name
     ours = decoded(real_clip)

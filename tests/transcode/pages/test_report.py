@@ -202,6 +202,7 @@ def test_a_changed_source_is_not_shown_as_if_it_were_the_one_that_was_read(sourc
     assert "is another file than the one that was read" in (tmp_path / "made" / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_thousand_videos_open_within_two_seconds(made, browser, tmp_path):
     destination = multiplied(made, tmp_path / "many", 1000)
     assert report(destination, "--worst", 6).code == 0
@@ -211,6 +212,7 @@ def test_a_thousand_videos_open_within_two_seconds(made, browser, tmp_path):
     assert browser.run("return document.querySelector('.dt-info').textContent") == "Showing 1 to 25 of 1,000 entries"
 
 
+@pytest.mark.long
 def test_very_many_rows_are_sampled_and_it_is_said(made, browser, tmp_path):
     destination = multiplied(made, tmp_path / "huge", 20_000)
     ran = report(destination)

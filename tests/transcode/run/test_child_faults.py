@@ -71,6 +71,7 @@ def test_f1_a_child_that_dies_before_it_takes_a_video_is_started_again(
     assert len(outputs(dst)) == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 def test_f3_a_video_that_hangs_is_stopped_at_its_deadline(
     poisoned: Path, dst: Path, tmp_path: Path, engine: str
@@ -97,7 +98,7 @@ def test_f3_a_child_that_hangs_before_it_takes_a_video_does_not_take_the_others_
     hung = environment(
         tmp_path / "hook", fault("vidprep.transcode.workers.child", "_start_child", code=code, only="child")
     )
-    ran = transcode(poisoned, dst, "--jobs", 1, "--timeout", 6, "--json", env=hung)
+    ran = transcode(poisoned, dst, "--jobs", 1, "--timeout", 4, "--json", env=hung)
     assert ran.code == 1
     assert sorted(row["status"] for row in ran.rows.values()) == ["failed", "ok", "ok", "ok", "ok"]
 

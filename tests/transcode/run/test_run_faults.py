@@ -75,6 +75,7 @@ def test_f5_a_kill_of_the_whole_run_at_any_step_costs_nothing_that_was_finished(
     resumed(clips, dst, undisturbed)
 
 
+@pytest.mark.long
 def test_f5_kills_at_any_time_one_after_the_other(clips: Path, dst: Path, undisturbed: dict[str, bytes]) -> None:
     for delay in (0.2, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0):
         process = start(clips, dst, "--jobs", 2)

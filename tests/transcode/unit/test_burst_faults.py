@@ -47,7 +47,7 @@ def undisturbed(request, clips, tmp_path_factory) -> tuple[str, dict[str, list[b
     return request.param, is_whole(made)
 
 
-@pytest.mark.parametrize(("where", "name", "at", "when"), in_turn(STEPS, 3))
+@pytest.mark.parametrize(("where", "name", "at", "when"), in_turn(STEPS, 5))
 def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
     where, name, at, when, clips, dst, tmp_path, undisturbed
 ):

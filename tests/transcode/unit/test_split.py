@@ -188,6 +188,7 @@ def test_sound_goes_in_once_and_whole(audio, long, cli, tmp_path):
 TOO_LARGE = [part for glob in ("bad", *LARGE_MEDIA) for part in ("--exclude", glob)]
 
 
+@pytest.mark.long
 @pytest.mark.media
 def test_real_clips_in_segments_are_what_they_are_whole(shared_media, tmp_path):
     """Those that cannot be split are made in one segment, byte for byte, and it is said."""
@@ -368,6 +369,7 @@ print(count, *(n for n, frame in ((n, get(n)) for n in range(count)) if n in alo
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("codec", "peer"), pairs(["h264", "hevc", "vp9"], ["torchcodec", "decord"], each=1))
 def test_other_readers_seek_across_joints(peer, codec, long, tmp_path):
     options = ("--codec", codec, "--container", "mp4", "--gop", 5, "--split", 2)

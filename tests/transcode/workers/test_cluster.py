@@ -48,6 +48,7 @@ def scheduler(tmp_path_factory):
         yield running
 
 
+@pytest.mark.long
 def test_a_slurm_array_with_a_killed_and_a_preempted_task(scheduler: Slurm, sources, whole, tmp_path):
     """Task 1 is killed with all that belongs to it and queued again; task 2 gets the signal that comes before a time limit."""
     made, flags = tmp_path / "made", tmp_path / "flags"
@@ -103,6 +104,7 @@ def cluster(request):
     return request.getfixturevalue(f"on_{request.param}")
 
 
+@pytest.mark.long
 def test_pieces_of_a_long_video_go_to_a_cluster_too(on_dask, tmp_path):
     source = make_clip(tmp_path / "long.mp4", 120, (64, 48))
     assert transcode(source, tmp_path / "here", "--gop", 4, "--split", 1).code == 0
@@ -172,6 +174,7 @@ def test_a_worker_that_is_killed_loses_nothing(cluster, tmp_path):
     assert not leftovers(made)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cluster", in_turn(["dask", "ray"], 2), indirect=True)
 def test_ctrl_c_leaves_a_cluster_in_order_and_the_run_goes_on(cluster, tmp_path):
     clips = make_clips(tmp_path / "src", 12, 60, size=(192, 144))
@@ -195,6 +198,7 @@ POISON = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", ["worker", pytest.param("child", marks=pytest.mark.slow)])
 def test_f1_f2_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, tmp_path):
     """Most of its 40 clips are so short that one task has several."""

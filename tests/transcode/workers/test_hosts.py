@@ -101,6 +101,7 @@ def check_ended_well(source, made, whole):
 # ------------------------------------------------------------------------------------------------ workers
 
 
+@pytest.mark.long
 def test_workers_of_dask_that_lack_what_they_need_are_left_out(clips, local, tmp_path):
     """One does not see SRC and was a black hole for videos, one does not see DST, one has another version; one is good."""
     videos, frames = tmp_path / "videos", tmp_path / "frames"
@@ -128,6 +129,7 @@ def test_workers_of_dask_that_lack_what_they_need_are_left_out(clips, local, tmp
     assert "vidprep 0.0.9, not " in said() and "install the same versions" in said()
 
 
+@pytest.mark.long
 def test_when_no_worker_can_work_the_run_ends_and_names_one(clips, local, tmp_path):
     made = tmp_path / "made"
     with ExitStack() as stack:
@@ -140,6 +142,7 @@ def test_when_no_worker_can_work_the_run_ends_and_names_one(clips, local, tmp_pa
     check_ended_well(clips, made, local / "short")
 
 
+@pytest.mark.long
 def test_without_workers_the_run_says_so_and_begins_when_one_comes(clips, local, tmp_path):
     made = tmp_path / "made"
     with dask_scheduler(tmp_path) as (address, _), (tmp_path / "said").open("w") as said:
@@ -162,6 +165,7 @@ def begun(source, made, options, *faults, hook):
     return run
 
 
+@pytest.mark.long
 def test_all_workers_of_dask_may_be_killed_at_once(long_clips, local, tmp_path):
     """Their nannies start others."""
     made = tmp_path / "made"
@@ -174,6 +178,7 @@ def test_all_workers_of_dask_may_be_killed_at_once(long_clips, local, tmp_path):
     assert outputs(made) == outputs(local / "long") and not failed(made) and not leftovers(made)
 
 
+@pytest.mark.long
 def test_what_is_lost_with_its_worker_before_it_is_fetched_is_made_again(clips, local, tmp_path):
     """The run waited for ever: dask had nobody left who might make it."""
     kill = "[os.kill(pid, 9) for pid in args[0]._client.run(os.getpid).values()]; time.sleep(2)"
@@ -186,6 +191,7 @@ def test_what_is_lost_with_its_worker_before_it_is_fetched_is_made_again(clips, 
     assert outputs(made) == outputs(local / "short") and not leftovers(made)
 
 
+@pytest.mark.long
 def test_a_scheduler_that_is_killed_fails_no_video(long_clips, local, tmp_path):
     made = tmp_path / "made"
     with ExitStack() as stack:
@@ -312,6 +318,7 @@ def test_a_mixed_manifest_has_rows_for_sources_alone(tmp_path):
     assert set(failed(tmp_path / "made")) == {"torn"} and len(manifest(tmp_path / "made")) == 4
 
 
+@pytest.mark.long
 def test_a_result_that_is_lost_while_it_is_fetched_is_no_traceback(tmp_path, monkeypatch, caplog):
     """Its only copy goes with its worker, and nobody is there to make it again."""
     monkeypatch.setattr(dask_workers, "RESULT_SECONDS", 3.0)
