@@ -21,6 +21,7 @@ from PIL import Image
 
 from tests.formats.conftest import ENCODED, STORED, burst
 from tests.helpers import LARGE_MEDIA, transcode
+from tests.sampling import in_turn
 from vidprep.formats import FrameStore, open_store
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import read_rows
@@ -124,6 +125,7 @@ def test_reading_a_store_imports_no_pandas(kind, store_of):
 IN_ANOTHER = "import pickle, sys; store = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(store['sub/c02'].frames([3, 9, -1]).tobytes())"
 
 
+@pytest.mark.parametrize("folder", in_turn([*STORED, *ENCODED], 5), indirect=True)
 def test_a_store_goes_to_other_processes_as_a_pickle(store):
     expected = digest(store, "sub/c02")
     done = subprocess.run(

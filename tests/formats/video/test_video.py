@@ -12,6 +12,7 @@ import pytest
 
 from tests.formats.video.openings import PLENTY, decode_all, ffmpeg_reading
 from tests.helpers import leftovers, make_clip, manifest, outputs, transcode
+from tests.sampling import in_turn
 from vidprep.formats.errors import ReadError, RefusedError
 from vidprep.formats.video import source as video
 from vidprep.formats.video.source import DEMUXERS, READ_OPTIONS, Source
@@ -184,7 +185,7 @@ ODD_NAMES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+@pytest.mark.parametrize("engine", ["av", pytest.param("ffmpeg", marks=pytest.mark.long)])
 def test_f24_odd_names_are_plain_files(tmp_path: Path, trap: Trap, engine: str) -> None:
     clip = make_clip(tmp_path / "clip.mp4", 3)
     src, dst = tmp_path / "src", tmp_path / "dst: %03d 'x'"
@@ -203,7 +204,7 @@ def test_f24_odd_names_are_plain_files(tmp_path: Path, trap: Trap, engine: str) 
     )
 
 
-@pytest.mark.parametrize("name", ["-y.mp4", "a:b.mp4", "http:x.mp4", "concat:x.mp4", "%03d.mp4"])
+@pytest.mark.parametrize("name", in_turn(["-y.mp4", "http:x.mp4", "%03d.mp4", "a:b.mp4", "concat:x.mp4"], 3))
 def test_f24_one_odd_name_from_the_folder_it_lies_in(tmp_path: Path, name: str) -> None:
     make_clip(tmp_path / "clip.mp4", 3).rename(tmp_path / name)
     ran = transcode("--", name, "dst", cwd=tmp_path)

@@ -67,6 +67,7 @@ def test_packets_needed_are_those_that_a_walk_through_the_video_meets(seed):
     assert packets_needed(Video("v", count, 4, 4, None, ("f",)), numbers) == len(numbers)
 
 
+@pytest.mark.long
 def test_figures_follow_from_what_was_asked(measured):
     rows = rows_of(measured[0])
     assert all(row["refused"] is None for row in rows)
@@ -93,6 +94,7 @@ def test_figures_follow_from_what_was_asked(measured):
             assert 1 < packets <= 26
 
 
+@pytest.mark.long
 def test_the_speed_up_is_that_over_the_same_loader_on_raw_files(measured):
     rows = rows_of(measured[0])
     rate = {(Path(row["store"]).name, row["loader"], row["pattern"]): row["frames_per_second"] for row in rows}
@@ -117,6 +119,7 @@ def test_two_raw_stores_and_a_refused_one_make_no_false_speed_up():
     assert [row["speed_up"] for row in rows] == [None, None, 4.0, None]
 
 
+@pytest.mark.long
 def test_the_table_holds_what_was_printed(measured):
     ran, out = measured
     table = pq.read_table(out / "bench.parquet").to_pylist()
@@ -130,6 +133,7 @@ def test_the_table_holds_what_was_printed(measured):
     assert "| h264 (h264 GOP 4) | 96x64 |" in page and "8 consecutive, warm cache, 1 worker" in page
 
 
+@pytest.mark.long
 def test_a_browser_draws_the_page(measured, browser):
     browser.open(measured[1] / "bench.html")
     assert browser.run("return document.querySelectorAll('[data-figure].js-plotly-plot').length") == 2

@@ -170,6 +170,7 @@ def test_decord_on_rotated_and_uneven_files_is_right_or_refused(media, tmp_path)
     assert theirs["refused"] or theirs["lowest_psnr_db"] == "inf" or theirs["lowest_psnr_db"] >= 36
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("store", "loader"), [("gulp", "GulpIO2"), ("webdataset", "webdataset")])
 def test_other_readers_of_their_own_formats(stores, store, loader):
     if importlib.util.find_spec(loader.lower()) is None:

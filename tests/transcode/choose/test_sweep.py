@@ -167,6 +167,7 @@ def test_png_sizes_are_those_of_pillow(swept):
     assert told["png"]["size_bytes"] == pytest.approx(total, rel=0.02)  # by eight frames of each
 
 
+@pytest.mark.long
 def test_a_killed_sweep_goes_on_and_adds_what_is_asked_later(sources, swept, tmp_path):
     out = tmp_path / "out"
     kill = fault("vidprep.transcode.choose.sweep", "run_trial", at=5, code=KILL_ALL)
@@ -261,6 +262,7 @@ def test_nothing_readable_is_said(tmp_path):
 # ------------------------------------------------------------------------------------------------ tune
 
 
+@pytest.mark.long
 def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp_path):
     ran = run(
         "tune",

@@ -113,7 +113,7 @@ def test_which_part_a_task_is(text, variables, expected):
         parse_part(text, given)
 
 
-@pytest.mark.parametrize("kind", in_turn(KINDS, 2))
+@pytest.mark.parametrize("kind", in_turn(KINDS, 3))
 def test_f34_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"

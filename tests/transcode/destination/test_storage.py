@@ -152,6 +152,7 @@ def test_include_exclude_labels_and_one_file(s3, tmp_path):
     assert "8 to do" in dry.err
 
 
+@pytest.mark.long
 def test_parts_there_are_merged_there(s3, here):
     for index in (0, 1):
         ran = transcode("s3://videos/raw", "s3://videos/parts", "--gop", 4, "--shard", f"{index}/2", env=s3.environment)

@@ -157,6 +157,7 @@ print(sum(len(row["video"]) for row in decoded))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", in_turn(["h264", "vp9"], 2))
 def test_hugging_face_loads_the_folder_with_its_labels(kind, made, tmp_path):
     check(pack(made(kind), tmp_path / "out", "--to", "hf"))

@@ -259,6 +259,7 @@ def test_ten_bits_keep_high_dynamic_range_untouched_and_tagged(name, transfer, m
     assert np.abs(source - ours).mean() < 2
 
 
+@pytest.mark.long
 def test_tone_mapped_output_is_tagged_bt709(media, cli, tmp_path):
     _, path = made(media["pq.mp4"], RunSettings(), tmp_path)
     assert "yuv420p(tv, bt709" in cli.says("-i", path)

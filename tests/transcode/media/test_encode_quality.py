@@ -184,6 +184,7 @@ def test_a_bad_encoder_value_is_refused_with_what_is_allowed(bad, named):
         assert text in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("codec", "times"), [("h264", 2), ("hevc", 2), ("vp9", 2), ("av1", 4)])
 def test_the_same_settings_give_the_same_bytes_each_time(codec, times, tmp_path):
     """SVT-AV1 decides some pictures by what its threads have done by then when it looks ahead too little."""

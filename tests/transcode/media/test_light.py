@@ -56,6 +56,7 @@ def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
     return row, folder / name
 
 
+@pytest.mark.long
 def test_a_sky_stays_blue_whatever_a_phone_says_of_its_screen(cli, pipeline, tmp_path):
     """The screen of a phone that swaps its primaries, and ends at 0.1 cd/m², made it magenta."""
     pictures = {}
@@ -131,7 +132,7 @@ def test_kept_high_dynamic_range_says_on_which_screen_it_was_graded(codec, conta
             ("whole", "yuv420p", "ffmpeg"),
             ("permuted", "yuv420p10le", "ffmpeg"),
         ],
-        2,
+        4,
     ),
 )
 def test_what_is_not_believed_or_was_tone_mapped_is_not_carried(source, pixels, engine, cli, tmp_path):

@@ -128,13 +128,16 @@ def test_bench_follows_links_but_not_in_circles(clip: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize(
     ("verb", "how"),
-    [
-        ("bench", ("--seconds", 0.01, "--loader", "vidprep", "--pattern", "single")),
-        ("bench", ("--seconds", 0.01, "--loader", "vidprep", "--pattern", "single", "--json")),
-        ("transcode", ("OUT", "--json", *QUICK)),
-        ("transcode", ("OUT", "--dry-run")),
-        ("transcode", ("--help",)),
-    ],
+    in_turn(
+        [
+            ("transcode", ("OUT", "--json", *QUICK)),
+            ("transcode", ("OUT", "--dry-run")),
+            ("bench", ("--seconds", 0.01, "--loader", "vidprep", "--pattern", "single")),
+            ("transcode", ("--help",)),
+            ("bench", ("--seconds", 0.01, "--loader", "vidprep", "--pattern", "single", "--json")),
+        ],
+        3,
+    ),
 )
 def test_a_command_that_cannot_print_says_so_once(
     clip: Path, tmp_path: Path, verb: str, how: tuple[object, ...], unbuffered: bool

@@ -99,7 +99,7 @@ def on_ray():
         yield "--backend", "ray", "--address", address
 
 
-@pytest.fixture(params=["dask", "ray"])
+@pytest.fixture(params=["dask", pytest.param("ray", marks=pytest.mark.long)])
 def cluster(request):
     return request.getfixturevalue(f"on_{request.param}")
 
