@@ -4,7 +4,7 @@ PYTHON ?= $(firstword $(foreach version,3.14 3.13 3.12 3.11,$(shell python$(vers
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 2
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)  # some tests wait
 # Thousands of processes start in a run of the tests; without compiled modules each compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 DEMO_OUT ?= demo-out

@@ -113,7 +113,7 @@ except SystemExit as ended:
 """
 
 
-@pytest.mark.parametrize("kind", ["burst", "h264"])
+@pytest.mark.parametrize("kind", in_turn(["burst", "h264"], 2))
 def test_reading_a_store_imports_no_pandas(kind, store_of):
     """pyarrow looks for it with its first array, and each worker of a loader would pay two seconds of CPU time."""
     pytest.importorskip("pandas")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.formats.conftest import ENCODED, STORED, burst
 from tests.helpers import make_clips, transcode
+from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import ManifestError, SettingsError, StoreError
 from vidprep.formats.stores.index import FrameIndex, IndexedVideo, write_index
@@ -62,7 +63,7 @@ def test_f20_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_
 
 
 @pytest.mark.parametrize("kind", [*STORED, *ENCODED])
-@pytest.mark.parametrize("part", [0.0, 0.4, 0.97])
+@pytest.mark.parametrize("part", in_turn([0.0, 0.4, 0.97], 3))
 @pytest.mark.logs_errors
 def test_f20_what_is_cut_short_is_an_error_or_reads_as_it_was(kind, part, store_of, tmp_path):
     folder = copied(store_of(kind), tmp_path)

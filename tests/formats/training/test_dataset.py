@@ -12,6 +12,7 @@ from PIL import Image
 
 from tests.formats.conftest import ENCODED, STORED
 from tests.helpers import make_clip, make_clips, open_files, table, transcode, with_peers
+from tests.sampling import in_turn
 from vidprep.formats import VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
@@ -50,7 +51,7 @@ def test_every_sequence_of_every_store(kind, length, stride, step, store_of):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for open files in /proc")
-@pytest.mark.parametrize("kind", [*STORED, *ENCODED, "raw"])
+@pytest.mark.parametrize("kind", in_turn([*STORED, *ENCODED, "raw"], 3))
 def test_files_close_with_their_dataset(kind, store_of, without_gc):
     folder = store_of("burst").parent / "src" if kind == "raw" else store_of(kind)
     files = open_files(folder)
@@ -92,6 +93,7 @@ def test_what_is_random_is_a_function_of_seed_epoch_and_index(store_of):
         assert changed > 0.9 * len(order)
 
 
+@pytest.mark.long
 def test_crops_and_flips_are_of_the_whole_sequence_and_everywhere(store_of):
     whole = VideoDataset(store_of("tensor"), 3)
     cut = VideoDataset(store_of("tensor"), 3, crop=(30, 50), random_crop=True, flip=True)

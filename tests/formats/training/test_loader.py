@@ -12,6 +12,7 @@ import pytest
 
 from tests.formats.training.loading import BOTH, FRAME, located, names
 from tests.helpers import open_files
+from tests.sampling import in_turn
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.local import memory_bytes
@@ -21,8 +22,8 @@ from vidprep.formats.training.cache import FrameCache
 
 @pytest.mark.parametrize(
     ("kind", "processes", "cache_frames"),
-    [("burst", False, 100), ("burst", True, 100_000), ("h264", True, 100), ("h264", False, 100_000), ("tensor", False, 100),
-     ("webdataset", False, 100_000), ("gulp", False, 100)],
+    in_turn([("burst", False, 100), ("burst", True, 100_000), ("h264", True, 100), ("h264", False, 100_000), ("tensor", False, 100),
+     ("webdataset", False, 100_000), ("gulp", False, 100)], 2),
 )  # fmt: skip
 def test_an_epoch_is_every_sequence_once_in_a_known_order(kind, processes, cache_frames, store_of):
     dataset = VideoDataset(store_of(kind), 4, 2)
@@ -106,7 +107,7 @@ def test_a_loop_that_is_left_goes_on_with_the_next_epoch(processes, store_of):
         assert names(loader) == epochs[3]
 
 
-@pytest.mark.parametrize(("given", "processes"), [(0, False), (1, False), (5, True), (12, False)])
+@pytest.mark.parametrize(("given", "processes"), in_turn([(0, False), (1, False), (5, True), (12, False)], 2))
 def test_a_state_goes_on_where_it_was_saved(given, processes, store_of):
     dataset = VideoDataset(store_of("burst"), 4, 2, crop=32, random_crop=True)
     options = {"batch_size": 4, "shuffle": True, "seed": 3, "processes": processes}

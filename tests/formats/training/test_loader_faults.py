@@ -21,6 +21,7 @@ import pytest
 
 from tests.formats.training.loading import BOTH, FRAME, located, names
 from tests.helpers import open_files
+from tests.sampling import in_turn
 from vidprep.formats import PrefetchLoader, VideoDataset
 from vidprep.formats.errors import CrashedError, SettingsError, StoreError
 from vidprep.formats.stores.encoded import VideoStore
@@ -152,7 +153,7 @@ def test_workers_that_cannot_start_are_an_error_at_once(store_of, capfd):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for open files in /proc")
-@pytest.mark.parametrize("kind", ["burst", "h264"])
+@pytest.mark.parametrize("kind", in_turn(["burst", "h264"], 2))
 def test_nothing_is_left_behind(kind, store_of, without_gc):
     folder = store_of(kind)
     with PrefetchLoader(VideoDataset(folder, 4), 2) as loader:  # what is opened once in a process is open after this

@@ -32,6 +32,7 @@ from tests.helpers import (
     transcode,
 )  # fmt: skip
 from tests.s3 import Bucket, bucket
+from tests.sampling import in_turn
 from vidprep.formats.errors import DestinationError
 from vidprep.transcode.check.doctor import examine_destination
 from vidprep.transcode.destination.lease import Entry, Holder, Lease, first_at_work, myself
@@ -145,7 +146,7 @@ def test_a_store_without_conditional_writes_is_named_and_looked_at_again(
 
 
 @needs_namespaces
-@pytest.mark.parametrize("flock", FLOCKS)
+@pytest.mark.parametrize("flock", in_turn(FLOCKS, 2))
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=SLOW) for n in range(2, 21))])
 def test_of_two_runs_on_two_hosts_one_makes_the_store_whatever_flock_does(
     seed: int, flock: str, sources: Path, tmp_path: Path
@@ -204,7 +205,7 @@ def test_a_run_that_was_paused_until_another_took_over_publishes_nothing_more(
         assert [row for row in rows if hashlib.sha256(after[row["file_name"]]).hexdigest() != row["sha256"]] == []
 
 
-@pytest.mark.parametrize("place", ["folder", "bucket"])
+@pytest.mark.parametrize("place", in_turn(["folder", "bucket"], 2))
 def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
     place: str, s3: Bucket, sources: Path, tmp_path: Path
 ) -> None:

@@ -150,7 +150,7 @@ def test_f34_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, wh
     assert checked.code == 0, checked.out
 
 
-@pytest.mark.parametrize("kind", ["h264", "burst"])
+@pytest.mark.parametrize("kind", in_turn(["h264", "burst"], 2))
 def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"

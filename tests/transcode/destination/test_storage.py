@@ -74,7 +74,7 @@ def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
     assert json.loads(objects[".vidprep/lock"])["released"]
 
 
-@pytest.mark.parametrize("every", [0, 3])
+@pytest.mark.parametrize("every", in_turn([0, 3], 2))
 def test_a_bucket_gets_what_a_folder_gets(every, s3: Bucket, here):
     """Also when each third request is refused, answered with an error after it was done, or cut short."""
     name = f"made{every}"

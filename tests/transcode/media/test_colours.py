@@ -41,7 +41,7 @@ TO_RGB = (
 @pytest.mark.parametrize(
     ("pixel_format", "engine"), [("yuv420p", "av"), ("yuv420p10le", "av"), ("yuv444p", "av"), ("yuv420p", "ffmpeg")]
 )
-@pytest.mark.parametrize("name", MEANING)
+@pytest.mark.parametrize("name", in_turn(MEANING, 2))
 def test_f15_colours_come_out_as_they_went_in(name, pixel_format, engine, media, cli, tmp_path):
     settings = RunSettings(encoder=EncoderOptions(crf=10, pixel_format=pixel_format), engine=engine)
     row, path = made(media[name], settings, tmp_path)
@@ -86,7 +86,7 @@ def test_colours_survive_scaling(name, media, cli, tmp_path):
         ("h264", "mp4", "ffmpeg"),
     ],
 )
-@pytest.mark.parametrize("name", TAGS)
+@pytest.mark.parametrize("name", in_turn(TAGS, 2))
 def test_f15_tags_are_written_and_true(name, codec, container, engine, media, cli, tmp_path):
     settings = RunSettings(encoder=EncoderOptions(codec=codec, container=container), engine=engine)
     _, path = made(media[name], settings, tmp_path)

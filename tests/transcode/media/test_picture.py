@@ -9,6 +9,7 @@ import av
 import numpy as np
 import pytest
 
+from tests.sampling import in_turn
 from tests.transcode.media.patches import FINE, made, planes, psnr
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize
@@ -47,7 +48,7 @@ def test_f14_a_turned_source_comes_out_upright(name, media, pipeline):
 
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-@pytest.mark.parametrize("name", [*UPRIGHT, "turned_90_mirrored.mp4", "turned_270_mirrored.mp4"])
+@pytest.mark.parametrize("name", in_turn([*UPRIGHT, "turned_90_mirrored.mp4", "turned_270_mirrored.mp4"], 2))
 def test_f14_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name, engine, media, cli, tmp_path):
     row, path = made(media[name], RunSettings(encoder=FINE, engine=engine), tmp_path)
     if name in TURNED:

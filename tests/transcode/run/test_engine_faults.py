@@ -23,7 +23,7 @@ from tests.helpers import (
     start,
     transcode,
 )  # fmt: skip
-from tests.sampling import pairs
+from tests.sampling import in_turn, pairs
 from tests.transcode.run.poison import CLIPS, STOPPED, fake_ffmpeg, on_poison, one_failed, partial_stem, resumed
 
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -94,7 +94,7 @@ def test_f7_an_ffmpeg_that_says_there_is_no_room_stops_the_run_whatever_it_ends_
     assert len(outputs(dst)) == 3
 
 
-@pytest.mark.parametrize("container", ["mp4", "mkv", "webm"])
+@pytest.mark.parametrize("container", in_turn(["mp4", "mkv", "webm"], 3))
 def test_f8_an_output_that_is_shorter_than_what_was_written_is_found_out(
     poisoned: Path, dst: Path, tmp_path: Path, container: str
 ) -> None:

@@ -66,7 +66,7 @@ def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
     assert burst(clips, dst, "--format", store, "--json").summary["done_before"] == 5
 
 
-@pytest.mark.parametrize("store", ["burst", "webdataset"])
+@pytest.mark.parametrize("store", in_turn(["burst", "webdataset"], 2))
 def test_f6_a_worker_killed_in_the_middle_of_a_video_leaves_no_byte_of_it(store, clips, dst, tmp_path):
     once = tmp_path / "once"
     code = f"os.path.exists('{once}') or (open('{once}', 'w'), os.kill(os.getpid(), signal.SIGKILL))"
@@ -94,7 +94,9 @@ FULL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("what", "store"), [("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")])
+@pytest.mark.parametrize(
+    ("what", "store"), in_turn([("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")], 3)
+)
 def test_f7_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(
     what, store, clips, dst, tmp_path
 ):

@@ -240,7 +240,7 @@ SEGMENT_3 = "args[0].segment and args[0].segment.index == 3"
 
 
 @pytest.mark.parametrize(
-    ("breaks", "code"), [("os.kill(os.getpid(), signal.SIGSEGV)", 1), ("raise OSError(28, 'full')", 3)]
+    ("breaks", "code"), in_turn([("os.kill(os.getpid(), signal.SIGSEGV)", 1), ("raise OSError(28, 'full')", 3)], 2)
 )
 def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_none(breaks, code, long, tmp_path):
     src = tmp_path / "src"
@@ -296,7 +296,7 @@ def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, s
     assert transcode(long, tmp_path / "out", "--split", 1).code == 0
 
 
-@pytest.mark.parametrize("at", [1, 3, 6])
+@pytest.mark.parametrize("at", in_turn([1, 3, 6], 2))
 def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
     killed = environment(
         tmp_path / "hook", fault("vidprep.transcode.run.queue", "JobQueue.settle", at=at, only="parent")

@@ -30,6 +30,7 @@ from tests.helpers import (
     outputs,
     transcode,
 )
+from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import read_rows
 from vidprep.transcode.settings.run import RunSettings
@@ -257,7 +258,7 @@ def test_in_a_folder_that_is_gone_nothing_is_started_and_no_video_fails(clips, l
     check_ended_well(clips, made, local / "short")
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", in_turn(["2>&-", "<&- >&- 2>&-"], 2))
 def test_closed_standard_streams_stop_nothing(closed, clips, local, tmp_path):
     run = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command(clips, tmp_path / "made", "--gop", 4)],
