@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)  # some tests wait
 # Thousands of processes start in a run of the tests; without compiled modules each compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
+QUICK := $(wildcard tests/test_*.py) $(addprefix tests/formats/,manifest video) \
+  $(addprefix tests/transcode/,cli sources media/test_frames.py media/test_quality.py media/test_clock.py)
 DEMO_OUT ?= demo-out
 MODULE ?= formats/manifest/table.py
 TESTS ?= tests/formats/manifest
@@ -34,8 +36,8 @@ demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode and burst fou
 	@$(BIN)/python examples/read_frames.py $(DEMO_OUT)/ready $(DEMO_OUT)/frames
 	$(BIN)/vidprep report $(DEMO_OUT)/ready $(DEMO_OUT)/frames --out $(DEMO_OUT)
 
-check: $(READY) types lint  ## format, lint, strict types, fast tests: what a change passes
-	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not long and not media"
+check: $(READY) types lint  ## format, lint, import contracts, strict types, quick tests: a minute
+	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not long and not media" $(QUICK)
 
 test: $(READY) types lint  ## everything but what takes long
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "not slow and not long"
