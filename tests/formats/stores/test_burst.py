@@ -73,13 +73,13 @@ def test_what_is_known_of_a_video(tmp_path, jpegs):
     ("offsets", "sizes"),
     [([-7, 0, 0, 0, 0], None), ([2**40] * 5, None), ([2**62] * 5, None), (None, [-1] * 5), (None, [2**31 - 1] * 5)],
 )
-def test_f21_a_hostile_index_is_refused_before_anything_is_read(offsets, sizes, tmp_path, jpegs):
+def test_a_hostile_index_is_refused_before_anything_is_read(offsets, sizes, tmp_path, jpegs):
     store = open_store(write_burst(tmp_path, jpegs, offsets=offsets, sizes=sizes))
     with pytest.raises(StoreError, match=r"data-00000\.bin: frame 0 of v: .* at offset"):
         store["v"].frames([0])
 
 
-def test_f20_a_flipped_byte_of_a_shard_is_named_by_video_frame_and_offset(tmp_path, jpegs):
+def test_a_flipped_byte_of_a_shard_is_named_by_video_frame_and_offset(tmp_path, jpegs):
     store, path = open_store(write_burst(tmp_path, jpegs)), tmp_path / "data-00000.bin"
     data = path.read_bytes()
     starts = np.cumsum([0, *map(len, jpegs)])
@@ -129,7 +129,7 @@ print(time.process_time() - began)
 @pytest.mark.parametrize(
     ("what", "said"), [("65500x65500", "limit of 268435456 pixels"), ("1000 scans", "1000 scans, over")]
 )
-def test_f25_a_jpeg_that_is_a_bomb_is_refused_within_little_memory(kind, what, said, tmp_path, jpegs):
+def test_a_jpeg_that_is_a_bomb_is_refused_within_little_memory(kind, what, said, tmp_path, jpegs):
     bomb = of_scans(1000) if "scans" in what else of_size(jpegs[0], 65500, 65500)
     size = (48, 64) if "scans" in what else (65500, 65500)
     if kind == "burst":
@@ -151,7 +151,7 @@ def test_f25_a_jpeg_that_is_a_bomb_is_refused_within_little_memory(kind, what, s
     assert float(seconds) < 5
 
 
-def test_f25_as_many_scans_as_encoders_make_are_read(tmp_path):
+def test_as_many_scans_as_encoders_make_are_read(tmp_path):
     video = open_store(write_burst(tmp_path, [of_scans(10), of_scans(100)]))["v"]
     assert np.abs(video.frames([0])[0].astype(int) - PICTURES[0]).mean() < 12
     with pytest.raises(

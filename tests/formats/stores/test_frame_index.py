@@ -48,7 +48,7 @@ def everything(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "step"), [("index.parquet", 61), ("burst.json", 13)])
-def test_f20_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(folder, name, step):
+def test_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(folder, name, step):
     """Page checksums do not cover the headers of pages: a flipped bit there once gave other numbers, in silence."""
     path, whole = folder / name, everything(folder)
     data, unseen = path.read_bytes(), 0
@@ -83,7 +83,7 @@ def as_thrift(count: int) -> bytes:
 
 
 @pytest.mark.parametrize(("claimed", "count"), [(130, 2), (128, 12)])
-def test_f21_a_footer_that_claims_a_billion_rows_is_refused_or_gives_those_that_are_there(folder, claimed, count):
+def test_a_footer_that_claims_a_billion_rows_is_refused_or_gives_those_that_are_there(folder, claimed, count):
     """claimed: rows in all, or in the first group and in each of its columns. Every checksum is that of the hostile footer."""
     path, whole = folder / "index.parquet", everything(folder)
     data = path.read_bytes()
@@ -169,7 +169,7 @@ def test_a_label_may_have_the_name_of_a_column(folder):
     index.close()
 
 
-def test_f21_lists_of_unlike_lengths_are_refused(tmp_path):
+def test_lists_of_unlike_lengths_are_refused(tmp_path):
     (tmp_path / "data-00000.bin").touch()
     short = (replace(video, crc32=video.crc32[:1]) for video in videos(2))
     write_index(tmp_path, "burst", short, labels=LABELS, about={})

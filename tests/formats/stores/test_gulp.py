@@ -47,7 +47,7 @@ def test_frames_labels_and_sizes(tmp_path):
         [0, 805, 800], [0, -3, 800], [0, 0, 0], None, [0, 0, float("nan")], [float("inf"), 0, 800],
     ],
 )  # fmt: skip
-def test_f21_a_place_outside_the_data_is_refused_before_anything_is_read(place, tmp_path):
+def test_a_place_outside_the_data_is_refused_before_anything_is_read(place, tmp_path):
     store = open_store(write_gulp(tmp_path, [place] * 3))
     with pytest.raises(StoreError, match=r"data_0\.gulp: frame 0 of v: "):
         store["v"]
@@ -56,7 +56,7 @@ def test_f21_a_place_outside_the_data_is_refused_before_anything_is_read(place, 
 @pytest.mark.parametrize(
     "entry", [{}, {"v": []}, {"v": {"frame_info": 3, "meta_data": []}}, {"v": {"meta_data": [{}]}}, []]
 )
-def test_f21_json_of_another_shape_is_refused(entry, tmp_path):
+def test_json_of_another_shape_is_refused(entry, tmp_path):
     write_gulp(tmp_path)
     (tmp_path / "meta_0.gmeta").write_text(json.dumps(entry))
     if entry == {}:

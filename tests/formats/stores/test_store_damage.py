@@ -37,7 +37,7 @@ def read_all(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["burst", "tensor"])
-def test_f20_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothing(kind, store_of, tmp_path):
+def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_nothing(kind, store_of, tmp_path):
     folder = copied(store_of(kind), tmp_path)
     whole = read_all(folder)
     rng = random.Random(5)
@@ -65,7 +65,7 @@ def test_f20_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_
 @pytest.mark.parametrize("kind", [*STORED, *ENCODED])
 @pytest.mark.parametrize("part", in_turn([0.0, 0.4, 0.97], 3))
 @pytest.mark.logs_errors
-def test_f20_what_is_cut_short_is_an_error_or_reads_as_it_was(kind, part, store_of, tmp_path):
+def test_what_is_cut_short_is_an_error_or_reads_as_it_was(kind, part, store_of, tmp_path):
     folder = copied(store_of(kind), tmp_path)
     whole = read_all(folder)
     cut = [
@@ -90,7 +90,7 @@ def large_clips(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["burst", "gulp", "webdataset", "tensor"])
-def test_f20_two_shards_that_changed_places_are_found(kind, large_clips, tmp_path):
+def test_two_shards_that_changed_places_are_found(kind, large_clips, tmp_path):
     """By the reader, where frames have checksums; by `validate` everywhere."""
     folder = tmp_path / "made"
     quality = () if kind == "tensor" else ("--quality", 100)

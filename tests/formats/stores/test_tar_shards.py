@@ -75,7 +75,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
     ],
     ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
 )
-def test_f30_a_tar_that_leads_elsewhere_is_refused_and_what_does_is_listed(odd, said, tmp_path):
+def test_a_tar_that_leads_elsewhere_is_refused_and_what_does_is_listed(odd, said, tmp_path):
     """The first member is good and the last is not, so all of it is looked at; nothing is ever unpacked."""
     write_tar(tmp_path / "x.tar", {"a.0.jpg": JPEGS[0], "b.0.jpg": JPEGS[1]})
     assert list(open_store(tmp_path).ids) == ["a", "b"]
@@ -88,7 +88,7 @@ def test_f30_a_tar_that_leads_elsewhere_is_refused_and_what_does_is_listed(odd, 
     assert said in str(error.value) and str(tmp_path / "x.tar") in str(error.value)
 
 
-def test_f30_members_of_a_tar_that_are_refused_are_counted_beyond_the_first_five(tmp_path):
+def test_members_of_a_tar_that_are_refused_are_counted_beyond_the_first_five(tmp_path):
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         for number in range(8):
             tar.addfile(member(f"../{number}.0.jpg"))
@@ -103,7 +103,7 @@ def test_f30_members_of_a_tar_that_are_refused_are_counted_beyond_the_first_five
         {"num_frames": None}, {"gop": float("nan")},
     ],
 )  # fmt: skip
-def test_f21_a_json_that_makes_no_sense_is_an_error_that_names_the_tar(about, tmp_path):
+def test_a_json_that_makes_no_sense_is_an_error_that_names_the_tar(about, tmp_path):
     path = tmp_path / "v.mp4"
     write_video(path, codec="libx264")
     good = {"id": "v", "frame_rate": [25, 1], "num_frames": 12, "width": 96, "height": 64, "gop": 4}
@@ -118,7 +118,7 @@ def test_f21_a_json_that_makes_no_sense_is_an_error_that_names_the_tar(about, tm
             open_store(tmp_path / "tar")["v"]
 
 
-def test_f21_sizes_in_a_json_that_are_none_give_way_to_those_of_the_picture(tmp_path):
+def test_sizes_in_a_json_that_are_none_give_way_to_those_of_the_picture(tmp_path):
     for size in ("48", None, [48]):
         about = json.dumps({"width": size, "height": size}).encode()
         write_tar(tmp_path / "x.tar", {"a.0.jpg": JPEGS[0], "a.json": about})

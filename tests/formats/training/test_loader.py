@@ -201,7 +201,7 @@ def test_the_cache_is_as_good_as_one_that_knows_the_future():
 
 
 @BOTH
-def test_f27_memory_stays_within_its_bound(processes, store_of, tmp_path):
+def test_memory_stays_within_its_bound(processes, store_of, tmp_path):
     """A consumer that never comes back for more, and one that is slow."""
     dataset = VideoDataset(store_of("tensor"), 8)
     cache_bytes, said = 150 * FRAME, tmp_path / "events"

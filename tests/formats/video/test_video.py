@@ -89,7 +89,7 @@ def hostile(tmp_path: Path, trap: Trap) -> Path:
 
 
 @pytest.mark.parametrize("name", attacks(0))
-def test_f22_scripts_and_playlists_are_refused_and_nothing_else_is_read(hostile: Path, trap: Trap, name: str) -> None:
+def test_scripts_and_playlists_are_refused_and_nothing_else_is_read(hostile: Path, trap: Trap, name: str) -> None:
     with pytest.raises(ReadError) as error:
         decode_all(hostile / name)
     assert CANARY not in str(error.value)
@@ -100,7 +100,7 @@ def test_f22_scripts_and_playlists_are_refused_and_nothing_else_is_read(hostile:
 
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_f22_a_folder_of_attacks_is_a_failed_row_each(hostile: Path, trap: Trap, tmp_path: Path, engine: str) -> None:
+def test_a_folder_of_attacks_is_a_failed_row_each(hostile: Path, trap: Trap, tmp_path: Path, engine: str) -> None:
     make_clip(hostile / "good.mp4", 5)
     listed = tmp_path / "all.csv"
     names = [*attacks(0), "good.mp4"]
@@ -117,7 +117,7 @@ def test_f22_a_folder_of_attacks_is_a_failed_row_each(hostile: Path, trap: Trap,
     assert all(CANARY.encode() not in path.read_bytes() for path in dst.rglob("*") if path.is_file())
 
 
-def test_f23_without_the_demuxer_list_the_concat_script_shows_the_secret(
+def test_without_the_demuxer_list_the_concat_script_shows_the_secret(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video, "READ_OPTIONS", {k: v for k, v in READ_OPTIONS.items() if k != "format_whitelist"})
@@ -126,7 +126,7 @@ def test_f23_without_the_demuxer_list_the_concat_script_shows_the_secret(
         assert sum(1 for _ in source.decode(source.packets())) > 0
 
 
-def test_f23_without_the_protocol_list_a_name_with_a_protocol_opens(tmp_path: Path) -> None:
+def test_without_the_protocol_list_a_name_with_a_protocol_opens(tmp_path: Path) -> None:
     clip = make_clip(tmp_path / "a.ts", 5)
     name = f"concat:{clip}"
     open_ended = {k: v for k, v in READ_OPTIONS.items() if k != "protocol_whitelist"}
@@ -136,14 +136,14 @@ def test_f23_without_the_protocol_list_a_name_with_a_protocol_opens(tmp_path: Pa
         av.open(name, options=READ_OPTIONS)
 
 
-def test_f23_every_demuxer_on_the_list_exists() -> None:
+def test_every_demuxer_on_the_list_exists() -> None:
     """A name that libav does not know would shut out what it was meant to let in."""
     known = {part for name in av.formats_available for part in name.split(",")}
     newer = {"webp_anim"} if int(av.__version__.split(".")[0]) < 19 else set()  # FFmpeg 8 has it not
     assert set(DEMUXERS.split(",")) - newer <= known
 
 
-def test_f23_no_demuxer_on_the_list_follows_names() -> None:
+def test_no_demuxer_on_the_list_follows_names() -> None:
     following = {
         "concat",
         "hls",
@@ -161,7 +161,7 @@ def test_f23_no_demuxer_on_the_list_follows_names() -> None:
 
 
 @pytest.mark.parametrize("name", attacks(0))
-def test_f22_the_ffmpeg_command_alone_refuses_them_too(hostile: Path, trap: Trap, tmp_path: Path, name: str) -> None:
+def test_the_ffmpeg_command_alone_refuses_them_too(hostile: Path, trap: Trap, tmp_path: Path, name: str) -> None:
     """The in-process reader comes first in every run; this is what stands if the file is swapped in between."""
     like = make_clip(tmp_path / "like.mp4", 3)
     done = ffmpeg_reading(hostile / name, like)
@@ -170,7 +170,7 @@ def test_f22_the_ffmpeg_command_alone_refuses_them_too(hostile: Path, trap: Trap
     assert trap.calls() == 0
 
 
-def test_f23_without_the_demuxer_list_the_ffmpeg_command_shows_the_secret(hostile: Path, tmp_path: Path) -> None:
+def test_without_the_demuxer_list_the_ffmpeg_command_shows_the_secret(hostile: Path, tmp_path: Path) -> None:
     like = make_clip(tmp_path / "like.mp4", 3)
     assert len(ffmpeg_reading(like, like).stdout) == 3 * 64 * 48 * 3 // 2
     assert ffmpeg_reading(hostile / "concat.mp4", like, without="format_whitelist").stdout
@@ -186,7 +186,7 @@ ODD_NAMES = (
 
 
 @pytest.mark.parametrize("engine", ["av", pytest.param("ffmpeg", marks=pytest.mark.long)])
-def test_f24_odd_names_are_plain_files(tmp_path: Path, trap: Trap, engine: str) -> None:
+def test_odd_names_are_plain_files(tmp_path: Path, trap: Trap, engine: str) -> None:
     clip = make_clip(tmp_path / "clip.mp4", 3)
     src, dst = tmp_path / "src", tmp_path / "dst: %03d 'x'"
     src.mkdir()
@@ -205,14 +205,14 @@ def test_f24_odd_names_are_plain_files(tmp_path: Path, trap: Trap, engine: str) 
 
 
 @pytest.mark.parametrize("name", in_turn(["-y.mp4", "http:x.mp4", "%03d.mp4", "a:b.mp4", "concat:x.mp4"], 3))
-def test_f24_one_odd_name_from_the_folder_it_lies_in(tmp_path: Path, name: str) -> None:
+def test_one_odd_name_from_the_folder_it_lies_in(tmp_path: Path, name: str) -> None:
     make_clip(tmp_path / "clip.mp4", 3).rename(tmp_path / name)
     ran = transcode("--", name, "dst", cwd=tmp_path)
     assert ran.code == 0, ran.err
     assert set(outputs(tmp_path / "dst")) == {name}
 
 
-def test_f23_without_the_file_prefix_such_a_name_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_file_prefix_such_a_name_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_clip(tmp_path / "clip.mp4", 3).rename(tmp_path / "a:b.mp4")
     monkeypatch.chdir(tmp_path)
     assert decode_all(Path("a:b.mp4"))[0] == 3
@@ -221,7 +221,7 @@ def test_f23_without_the_file_prefix_such_a_name_is_no_file(tmp_path: Path, monk
         decode_all(Path("a:b.mp4"))
 
 
-def test_f29_terminal_escapes_and_newlines_in_names_are_shown_not_obeyed(tmp_path: Path) -> None:
+def test_terminal_escapes_and_newlines_in_names_are_shown_not_obeyed(tmp_path: Path) -> None:
     src = tmp_path / "src"
     src.mkdir()
     (src / "\x1b[31mred\nline.mp4").write_bytes(b"no video")

@@ -46,7 +46,7 @@ def grows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_f25_a_bomb_is_refused_before_its_pixels_take_memory(bomb: Path) -> None:
+def test_a_bomb_is_refused_before_its_pixels_take_memory(bomb: Path) -> None:
     code = f"""
 import resource
 from vidprep.formats.errors import LimitError
@@ -66,7 +66,7 @@ except LimitError as error:
 
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_f25_limits_are_failed_rows_that_name_the_option(bomb: Path, grows: Path, tmp_path: Path, engine: str) -> None:
+def test_limits_are_failed_rows_that_name_the_option(bomb: Path, grows: Path, tmp_path: Path, engine: str) -> None:
     src = tmp_path / "src"
     src.mkdir()
     shutil.copy(bomb, src / "bomb.webm")
@@ -82,7 +82,7 @@ def test_f25_limits_are_failed_rows_that_name_the_option(bomb: Path, grows: Path
     assert set(outputs(tmp_path / "dst")) == {"good.mp4"}
 
 
-def test_f23_the_pixel_limit_of_the_decoder_bites_where_the_header_is_small(
+def test_the_pixel_limit_of_the_decoder_bites_where_the_header_is_small(
     grows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(LimitError, match="--max-pixels"):
@@ -94,7 +94,7 @@ def test_f23_the_pixel_limit_of_the_decoder_bites_where_the_header_is_small(
         )
 
 
-def test_f23_the_pixel_limit_of_the_ffmpeg_command_bites(grows: Path, tmp_path: Path) -> None:
+def test_the_pixel_limit_of_the_ffmpeg_command_bites(grows: Path, tmp_path: Path) -> None:
     like = make_clip(tmp_path / "like.mp4", 3)
     wide = make_clip(tmp_path / "wide.mp4", 1, (6016, 6016))
     assert not ffmpeg_reading(wide, like).stdout
@@ -168,7 +168,7 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_f10_a_file_that_was_cut_is_never_clean(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_a_file_that_was_cut_is_never_clean(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
     data = wholes[name].read_bytes()
     assert decode_all(wholes[name]) == (FRAMES, [])
     cuts = {len(data) * part // 100 for part in (1, 50, 99)} | set(range(0, 2048, 9))
@@ -186,7 +186,7 @@ def test_f10_a_file_that_was_cut_is_never_clean(wholes: dict[str, Path], tmp_pat
 
 
 @pytest.mark.parametrize("name", ["a.mkv", "a.avi", "index_first.mp4", "a.ts"])
-def test_f9_what_ffmpeg_logs_as_an_error_is_damage(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_what_ffmpeg_logs_as_an_error_is_damage(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Held against what the ffmpeg program says of the same file."""
     data = wholes[name].read_bytes()
     numbers = np.random.default_rng(11)

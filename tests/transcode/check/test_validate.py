@@ -65,7 +65,7 @@ def test_what_is_whole_passes_with_and_without_its_sources(finished):
 
 
 @pytest.mark.parametrize("flips", [3, pytest.param(30, marks=pytest.mark.slow)])
-def test_f20_a_flipped_byte_anywhere_in_the_outputs_is_found_and_named(finished, flips):
+def test_a_flipped_byte_anywhere_in_the_outputs_is_found_and_named(finished, flips):
     _, folder = finished
     rng = random.Random(flips)
     for _ in range(flips):
@@ -83,7 +83,7 @@ def test_f20_a_flipped_byte_anywhere_in_the_outputs_is_found_and_named(finished,
         path.write_bytes(data)
 
 
-def test_f19_f20_what_is_cut_lost_or_exchanged_is_found(finished):
+def test_what_is_cut_lost_or_exchanged_is_found(finished):
     _, folder = finished
     path = outputs(folder)[-1]
     data = path.read_bytes()

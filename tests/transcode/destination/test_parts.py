@@ -77,7 +77,7 @@ def shares_of(units, count):
     return [[unit for unit, part in dealt(units, count) if part == index] for index in range(count)]
 
 
-def test_f34_parts_are_disjoint_complete_and_end_together():
+def test_parts_are_disjoint_complete_and_end_together():
     rng = random.Random(0)
     units = [Unit(f"u{n}", f"/u{n}", int(rng.paretovariate(1.2) * 1e6), 0) for n in range(1000)]
     shares = shares_of(units, 7)
@@ -114,7 +114,7 @@ def test_which_part_a_task_is(text, variables, expected):
 
 
 @pytest.mark.parametrize("kind", in_turn(KINDS, 3))
-def test_f34_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
+def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
     tasks = [
@@ -225,7 +225,7 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     assert ran.code == 2 and "run.json" in ran.err
 
 
-def test_f34_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path):
+def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path):
     made = tmp_path / "made"
     wait = fault(
         "vidprep.formats.manifest.table", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"

@@ -146,7 +146,7 @@ def growth(tmp_path: Path, codec: str, count: int, warm: int, engine: str = "av"
     return after - before, each
 
 
-def test_f26_memory_does_not_grow_from_one_video_to_the_next(tmp_path: Path) -> None:
+def test_memory_does_not_grow_from_one_video_to_the_next(tmp_path: Path) -> None:
     resident, each = growth(tmp_path, "h264", 300, 50)
     assert resident < 4e6 and each < 1000
 
@@ -155,7 +155,7 @@ def test_f26_memory_does_not_grow_from_one_video_to_the_next(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("codec", "engine", "limit"), [("h264", "av", 6e6), ("h264", "ffmpeg", 6e6), ("av1", "av", 8e6)]
 )
-def test_f26_memory_does_not_grow_over_thousands_of_videos(
+def test_memory_does_not_grow_over_thousands_of_videos(
     tmp_path: Path, codec: str, engine: str, limit: float
 ) -> None:
     """limit: on the resident size, which grows as the heap is cut to pieces, until its process is replaced."""

@@ -312,7 +312,7 @@ def test_memory_is_a_place_like_any(sources, here, monkeypatch):
         (99, PermissionError(13, "Access Denied"), 1),
     ],
 )
-def test_f35_what_may_pass_is_tried_again_so_many_times_with_growing_pauses_and_what_may_not_is_not(
+def test_what_may_pass_is_tried_again_so_many_times_with_growing_pauses_and_what_may_not_is_not(
     failing, error, calls, tmp_path, monkeypatch
 ):
     fsspec = pytest.importorskip("fsspec")

@@ -203,7 +203,7 @@ def test_what_cannot_be_packed_says_so_and_writes_nothing(made, tmp_path):
 
 @pytest.mark.parametrize("to", ["frames", "burst", "webdataset", "mmaction"])
 @pytest.mark.parametrize("id_", ["../evil", "a/../../evil", "{root}/evil", "a//b", "."])
-def test_f30_ids_that_lead_out_of_the_folder_are_refused_and_nothing_is_written(id_, to, tmp_path):
+def test_ids_that_lead_out_of_the_folder_are_refused_and_nothing_is_written(id_, to, tmp_path):
     """A store of other people's may call its videos anything, and `frames` makes folders of that."""
     id_ = id_.format(root=tmp_path)
     jpeg = bytes(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8)))

@@ -42,7 +42,7 @@ TO_RGB = (
     ("pixel_format", "engine"), [("yuv420p", "av"), ("yuv420p10le", "av"), ("yuv444p", "av"), ("yuv420p", "ffmpeg")]
 )
 @pytest.mark.parametrize("name", in_turn(MEANING, 2))
-def test_f15_colours_come_out_as_they_went_in(name, pixel_format, engine, media, cli, tmp_path):
+def test_colours_come_out_as_they_went_in(name, pixel_format, engine, media, cli, tmp_path):
     settings = RunSettings(encoder=EncoderOptions(crf=10, pixel_format=pixel_format), engine=engine)
     row, path = made(media[name], settings, tmp_path)
     matrix, range_ = MEANING[name]
@@ -57,7 +57,7 @@ def test_f15_colours_come_out_as_they_went_in(name, pixel_format, engine, media,
 
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_f15_an_untagged_source_of_many_lines_is_taken_for_bt709_and_tagged(engine, media, cli, tmp_path):
+def test_an_untagged_source_of_many_lines_is_taken_for_bt709_and_tagged(engine, media, cli, tmp_path):
     row, path = made(media["colour_untagged_hd.mp4"], RunSettings(encoder=FINE, engine=engine), tmp_path)
     assert any("not tagged; taken for BT.709 by its 720 lines" in said for said in row.warnings)
     assert "yuv420p(tv, bt709" in cli.says("-i", path)
@@ -87,7 +87,7 @@ def test_colours_survive_scaling(name, media, cli, tmp_path):
     ],
 )
 @pytest.mark.parametrize("name", in_turn(TAGS, 2))
-def test_f15_tags_are_written_and_true(name, codec, container, engine, media, cli, tmp_path):
+def test_tags_are_written_and_true(name, codec, container, engine, media, cli, tmp_path):
     settings = RunSettings(encoder=EncoderOptions(codec=codec, container=container), engine=engine)
     _, path = made(media[name], settings, tmp_path)
     said = re.search(r"Video: .*", cli.says("-i", path))

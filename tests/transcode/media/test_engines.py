@@ -190,7 +190,7 @@ def test_the_files_of_both_engines_have_the_same_frames_times_and_keyframes(name
         ("size_changes.ts", "15"),
     ],
 )
-def test_f13_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine(name, rate, media, cli, tmp_path):
+def test_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine(name, rate, media, cli, tmp_path):
     """At a constant rate its fps filter picks other frames at the right times: scored, that would be a silent lie."""
     settings = RunSettings(retime=Retime(Fraction(rate) if rate else None))
     row, _ = finished(media[name], settings, tmp_path, cli)
@@ -239,7 +239,7 @@ MISCOUNTED = {"closed.mkv": 0, "edit_list.mp4": 26, "below_zero.mp4": 36, "claim
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", MISCOUNTED)
-def test_f11_frames_are_counted_by_decoding_whatever_the_header_says(name, engine, run_of, media, cli):
+def test_frames_are_counted_by_decoding_whatever_the_header_says(name, engine, run_of, media, cli):
     with av.open(str(media[name])) as container:
         assert container.streams.video[0].frames == MISCOUNTED[name]
     rows, dst = run_of(engine, tuple(MISCOUNTED))
@@ -260,7 +260,7 @@ REMARKS = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", STAMPED)
-def test_f13_whatever_the_timestamps_are_those_of_the_output_rise_from_0_and_are_in_its_row(
+def test_whatever_the_timestamps_are_those_of_the_output_rise_from_0_and_are_in_its_row(
     name, engine, run_of, media, cli
 ):
     rows, dst = run_of(engine, STAMPED)
@@ -289,7 +289,7 @@ ODD = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ODD)
-def test_f16_an_odd_picture_has_a_defined_result_that_its_row_tells(name, engine, run_of, media, cli):
+def test_an_odd_picture_has_a_defined_result_that_its_row_tells(name, engine, run_of, media, cli):
     rows, dst = run_of(engine, tuple(ODD))
     row = rows[name]
     if engine == "ffmpeg" and name == "size_changes.ts":
@@ -309,7 +309,7 @@ def test_f16_an_odd_picture_has_a_defined_result_that_its_row_tells(name, engine
 
 
 @pytest.mark.parametrize("way", ["av", "ffmpeg", "burst"])
-def test_f12_a_varying_rate_keeps_its_frames_and_times_and_a_constant_one_only_comes_when_asked(
+def test_a_varying_rate_keeps_its_frames_and_times_and_a_constant_one_only_comes_when_asked(
     way, media, cli, tmp_path
 ):
     """30 frames a second, then 10."""

@@ -41,7 +41,7 @@ TURNED = {"cfr.mp4": 0, "turned_90.mp4": 90, "turned_180.mp4": -180, "turned_270
 
 
 @pytest.mark.parametrize("name", UPRIGHT)
-def test_f14_a_turned_source_comes_out_upright(name, media, pipeline):
+def test_a_turned_source_comes_out_upright(name, media, pipeline):
     plain, ours = pipeline(media["cfr.mp4"], keep=True), pipeline(media[name], keep=True)
     for stored, upright in zip(planes(plain, 5), planes(ours, 5), strict=True):
         assert np.array_equal(UPRIGHT[name](stored), upright)
@@ -49,7 +49,7 @@ def test_f14_a_turned_source_comes_out_upright(name, media, pipeline):
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize("name", in_turn([*UPRIGHT, "turned_90_mirrored.mp4", "turned_270_mirrored.mp4"], 2))
-def test_f14_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name, engine, media, cli, tmp_path):
+def test_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name, engine, media, cli, tmp_path):
     row, path = made(media[name], RunSettings(encoder=FINE, engine=engine), tmp_path)
     if name in TURNED:
         assert row.source_rotation == TURNED[name]

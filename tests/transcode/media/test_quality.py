@@ -133,7 +133,7 @@ def test_two_pictures_swapped_show_as_the_worst_frame(made):
     assert swapped.psnr_y_min_db < 25 < whole.psnr_y_min_db
 
 
-def test_f31_one_black_frame_shows_in_minimum_and_number_and_hardly_in_ssim(made):
+def test_one_black_frame_shows_in_minimum_and_number_and_hardly_in_ssim(made):
     frames = [(picture(n), n) for n in range(COUNT)]
     black = np.full((96, 96), 128, np.uint8)
     black[:64] = 16
@@ -150,12 +150,12 @@ def test_frames_of_another_clip_do_not_score_like_the_right_ones(made):
     assert right.psnr_y_db > 30 > 20 > wrong.psnr_y_db
 
 
-def test_f31_frames_one_too_late_are_misaligned_not_scored(made):
+def test_frames_one_too_late_are_misaligned_not_scored(made):
     with pytest.raises(VerifyError, match="went in at tick 1 and came out at 0"):
         verify(made, [(picture(n), n + 1) for n in range(COUNT)])
 
 
-def test_f31_frames_of_another_size_are_not_scored(h264):
+def test_frames_of_another_size_are_not_scored(h264):
     verifier = Verifier(
         OutputFormat(FrameSize(48, 32), "yuv420p", OUTPUT.colour, BASE, None, Fraction(30)), "h264",
         check_decoder("h264", h264.extradata), gop=5, every=1,
@@ -221,7 +221,7 @@ def test_a_broken_length_in_the_file_is_a_failed_check(h264, folder):
 @pytest.mark.logs_errors
 @pytest.mark.parametrize("container", ["mp4", "mkv"])
 @pytest.mark.parametrize("part", [0.0, 0.05, 0.5, 0.9, 0.99])
-def test_f8_a_file_that_is_cut_short_is_found(container, part, folder):
+def test_a_file_that_is_cut_short_is_found(container, part, folder):
     made = encode(folder / f"short_{part}.{container}", "h264")
     measured = verify(made)
     data = made.path.read_bytes()
@@ -249,7 +249,7 @@ def test_a_file_whose_times_differ_is_found(h264):
 # ------------------------------------------------------------------------------------------------ figures
 
 
-def test_f31_equal_pictures_score_infinity():
+def test_equal_pictures_score_infinity():
     scorer = FrameScorer(SIZE, "yuv420p", OUTPUT.colour)
     score = scorer.score(picture(1), picture(1))
     assert score == FrameScore(0.0, 0.0, 1.0)

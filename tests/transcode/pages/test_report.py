@@ -136,7 +136,7 @@ def test_dark_and_light_follow_the_reader(made, browser, tmp_path):
     assert seen["light"][2] < 400 < seen["dark"][2]
 
 
-def test_f29_names_are_text_and_never_markup(browser, tmp_path):
+def test_names_are_text_and_never_markup(browser, tmp_path):
     source = make_clip(tmp_path / "clips" / f"{HOSTILE.replace('/', '')}.mp4", 6)
     make_clip(source.parent / "torn</script><script>document.title='taken'.mp4", 6)  # a folder `torn<`
     destination = tmp_path / "made"

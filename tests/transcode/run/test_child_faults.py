@@ -33,7 +33,7 @@ from tests.transcode.run.poison import fake_ffmpeg, on_poison, one_failed, parti
         2,
     ),
 )
-def test_f1_a_video_that_kills_its_process_is_one_row(
+def test_a_video_that_kills_its_process_is_one_row(
     poisoned: Path, dst: Path, tmp_path: Path, code: str, said: str, engine: str
 ) -> None:
     env = environment(tmp_path / "hook", on_poison(code))
@@ -45,7 +45,7 @@ def test_f1_a_video_that_kills_its_process_is_one_row(
 
 
 @pytest.mark.parametrize("engine", in_turn(["av", "ffmpeg"], 2))
-def test_f6_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
+def test_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
     poisoned: Path, dst: Path, tmp_path: Path, engine: str
 ) -> None:
     if engine == "av":
@@ -59,7 +59,7 @@ def test_f6_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
     assert "killed by SIGKILL" in one_failed(ran, dst)
 
 
-def test_f1_a_child_that_dies_before_it_takes_a_video_is_started_again(
+def test_a_child_that_dies_before_it_takes_a_video_is_started_again(
     poisoned: Path, dst: Path, tmp_path: Path
 ) -> None:
     """The pool of a child that dies so early is broken for good: it took the whole run with it."""
@@ -73,7 +73,7 @@ def test_f1_a_child_that_dies_before_it_takes_a_video_is_started_again(
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_f3_a_video_that_hangs_is_stopped_at_its_deadline(
+def test_a_video_that_hangs_is_stopped_at_its_deadline(
     poisoned: Path, dst: Path, tmp_path: Path, engine: str
 ) -> None:
     """SIGSTOP stands for a decoder that spins: no signal but SIGKILL reaches either."""
@@ -90,7 +90,7 @@ def test_f3_a_video_that_hangs_is_stopped_at_its_deadline(
     no_processes_left(process.pid, 2)
 
 
-def test_f3_a_child_that_hangs_before_it_takes_a_video_does_not_take_the_others_with_it(
+def test_a_child_that_hangs_before_it_takes_a_video_does_not_take_the_others_with_it(
     poisoned: Path, dst: Path, tmp_path: Path
 ) -> None:
     once = tmp_path / "once"

@@ -59,7 +59,7 @@ FAKES = {
 
 
 @pytest.mark.parametrize("what", FAKES)
-def test_f8_an_engine_that_fails_or_says_it_did_not_is_found_out(dst: Path, tmp_path: Path, what: str) -> None:
+def test_an_engine_that_fails_or_says_it_did_not_is_found_out(dst: Path, tmp_path: Path, what: str) -> None:
     body, error = FAKES[what]
     make_clip(tmp_path / "src" / "a.mp4", 8)
     fake = fake_ffmpeg(tmp_path, body)
@@ -74,7 +74,7 @@ def test_f8_an_engine_that_fails_or_says_it_did_not_is_found_out(dst: Path, tmp_
 
 
 @pytest.mark.parametrize("code", [0, 228])
-def test_f7_an_ffmpeg_that_says_there_is_no_room_stops_the_run_whatever_it_ends_with(
+def test_an_ffmpeg_that_says_there_is_no_room_stops_the_run_whatever_it_ends_with(
     dst: Path, tmp_path: Path, code: int
 ) -> None:
     """On a file system that is full, where a limit would kill it: 5.1 ends with 0, 9.0 with 228."""
@@ -95,7 +95,7 @@ def test_f7_an_ffmpeg_that_says_there_is_no_room_stops_the_run_whatever_it_ends_
 
 
 @pytest.mark.parametrize("container", in_turn(["mp4", "mkv", "webm"], 3))
-def test_f8_an_output_that_is_shorter_than_what_was_written_is_found_out(
+def test_an_output_that_is_shorter_than_what_was_written_is_found_out(
     poisoned: Path, dst: Path, tmp_path: Path, container: str
 ) -> None:
     """The engine av closes the file and hears of no error, and half of it is there."""
@@ -106,7 +106,7 @@ def test_f8_an_output_that_is_shorter_than_what_was_written_is_found_out(
     assert one_failed(ran, dst).startswith("VerifyError: ")
 
 
-def test_f4_an_engine_that_talks_a_megabyte_does_not_block(dst: Path, tmp_path: Path) -> None:
+def test_an_engine_that_talks_a_megabyte_does_not_block(dst: Path, tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 8)
     talk = "sys.stderr.write('blah ' * 200_000 + chr(10)); sys.stderr.flush(); "
     fine = fake_ffmpeg(tmp_path, talk + "os.execv(REAL, [REAL, *sys.argv[1:]])")
@@ -118,7 +118,7 @@ def test_f4_an_engine_that_talks_a_megabyte_does_not_block(dst: Path, tmp_path: 
     assert len(ran.rows["a"]["message"]) < 5000, "only the end of it is kept"
 
 
-def test_f5_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: Path, dst: Path, tmp_path: Path) -> None:
+def test_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: Path, dst: Path, tmp_path: Path) -> None:
     engine = ("--engine", "ffmpeg", "--ffmpeg", imageio_ffmpeg.get_ffmpeg_exe())
     assert transcode(clips, tmp_path / "whole", *engine, "--jobs", 2).code == 0
     code = "if os.path.exists(MARK): os.killpg(0, 9)".replace("MARK", repr(str(tmp_path / "now")))
@@ -135,7 +135,7 @@ def test_f5_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: P
     resumed(clips, dst, outputs(tmp_path / "whole"), *engine)
 
 
-def test_f5_the_ffmpeg_below_a_killed_run_dies_too(dst: Path, tmp_path: Path) -> None:
+def test_the_ffmpeg_below_a_killed_run_dies_too(dst: Path, tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 8)
     fake = fake_ffmpeg(
         tmp_path, f"open({str(tmp_path / 'at')!r}, 'w').write(str(os.getpid())); import time; time.sleep(60)"
@@ -157,7 +157,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "engine"), pairs(list(CHANGES), ["av", "ffmpeg"], each=1))
-def test_f18_a_source_that_changes_while_it_is_read_is_no_output(
+def test_a_source_that_changes_while_it_is_read_is_no_output(
     poisoned: Path, dst: Path, tmp_path: Path, change: str, engine: str
 ) -> None:
     said = CHANGES[change]
@@ -177,7 +177,7 @@ def test_f18_a_source_that_changes_while_it_is_read_is_no_output(
     assert manifest(dst)["poison"]["num_frames"] == 7
 
 
-def test_f18_what_was_replaced_between_plan_and_work_is_read_as_it_is_then(
+def test_what_was_replaced_between_plan_and_work_is_read_as_it_is_then(
     poisoned: Path, dst: Path, tmp_path: Path
 ) -> None:
     other = make_clip(tmp_path / "other.mp4", 5, seed=4)
@@ -189,7 +189,7 @@ def test_f18_what_was_replaced_between_plan_and_work_is_read_as_it_is_then(
     assert transcode(poisoned, dst, "--json").summary["done_before"] == 5
 
 
-def test_f36_what_cannot_be_started_is_a_row_each_and_nothing_is_opened(tmp_path: Path, dst: Path) -> None:
+def test_what_cannot_be_started_is_a_row_each_and_nothing_is_opened(tmp_path: Path, dst: Path) -> None:
     src = make_clips(tmp_path / "src", 2)
     os.mkfifo(src / "fifo.mp4")
     (src / "link.mp4").symlink_to("nowhere.mp4")
@@ -210,7 +210,7 @@ def test_f36_what_cannot_be_started_is_a_row_each_and_nothing_is_opened(tmp_path
 @pytest.mark.parametrize(
     "what", ["missing", "empty folder", "fifo", "broken link", "destination is a file", "below a file"]
 )
-def test_f36_what_cannot_work_at_all_is_one_line_before_any_work(tmp_path: Path, dst: Path, what: str) -> None:
+def test_what_cannot_work_at_all_is_one_line_before_any_work(tmp_path: Path, dst: Path, what: str) -> None:
     src = make_clips(tmp_path / "src", 1)
     if what == "missing":
         src = tmp_path / "nowhere"
@@ -235,14 +235,14 @@ def test_f36_what_cannot_work_at_all_is_one_line_before_any_work(tmp_path: Path,
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="writes to /proc, where not even root makes a folder")
-def test_f36_a_destination_that_nobody_can_write_to_is_one_line(clips: Path) -> None:
+def test_a_destination_that_nobody_can_write_to_is_one_line(clips: Path) -> None:
     ran = transcode(clips, "/proc/dst")
     assert ran.code == 2
     assert ran.err.startswith("vidprep: /proc/dst: ") and ran.err.count("\n") == 1
 
 
 @pytest.mark.skipif(IS_ROOT, reason="root may write everywhere")
-def test_f36_a_destination_without_permission_is_one_line(clips: Path, tmp_path: Path) -> None:
+def test_a_destination_without_permission_is_one_line(clips: Path, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
     ran = transcode(clips, locked / "dst")

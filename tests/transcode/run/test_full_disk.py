@@ -21,7 +21,7 @@ from tests.transcode.run.poison import STOPPED, resumed
 
 
 @pytest.mark.parametrize(("container", "engine"), pairs(["mp4", "mkv", "webm"], ["av", "ffmpeg"], each=1))
-def test_f7_no_room_for_an_output_stops_the_run_and_the_next_one_finishes(
+def test_no_room_for_an_output_stops_the_run_and_the_next_one_finishes(
     dst: Path, tmp_path: Path, container: str, engine: str
 ) -> None:
     src = make_clips(tmp_path / "src", 3, 12, noise=True)
@@ -46,7 +46,7 @@ def test_f7_no_room_for_an_output_stops_the_run_and_the_next_one_finishes(
 @pytest.mark.parametrize(
     ("size", "engine"), in_turn([(0, "av"), (100, "av"), (8000, "av"), (0, "ffmpeg"), (1500, "av"), (12000, "av")], 3)
 )
-def test_f7_wherever_in_the_file_the_room_ends(dst: Path, tmp_path: Path, size: int, engine: str) -> None:
+def test_wherever_in_the_file_the_room_ends(dst: Path, tmp_path: Path, size: int, engine: str) -> None:
     """At 0 there is no room for a file of ours beside it either."""
     src = make_clips(tmp_path / "src", 1, 12, noise=True)
     full = environment(tmp_path / "hook", VIDPREP_CHILD_LIMIT=f"RLIMIT_FSIZE|{size}")
@@ -59,7 +59,7 @@ def test_f7_wherever_in_the_file_the_room_ends(dst: Path, tmp_path: Path, size: 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize("container", ["mp4", "mkv", "webm"])
-def test_f7_the_room_ends_at_every_hundredth_byte(tmp_path: Path, container: str, engine: str) -> None:
+def test_the_room_ends_at_every_hundredth_byte(tmp_path: Path, container: str, engine: str) -> None:
     src = make_clips(tmp_path / "src", 1, 4, size=(64, 48), noise=True)
     args = ["--engine", engine, "--container", container]
     args += ["--codec", "vp9", "--preset", "8"] if container == "webm" else []
@@ -104,7 +104,7 @@ HALF_A_LINE = (
     ],
     ids=["first row", "fifth row", "torn row", "rename", "lease", "settings", "manifest", "manifest, early"],
 )
-def test_f7_no_room_for_our_own_files_is_said_and_the_next_run_finishes(
+def test_no_room_for_our_own_files_is_said_and_the_next_run_finishes(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], broken: str, code: int
 ) -> None:
     ran = transcode(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", broken))

@@ -91,7 +91,7 @@ def test_json_prints_a_line_per_row_then_the_summary_and_nothing_else(src: Path,
 
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_f31_infinite_psnr_is_a_string_in_json(tmp_path: Path, dst: Path, engine: str) -> None:
+def test_infinite_psnr_is_a_string_in_json(tmp_path: Path, dst: Path, engine: str) -> None:
     """JSON has no infinity; `Infinity` would break every strict reader."""
     make_clip(tmp_path / "src" / "a.mp4", 4)
     ran = transcode(tmp_path / "src", dst, "--json", "--crf", 0, "--engine", engine)
@@ -130,7 +130,7 @@ def test_a_second_run_does_nothing_for_what_is_finished(src: Path, dst: Path) ->
     assert (dst / "manifest.parquet").stat().st_mtime_ns == table_before
 
 
-def test_f18_other_settings_are_refused_with_the_difference_and_overwrite_redoes(src: Path, dst: Path) -> None:
+def test_other_settings_are_refused_with_the_difference_and_overwrite_redoes(src: Path, dst: Path) -> None:
     transcode(src, dst, "--gop", 5)
     before, rows = identities(dst), manifest(dst)
     ran = transcode(src, dst, "--gop", 7, "--crf", 30)
@@ -157,7 +157,7 @@ def test_limits_are_no_settings(src: Path, dst: Path) -> None:
     assert (ran.code, ran.summary["done_before"]) == (0, 3)
 
 
-def test_f18_another_encoder_version_only_warns(src: Path, dst: Path) -> None:
+def test_another_encoder_version_only_warns(src: Path, dst: Path) -> None:
     transcode(src, dst)
     rows = pq.read_table(dst / "manifest.parquet")
     at = rows.column_names.index("encoder_version")
@@ -171,7 +171,7 @@ def test_f18_another_encoder_version_only_warns(src: Path, dst: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["touched", "replaced"])
-def test_f18_a_changed_source_is_redone(src: Path, dst: Path, change: str) -> None:
+def test_a_changed_source_is_redone(src: Path, dst: Path, change: str) -> None:
     transcode(src, dst)
     before = identities(dst)
     if change == "touched":
@@ -184,7 +184,7 @@ def test_f18_a_changed_source_is_redone(src: Path, dst: Path, change: str) -> No
 
 
 @pytest.mark.parametrize("change", ["deleted", "cut short", "emptied"])
-def test_f19_an_output_that_is_gone_or_cut_short_is_redone(src: Path, dst: Path, change: str) -> None:
+def test_an_output_that_is_gone_or_cut_short_is_redone(src: Path, dst: Path, change: str) -> None:
     transcode(src, dst)
     before, content = identities(dst), outputs(dst)
     path = dst / "deep/er/c.mp4"
@@ -197,7 +197,7 @@ def test_f19_an_output_that_is_gone_or_cut_short_is_redone(src: Path, dst: Path,
     assert outputs(dst) == content
 
 
-def test_f35_failed_rows_are_tried_again_and_attempts_counted(src: Path, dst: Path) -> None:
+def test_failed_rows_are_tried_again_and_attempts_counted(src: Path, dst: Path) -> None:
     bad = src / "bad.mp4"
     bad.write_bytes(b"nothing to see")
     for attempt in (1, 2):
@@ -261,7 +261,7 @@ def test_min_psnr_fails_an_output_and_leaves_nothing(src: Path, dst: Path) -> No
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize(("how", "said"), [("f9 flipped bytes", "decoding errors"), ("f10 cut short", "cut short")])
-def test_f9_f10_on_damage_decides_whether_a_damaged_source_fails(
+def test_on_damage_decides_whether_a_damaged_source_fails(
     tmp_path: Path, how: str, said: str, engine: str
 ) -> None:
     clip = make_clip(tmp_path / "src" / "a.mp4", 20, muxing={"movflags": "faststart"})
@@ -282,7 +282,7 @@ def test_f9_f10_on_damage_decides_whether_a_damaged_source_fails(
 
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_f32_an_output_larger_than_its_source_stays_and_is_named(tmp_path: Path, dst: Path, engine: str) -> None:
+def test_an_output_larger_than_its_source_stays_and_is_named(tmp_path: Path, dst: Path, engine: str) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 10, (128, 96), options={"qp": "45"}, noise=True)
     ran = transcode(tmp_path / "src", dst, "--crf", 5, "--gop", 1, "--json", "--engine", engine)
     assert ran.code == 0
@@ -320,7 +320,7 @@ def test_wrong_usage_exits_2_before_any_work(src: Path, dst: Path, args: list[st
     assert not dst.exists() and ran.out == ""
 
 
-def test_f17_sources_that_want_one_output_are_refused_before_any_work(src: Path, dst: Path) -> None:
+def test_sources_that_want_one_output_are_refused_before_any_work(src: Path, dst: Path) -> None:
     make_clip(src / "a.avi", 3, codec="mpeg4")
     ran = transcode(src, dst)
     assert ran.code == 2
@@ -342,7 +342,7 @@ def test_f17_sources_that_want_one_output_are_refused_before_any_work(src: Path,
         ),
     ],
 )
-def test_f17_names_that_cannot_all_be_outputs_are_refused_before_any_work(
+def test_names_that_cannot_all_be_outputs_are_refused_before_any_work(
     tmp_path: Path, dst: Path, one: str, two: str, said: str
 ) -> None:
     """No clip is one: nothing may be opened to find out."""
@@ -367,7 +367,7 @@ def hold(src: Path, dst: Path, hook: Path) -> subprocess.Popen[str]:
     return holder
 
 
-def test_f34_a_destination_in_use_is_refused_and_the_holder_named_and_a_dead_one_never_blocks(
+def test_a_destination_in_use_is_refused_and_the_holder_named_and_a_dead_one_never_blocks(
     src: Path, dst: Path, tmp_path: Path
 ) -> None:
     holder = hold(src, dst, tmp_path / "hook")
@@ -384,7 +384,7 @@ def test_f34_a_destination_in_use_is_refused_and_the_holder_named_and_a_dead_one
     assert set(outputs(dst)) == {"a.mp4", "b.mp4", "deep/er/c.mp4"}
 
 
-def test_f34_of_two_runs_started_at_once_one_works_and_one_exits_2(src: Path, dst: Path, tmp_path: Path) -> None:
+def test_of_two_runs_started_at_once_one_works_and_one_exits_2(src: Path, dst: Path, tmp_path: Path) -> None:
     slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.7)", only="child")
     both = [start(src, dst, env=environment(tmp_path / "hook", slow)) for _ in range(2)]
     told = [process.communicate(timeout=60) for process in both]

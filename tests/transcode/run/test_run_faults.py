@@ -59,7 +59,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", in_turn(MOMENTS, 3))
-def test_f5_a_kill_of_the_whole_run_at_any_step_costs_nothing_that_was_finished(
+def test_a_kill_of_the_whole_run_at_any_step_costs_nothing_that_was_finished(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], moment: str
 ) -> None:
     process = start(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", MOMENTS[moment]))
@@ -76,7 +76,7 @@ def test_f5_a_kill_of_the_whole_run_at_any_step_costs_nothing_that_was_finished(
 
 
 @pytest.mark.long
-def test_f5_kills_at_any_time_one_after_the_other(clips: Path, dst: Path, undisturbed: dict[str, bytes]) -> None:
+def test_kills_at_any_time_one_after_the_other(clips: Path, dst: Path, undisturbed: dict[str, bytes]) -> None:
     for delay in (0.2, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0):
         process = start(clips, dst, "--jobs", 2)
         time.sleep(delay)
@@ -89,7 +89,7 @@ def test_f5_kills_at_any_time_one_after_the_other(clips: Path, dst: Path, undist
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
-def test_f5_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb: str) -> None:
+def test_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb: str) -> None:
     """Everything is killed at once, at random times; nothing that was finished is done again, and the bytes are the same."""
     src = make_clips(tmp_path / "src", 200, 12, size=(96, 64))
     assert transcode(src, tmp_path / "undisturbed", verb=verb).code == 0
@@ -117,7 +117,7 @@ def test_f5_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb
         assert kept.items() <= identities(dst).items()
 
 
-def test_f5_children_die_with_a_parent_that_is_killed_alone(clips: Path, dst: Path, tmp_path: Path) -> None:
+def test_children_die_with_a_parent_that_is_killed_alone(clips: Path, dst: Path, tmp_path: Path) -> None:
     slow = fault("vidprep.transcode.unit.run_job", "run_job", code="time.sleep(60)", only="child")
     process = start(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", slow))
     wait_for_children(process.pid)
@@ -146,7 +146,7 @@ def wait_for_children(group: int, count: int = 2) -> None:
         (signal.SIGTERM, "group", 143, "av"), (signal.SIGTERM, "parent", 143, "av"), (signal.SIGUSR1, "group", 143, "av"),
     ], 3),
 )  # fmt: skip
-def test_f33_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
+def test_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
     clips: Path,
     dst: Path,
     tmp_path: Path,
@@ -180,7 +180,7 @@ def test_f33_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
 
 
 @pytest.mark.parametrize("how", ["second signal", "grace time"])
-def test_f33_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_flight(
+def test_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_flight(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], how: str
 ) -> None:
     stuck = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(60)", only="child")
@@ -207,7 +207,7 @@ def test_f33_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_fl
     resumed(clips, dst, undisturbed)
 
 
-def test_f33_ctrl_c_while_planning_exits_130(clips: Path, dst: Path, tmp_path: Path) -> None:
+def test_ctrl_c_while_planning_exits_130(clips: Path, dst: Path, tmp_path: Path) -> None:
     # A shell's background jobs, which the tests may be, ignore SIGINT, and what they start inherits that.
     code = (
         "signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"

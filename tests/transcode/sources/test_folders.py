@@ -82,8 +82,8 @@ def test_an_empty_file_is_an_ordinary_unit(src: Path, dst: Path) -> None:
     ["-x", "--crf", " x ", "a b", "quo'te", 'quo"te', "new\nline", "%03d", "*", "[a-z]", "a:b", "http:x", "concat:x|y",
      "data:x", "naïve", "视频", "back\\slash", "x.", "100%", "$HOME", "\x7f"],
 )  # fmt: skip
-def test_f24_odd_names_are_plain_names(src: Path, dst: Path, name: str) -> None:
-    """Fault F24."""
+def test_odd_names_are_plain_names(src: Path, dst: Path, name: str) -> None:
+    """What ffmpeg, a shell or a URL would take for something else."""
     touch(src / "a" / f"{name}.mp4")
     (unit,) = find_sources(src, dst).units
     assert unit.id == f"a/{name}"
@@ -178,7 +178,7 @@ def test_links_in_a_circle_end(src: Path, dst: Path) -> None:
     assert set(names(found.ignored).values()) == {"a link back to a folder that it lies in"}
 
 
-def test_f36_a_broken_link_with_a_video_name_is_a_problem_and_else_ignored(src: Path, dst: Path) -> None:
+def test_a_broken_link_with_a_video_name_is_a_problem_and_else_ignored(src: Path, dst: Path) -> None:
     (src / "x.mp4").symlink_to("nowhere.mp4")
     (src / "loop.mp4").symlink_to("loop.mp4")
     (src / "folder").symlink_to("nowhere")
@@ -197,7 +197,7 @@ def test_an_excluded_broken_link_is_no_problem(src: Path, dst: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "socket"])
-def test_f36_a_fifo_or_socket_is_never_opened(src: Path, dst: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fifo_or_socket_is_never_opened(src: Path, dst: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(src)  # a socket takes only a short path
     if kind == "FIFO":
         os.mkfifo("x.mp4")
@@ -213,12 +213,12 @@ def test_f36_a_fifo_or_socket_is_never_opened(src: Path, dst: Path, kind: str, m
         find_sources(src / "x.mp4", dst)
 
 
-def test_f36_a_link_to_a_device_is_a_problem(src: Path, dst: Path) -> None:
+def test_a_link_to_a_device_is_a_problem(src: Path, dst: Path) -> None:
     (src / "x.mp4").symlink_to("/dev/null")
     assert find_sources(src, dst).problems == ((str(src / "x.mp4"), "not a regular file: a device"),)
 
 
-def test_f36_a_file_that_may_not_be_read_is_a_problem(src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_a_problem(src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(src / "x.mp4")
     touch(src / "y.mp4")
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("x.mp4"))
@@ -230,7 +230,7 @@ def test_f36_a_file_that_may_not_be_read_is_a_problem(src: Path, dst: Path, monk
 
 
 @as_user
-def test_f36_missing_permissions_are_problems(src: Path, dst: Path) -> None:
+def test_missing_permissions_are_problems(src: Path, dst: Path) -> None:
     touch(src / "a" / "x.mp4").chmod(0)
     touch(src / "closed" / "y.mp4")
     (src / "closed").chmod(0)

@@ -35,7 +35,7 @@ def test_a_broken_link_as_source_is_refused(src: Path, dst: Path) -> None:
         find_sources(src / "x.mp4", dst)
 
 
-def test_f36_an_empty_folder_is_refused(src: Path, dst: Path) -> None:
+def test_an_empty_folder_is_refused(src: Path, dst: Path) -> None:
     with pytest.raises(SourceError, match="no video found; 0 ignored"):
         find_sources(src, dst)
 
@@ -101,7 +101,7 @@ def test_a_destination_reached_by_another_way_is_skipped_too(src: Path, tmp_path
     assert ids(find_sources(src, tmp_path / "way")) == ["x"]
 
 
-def test_f17_two_sources_with_one_output_are_refused_with_the_way_out(src: Path, dst: Path) -> None:
+def test_two_sources_with_one_output_are_refused_with_the_way_out(src: Path, dst: Path) -> None:
     touch(src / "a" / "x.mp4")
     touch(src / "a" / "x.avi")
     with pytest.raises(SourceError, match=r"outputs that two sources want.*\n") as error:
@@ -111,13 +111,13 @@ def test_f17_two_sources_with_one_output_are_refused_with_the_way_out(src: Path,
     assert ids(find_sources(src, dst, keep_source_suffix=True)) == ["a/x.avi", "a/x.mp4"]
 
 
-def test_f17_names_that_differ_in_case_collide(src: Path, dst: Path) -> None:
+def test_names_that_differ_in_case_collide(src: Path, dst: Path) -> None:
     exact_names(src, "X.mp4", "x.mkv", "straße.mp4", "STRASSE.avi", "A/y.mp4", "a/Y.mp4")
     with pytest.raises(SourceError, match=r"outputs that two sources want .*: 3;"):
         find_sources(src, dst)
 
 
-def test_f17_names_that_differ_in_unicode_form_collide(src: Path, dst: Path) -> None:
+def test_names_that_differ_in_unicode_form_collide(src: Path, dst: Path) -> None:
     forms = [unicodedata.normalize(form, "café.mp4") for form in ("NFC", "NFD")]
     exact_names(src, *forms)
     with pytest.raises(SourceError, match=r"outputs that two sources want .*: 1;") as error:
@@ -161,7 +161,7 @@ def test_the_same_tree_gives_the_same_list(src: Path, tmp_path: Path, dst: Path)
     assert [unit.id for unit in first.units] == [unit.id for unit in second.units]
 
 
-def test_f17_an_output_name_that_no_file_system_holds_is_a_problem_of_its_source(src: Path, dst: Path) -> None:
+def test_an_output_name_that_no_file_system_holds_is_a_problem_of_its_source(src: Path, dst: Path) -> None:
     long = touch(src / ("é" * 126 + ".ts"))  # 255 bytes; .mp4 is one more
     found = find_sources(src, dst)
     assert not found.units

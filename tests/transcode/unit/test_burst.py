@@ -72,7 +72,7 @@ def rgb_of(cli: Any, path: Path, meaning: tuple[str, str], size: tuple[int, int]
 
 
 @pytest.mark.parametrize("name", sorted(MEANING))
-def test_f15_colours_are_right_in_readers_that_know_nothing_of_the_source(name, media, dst, cli):
+def test_colours_are_right_in_readers_that_know_nothing_of_the_source(name, media, dst, cli):
     """Within 1 dB of a JPEG that Pillow makes from the reference RGB, and no channel off by a level."""
     assert burst(media[name], dst, "--quality", "90").code == 0
     ((frames, row),) = zip(is_whole(dst).values(), good(dst).values(), strict=True)

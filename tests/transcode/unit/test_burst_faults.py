@@ -67,7 +67,7 @@ def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
 
 
 @pytest.mark.parametrize("store", in_turn(["burst", "webdataset"], 2))
-def test_f6_a_worker_killed_in_the_middle_of_a_video_leaves_no_byte_of_it(store, clips, dst, tmp_path):
+def test_a_worker_killed_in_the_middle_of_a_video_leaves_no_byte_of_it(store, clips, dst, tmp_path):
     once = tmp_path / "once"
     code = f"os.path.exists('{once}') or (open('{once}', 'w'), os.kill(os.getpid(), signal.SIGKILL))"
     broken = environment(
@@ -97,7 +97,7 @@ FULL = {
 @pytest.mark.parametrize(
     ("what", "store"), in_turn([("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")], 3)
 )
-def test_f7_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(
+def test_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(
     what, store, clips, dst, tmp_path
 ):
     full = environment(tmp_path / "hook", *FULL[what])
@@ -145,7 +145,7 @@ def test_overwriting_makes_all_anew(clips, dst):
     assert len(is_whole(dst)) == 5
 
 
-def test_f19_a_shard_that_was_lost_or_cut_is_made_again(clips, dst):
+def test_a_shard_that_was_lost_or_cut_is_made_again(clips, dst):
     assert burst(clips, dst).code == 0
     whole = is_whole(dst)
     path = dst / "data-00000.bin"

@@ -200,7 +200,7 @@ POISON = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("kills", ["worker", pytest.param("child", marks=pytest.mark.slow)])
-def test_f1_f2_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, tmp_path):
+def test_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, tmp_path):
     """Most of its 40 clips are so short that one task has several."""
     env = environment(tmp_path / "hook", POISON[kills])
     clips = make_clips(tmp_path / "src", 40, 8, size=(64, 48))
@@ -244,7 +244,7 @@ def children_that_read(path):
 
 
 @pytest.mark.parametrize("cluster", in_turn(["dask", "ray"], 2), indirect=True)
-def test_f1_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_path):
+def test_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_path):
     clips = make_clips(tmp_path / "src", 3)
     poison = make_clip(clips / "poison.mp4", 300, (320, 240), noise=True)
     made = tmp_path / "made"
