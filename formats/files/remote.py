@@ -186,8 +186,8 @@ class RemoteFolder:
                 if codes & NOT_KNOWN:
                     raise NotImplementedError from error
                 raise
-            told = answer.get("ETag") if isinstance(answer, dict) else None
-            return told or self.read_tagged(name)[1]
+            etag = answer.get("ETag") if isinstance(answer, dict) else None
+            return etag or self.read_tagged(name)[1]
 
         try:
             return self._tried("written", name, swap)
@@ -212,8 +212,8 @@ class RemoteFolder:
                     raise
                 if permanent or attempt == TRIES:
                     times = "" if permanent else f" in {TRIES} tries"
-                    said = f"{type(error).__name__}: {error}".rstrip(": ")
-                    raise StorageError(f"could not be {done}{times}: {said}", path=f"{self.url}/{name}") from error
+                    reason = f"{type(error).__name__}: {error}".rstrip(": ")
+                    raise StorageError(f"could not be {done}{times}: {reason}", path=f"{self.url}/{name}") from error
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause *= 2
         raise AssertionError

@@ -180,7 +180,7 @@ def label_column(name: str) -> str:
     return escaped_label(name, COLUMNS)
 
 
-def misfit(row: ManifestRow) -> str | None:
+def what_does_not_fit(row: ManifestRow) -> str | None:
     """What of a row its column cannot hold, in words; None where all fits."""
     for name, fits in _CHECKS.items():
         value = getattr(row, name)
@@ -196,7 +196,7 @@ def misfit(row: ManifestRow) -> str | None:
 
 def checked(row: ManifestRow) -> ManifestRow:
     """The row itself when its columns can hold it; else a failed one that says which value they cannot hold."""
-    fault = misfit(row)
+    fault = what_does_not_fit(row)
     return row if fault is None else unwritable(row, fault)
 
 
@@ -233,7 +233,7 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
     labels = {unescaped_label(name, COLUMNS): value for name, value in values.items() if name not in COLUMNS}
     _check_identity(known)
     row = ManifestRow(**known, labels=labels)
-    if (fault := misfit(row)) is not None:
+    if (fault := what_does_not_fit(row)) is not None:
         raise ValueError(fault)
     return row
 

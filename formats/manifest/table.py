@@ -257,8 +257,8 @@ def fence_of(path: Path) -> int:
     if not path.exists():
         return 0
     with _opened(path) as file:
-        told = (file.schema_arrow.metadata or {}).get(FENCE_KEY, b"")
-    return int(told) if re.fullmatch(rb"\d{1,15}", told) else 0
+        written = (file.schema_arrow.metadata or {}).get(FENCE_KEY, b"")
+    return int(written) if re.fullmatch(rb"\d{1,15}", written) else 0
 
 
 def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *, fence: int = 0) -> None:

@@ -72,11 +72,11 @@ class _Lines:
         except OSError as error:
             raise SettingsError(f"events cannot be written: {error.strerror}", path=self._path) from error
 
-    def write(self, event: str, **told: float) -> None:
+    def write(self, event: str, **fields: float) -> None:
         """Where the disk is full nothing more is written, and that is warned of."""
         if self._fd is None:
             return
-        line = {"time": round(time.time(), 3), "event": event, "loader": self._loader} | told
+        line = {"time": round(time.time(), 3), "event": event, "loader": self._loader} | fields
         try:
             os.write(self._fd, json.dumps(line).encode() + b"\n")
         except OSError as error:

@@ -22,8 +22,8 @@ def cropping_of(stream: VideoStream) -> Cropping:
     if IS_18:
         return _cropping_told_in_matroska(stream)
     context: Any = stream.codec_context
-    told = context.coded_side_data.get("frame_cropping")
-    return NO_CROPPING if told is None else Cropping(*struct.unpack("=4I", told[:16]))
+    side_data = context.coded_side_data.get("frame_cropping")
+    return NO_CROPPING if side_data is None else Cropping(*struct.unpack("=4I", side_data[:16]))
 
 
 def followed(crop: Cropping, frame: VideoFrame) -> Cropping:

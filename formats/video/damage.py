@@ -92,15 +92,15 @@ class Witnesses:
         the decoder, whose warnings count; of filters and encoders, which work meanwhile, only errors do. None: all count.
         """
         for level, name, text in log:
-            said = text.strip()
-            self.duration_is_guessed |= GUESSED_DURATION in said.lower()
-            if not said or name in others or HARMLESS.search(said):
+            line = text.strip()
+            self.duration_is_guessed |= GUESSED_DURATION in line.lower()
+            if not line or name in others or HARMLESS.search(line):
                 continue
             if own is not None and name not in own and level > av.logging.ERROR:
                 continue
             self._num_lines += 1
             if len(self.lines) < KEPT_LOG_LINES:
-                self.lines.append(f"{name}: {said}" if name else said)
+                self.lines.append(f"{name}: {line}" if name else line)
         log.clear()
 
     def see_place(self, packet: Packet) -> None:  # type: ignore[type-arg]

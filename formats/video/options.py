@@ -22,7 +22,7 @@ from vidprep.formats.profiles import (
 class EncoderOptions:
     """How one output is encoded. None means the default of the codec's row; `resolved` fills them in.
 
-    gop: a keyframe exactly every so many output frames. crf: in the encoder's own scale, smaller is finer.
+    gop: a keyframe exactly every so many output frames. crf: in the encoder's own scale, lower is better.
     Raises SettingsError when built with values that its row does not have.
     """
 

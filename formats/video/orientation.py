@@ -16,11 +16,11 @@ SLANT = 0.02
 
 
 class Turn(NamedTuple):
-    """degrees: counter-clockwise, as FFmpeg prints them. said: what of the matrix could not be followed, None when it was."""
+    """degrees: counter-clockwise, as FFmpeg prints them. warning: what of the matrix could not be followed, None when it was."""
 
     orientation: Orientation = Orientation()
     degrees: int = 0
-    said: str | None = None
+    warning: str | None = None
 
 
 def turn_of(frame: VideoFrame) -> Turn:
@@ -40,7 +40,7 @@ def turn_by(a: int, b: int, c: int, d: int) -> Turn:
     """
     area = a * d - b * c
     if not area:
-        return Turn(said=f"the display matrix ({a} {b} {c} {d}) leaves no area of the picture and was not followed")
+        return Turn(warning=f"the display matrix ({a} {b} {c} {d}) leaves no area of the picture and was not followed")
     angle = -math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c)))
     degrees = round(angle)
     # Where the x axis goes, and on which side of it the y axis lies.

@@ -27,8 +27,8 @@ def new_shape_of(frame: VideoFrame) -> Fraction | None:
 class PixelShapes:
     """Marks frames whose pixels have another shape than the first. told: by the header."""
 
-    def __init__(self, told: Fraction) -> None:
-        self._told = self._last = told
+    def __init__(self, declared: Fraction) -> None:
+        self._declared = self._last = declared
         self._is_followed: bool | None = None
         self._waiting: list[tuple[int | None, Fraction]] = []  # PTS of the keyframe that brought it
         self._now: Fraction | None = None
@@ -37,7 +37,7 @@ class PixelShapes:
         """A keyframe that the decoder has taken."""
         found = fraction(decoder.sample_aspect_ratio)
         if self._is_followed is None:
-            self._is_followed = found in (None, self._told)
+            self._is_followed = found in (None, self._declared)
         if self._is_followed and found is not None and found != self._last:
             self._waiting.append((keyframe.pts, found))
             self._last = found

@@ -57,10 +57,10 @@ class _Exact:
         # The graph must outlive its contexts: without this reference the process crashes.
         self._graph = av.filter.Graph()
         self._graph.threads = 1
-        said = matrix if matrix in MATRICES | {RGB} else UNSPECIFIED
+        known = matrix if matrix in MATRICES | {RGB} else UNSPECIFIED
         self._source = last = self._graph.add(
             "buffer",
-            f"video_size={width}x{height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1:colorspace={said}:range={range_}",
+            f"video_size={width}x{height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1:colorspace={known}:range={range_}",
         )
         filters = [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
         for wanted in ("rgb24",) if frame.format.is_rgb else ("gbrp", "rgb24"):

@@ -312,5 +312,5 @@ def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def num_shown(packet: Packet[VideoStream]) -> int:
     """Of a packet of `Source.packets`. One where its codec is not known to do otherwise."""
-    told = cast("list[int] | None", packet.opaque)
-    return 1 if told is None else told[0]
+    marked = cast("list[int] | None", packet.opaque)
+    return 1 if marked is None else marked[0]

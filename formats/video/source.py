@@ -134,9 +134,9 @@ class Source:
             return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
         except (AvError, OSError, ValueError) as error:
             self._harvest()
-            said = "; ".join(self._witnesses.lines)
-            if "not on whitelist" in said:
-                kind = re.search(r"([\w,]+): [^;]*not on whitelist", said)
+            logged = "; ".join(self._witnesses.lines)
+            if "not on whitelist" in logged:
+                kind = re.search(r"([\w,]+): [^;]*not on whitelist", logged)
                 what = f" ({kind[1]})" if kind else ""
                 raise RefusedError(
                     f"refused: its content is a playlist, a script or a format that is no video file{what}",
@@ -146,8 +146,8 @@ class Source:
                 raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
             if os.path.getsize(self.path) == 0:  # noqa: PTH202
                 raise ReadError("is empty (0 bytes); fetch it again", path=self.path) from error
-            reason = said or getattr(error, "strerror", None) or str(error)
-            raise ReadError(f"is no video that can be read: {reason}", path=self.path) from error
+            reason = logged or getattr(error, "strerror", None) or str(error)
+            raise ReadError(f"is not a readable video: {reason}", path=self.path) from error
 
     def _moving_streams(self) -> list[VideoStream]:
         stills = Disposition.attached_pic | Disposition.timed_thumbnails

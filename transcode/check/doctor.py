@@ -200,7 +200,7 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     place = PackedDestination(destination, settings.frames) if settings.frames else Destination(destination)
     found = find_sources(sources, destination, extension=settings.extension)
     rows: list[ManifestRow] = []
-    with place.hold(), workers_of("local", None, 1, lambda _text: None) as workers:
+    with place.lock(), workers_of("local", None, 1, lambda _text: None) as workers:
         place.recover()
         todo = plan(found, settings, place, ffmpeg=ffmpeg, encoder_version=encoder_version(settings, ffmpeg))
         place.write_settings(settings, used_versions(settings, ffmpeg))

@@ -132,7 +132,7 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
     if size != row.size_bytes:
         yield f"is {size} bytes long, {row.size_bytes} were written"
     elif sha256_of(path) != row.sha256:
-        yield "its SHA-256 is another than was written"
+        yield "its SHA-256 does not match the manifest"
     with open_video(path) as container:
         stream = container.streams.video[0]
         stream.thread_count = 1
@@ -190,7 +190,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
         elif number in sampled:
             expected[number] = crc32
     if hashlib.sha256(b"".join(frames)).hexdigest() != row.sha256:
-        yield f"the SHA-256 of its frames from offset {row.offset} is another than was written"
+        yield f"the SHA-256 of its frames from offset {row.offset} does not match the manifest"
     elif complete != b"".join(layout.serialize(row, io.BytesIO(b"".join(frames)))):
         yield f"between its frames, from offset {row.offset}, stands something else than was written"
     if check.opens and list(expected) == sorted(sampled):
@@ -238,12 +238,12 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     done.psnr_y_db, done.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
     done.psnr_y_p1_db, done.ssim = quality.psnr_y_p1_db, quality.ssim
     same_db, same_ssim = (SAME_DB, SAME_SSIM) if is_of_this_pyav(row.encoder_version) else (NEARLY_DB, NEARLY_SSIM)
-    for name, found, said, same in (
+    for name, found, recorded, same in (
         ("PSNR-Y", quality.psnr_y_db, row.psnr_y_db, same_db), ("PSNR-YUV", quality.psnr_yuv_db, row.psnr_yuv_db, same_db),
         ("SSIM", quality.ssim, row.ssim, same_ssim),
     ):  # fmt: skip
-        if said is None or not (found == said or abs(found - said) <= same):
-            yield f"{name} against its source is {found:.4f}, the manifest says {said}"
+        if recorded is None or not (found == recorded or abs(found - recorded) <= same):
+            yield f"{name} against its source is {found:.4f}, the manifest says {recorded}"
     if check.ffmpeg and not _engines_differ(row, stream.facts, stream.picture_filter):
         yield from _faults_by_ffmpeg(path, check, stream.picture_filter.picture, settings, done)
 
@@ -306,7 +306,7 @@ def _compare_stored(
         if settings.frames.is_coded and number % settings.gate.verify_every == 0:
             sums.add(number, scorer.score(filtered, coder.decode(frames[number], filtered)))
         elif not settings.frames.is_coded and _levels_apart(filtered.to_ndarray(), frames[number]) > levels:
-            yield f"frame {number} is another than its source makes"
+            yield f"frame {number} differs from what its source makes"
             return None
     if (count := len(stream.source_indexes)) != len(frames):
         yield f"holds {len(frames)} frames, its source makes {count}"

@@ -137,12 +137,12 @@ def bench(
     found = survey([Path(path) for path in given], options)
     for note in found.notes:
         on_note(note)
-    told: dict[str, Any] = {
+    collected: dict[str, Any] = {
         "format": "vidprep bench 1", "created": f"{datetime.now():%Y-%m-%d %H:%M}", "machine": machine(), "notes": list(found.notes),
         "stores": [str(place.path) for place in found.places], "cell": [], "training": [], "advice": [],
     }  # fmt: skip
     for kind, row in results(found.places, options, step_ms, batch_size, advise, on_step):
-        told[kind].append(row)
-        add_speed_ups(told["cell"])
+        collected[kind].append(row)
+        add_speed_ups(collected["cell"])
         on_row(kind, row)
-    return told
+    return collected

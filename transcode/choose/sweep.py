@@ -147,7 +147,7 @@ def measure(
     frames = open_store(out / "prepared")
     png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in options.codecs else {}
     rows: list[dict[str, Any]] = []
-    told: list[dict[str, Any]] = []
+    timed_rows: list[dict[str, Any]] = []
     for cell in cells:
         root = out / "cells" / cell.name
         made = run_trial(cell.settings(), list(prepared.values()), root, workers, on_row=lambda _row: on_row())
@@ -155,14 +155,14 @@ def measure(
             if not row.ok:
                 say(f"left out of {cell.name}: {row.id}: {row.message}")
         rows += [_measured(cell, row) for row in made if row.ok]
-        told.append(_timed(cell, root, [row.id for row in made if row.ok], options))
+        timed_rows.append(_timed(cell, root, [row.id for row in made if row.ok], options))
     _write_table(out / TABLE_NAME, rows)
     summary = {
         "format": SWEEP_FORMAT, "created": created, "settings": asdict(options), "sampled_from": len(units),
         "videos": [{"id": id_, "png": png.get(id_)} for id_ in prepared],
         "left_out": [{"id": id_, "why": why} for id_, why in left_out],
     }  # fmt: skip
-    summary |= curves_of(rows, told, png, at_db=at_db, anchor=anchor)
+    summary |= curves_of(rows, timed_rows, png, at_db=at_db, anchor=anchor)
     text = json.dumps(for_json(summary), indent=1, default=str)
     with replacing(out / SUMMARY_NAME) as file:
         file.write(text.encode())

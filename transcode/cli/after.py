@@ -149,13 +149,13 @@ def merge(destination: Path | str) -> None:
     merged = join(destination)
     for id_, why in merged.missing.items():
         click.echo(printable(f"{id_}: {why}"))
-    said = f"{merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed"
-    said += f", {len(merged.missing)} missing" if merged.missing else ""
-    click.echo(f"vidprep: {said}", err=True)
+    line = f"{merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed"
+    line += f", {len(merged.missing)} missing" if merged.missing else ""
+    click.echo(f"vidprep: {line}", err=True)
     if merged.unended:
         parts = ", ".join(map(str, merged.unended[:10])) + " …" * (len(merged.unended) > 10)
-        said = f"{len(merged.unended)} of {merged.count} parts did not end ({parts}); run them again, then merge"
-        click.echo(f"vidprep: {said}", err=True)
+        line = f"{len(merged.unended)} of {merged.count} parts did not end ({parts}); run them again, then merge"
+        click.echo(f"vidprep: {line}", err=True)
     sys.exit(0 if merged.is_whole else 1)
 
 

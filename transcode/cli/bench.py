@@ -128,15 +128,15 @@ def bench(stores: tuple[Path, ...], **given: Any) -> None:
 
         if not as_json:
             write(HEADER)
-        told = measure(
+        results = measure(
             stores, **given, on_row=show, on_note=note, on_step=lambda text: bar.set_description_str(printable(text))
         )
     if out is not None:
         from vidprep.transcode.pages.bench_section import write as write_page
 
-        click.echo(write_page(told, out), err=as_json)
-    timed = {row["store"] for row in told["cell"] if not row["refused"]}
-    idle = [path for path in told["stores"] if path not in timed]
+        click.echo(write_page(results, out), err=as_json)
+    timed = {row["store"] for row in results["cell"] if not row["refused"]}
+    idle = [path for path in results["stores"] if path not in timed]
     for path in idle:
         click.echo(f"vidprep: {printable(path)}: no loader could be timed", err=True)
     sys.exit(1 if idle else 0)

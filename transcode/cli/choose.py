@@ -137,12 +137,12 @@ def sweep(source: Path, out: Path, **given: Any) -> None:
     crf = {codec: _numbers("--crf", text) for codec, text in _by_codec("--crf", given.pop("crf")).items()}
     preset = {codec: text.split(",") for codec, text in _by_codec("--preset", given.pop("preset")).items()}
     quality, jobs, progress = given.pop("quality"), given.pop("jobs"), not given.pop("quiet")
-    told = measure(
+    summary = measure(
         source, out, codec=given.pop("codec").split(","), gop=_numbers("--gop", given.pop("gop")), crf=crf, preset=preset,
         quality=_numbers("--quality", quality) if quality else (), jobs=jobs, progress=progress,
         on_message=lambda text: tqdm.write(f"vidprep: {text}", file=sys.stderr), **given,
     )  # fmt: skip
-    _print_table(told)
+    _print_table(summary)
     try:
         page = report(out, title="vidprep sweep", worst=0, jobs=jobs)
     except MissingError as error:
@@ -150,19 +150,19 @@ def sweep(source: Path, out: Path, **given: Any) -> None:
     click.echo(page.html)
 
 
-def _print_table(told: dict[str, Any]) -> None:
+def _print_table(summary: dict[str, Any]) -> None:
     """Sizes at equal PSNR, for people."""
     from vidprep.transcode.pages.sweep_section import at_rows
 
-    frames = len(told["compared_videos"]), told["num_frames"]
-    click.echo(f"at {told['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {frames[0]} videos, {frames[1]:,} frames:", err=True)
+    frames = len(summary["compared_videos"]), summary["num_frames"]
+    click.echo(f"at {summary['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {frames[0]} videos, {frames[1]:,} frames:", err=True)
     click.echo(f"{'':30}{'CRF':>6}{'bytes/frame':>13}{'PNG /':>8}{'JPEG /':>8}{'ms/frame':>10}", err=True)
 
     def text(value: float | None, decimals: int) -> str:
         return "-" if value is None else f"{value:,.{decimals}f}"
 
-    for name, value, size, png, jpeg, frame, *_ in at_rows(told):
-        each = size / told["num_frames"] if size else None
+    for name, value, size, png, jpeg, frame, *_ in at_rows(summary):
+        each = size / summary["num_frames"] if size else None
         columns = f"{text(value, 1):>6}{text(each, 0):>13}{text(png, 1):>8}{text(jpeg, 1):>8}{text(frame, 2):>10}"
         click.echo(f"{name:30}{columns}", err=True)
 
@@ -247,14 +247,14 @@ def tune(source: Path, **given: Any) -> None:
 def _given_again() -> list[str]:
     """The options of sources and frames that were given, as they were."""
     context = click.get_current_context()
-    said = []
+    words = []
     for option in context.command.params:
         name, value = option.name or "", context.params.get(option.name or "")
         if name not in CARRIED_OVER or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            said += [option.opts[0]] if each is True else [option.opts[0], str(each)]
-    return said
+            words += [option.opts[0]] if each is True else [option.opts[0], str(each)]
+    return words
 
 
 def _print_choices(tuned: Tuned) -> None:

@@ -199,7 +199,7 @@ ENCODE_OPTIONS = _options(
         metavar="N",
         help="A keyframe exactly every N output frames.",
     ),
-    click.option("--crf", type=float, metavar="Q", help=f"Quality, smaller is finer. {_crf_help()}."),
+    click.option("--crf", type=float, metavar="Q", help=f"Quality, lower is better. {_crf_help()}."),
     click.option("--preset", metavar="NAME", help=_preset_help()),
     click.option(
         "--tune",
@@ -256,7 +256,7 @@ STORE_OPTIONS = _options(
         show_default=True,
         help="How frames are stored.",
     ),
-    click.option("--quality", type=int, metavar="Q", help="JPEG quality, 1 to 100, larger is finer. Default: 90."),
+    click.option("--quality", type=int, metavar="Q", help="JPEG quality, 1 to 100, higher is better. Default: 90."),
     click.option(
         "--subsampling",
         type=click.Choice(tuple(JPEG_SUBSAMPLINGS)),

@@ -38,7 +38,7 @@ ABSENT = "no row: in the plan of the array run, but no longer among the sources"
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedParts:
     """What merged.json says."""
 
     plan_digest: str = ""
@@ -53,7 +53,7 @@ class Account:
     count: int
     unended: tuple[int, ...]
     missing: dict[str, str]
-    kept: Merged
+    kept: MergedParts
 
 
 def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
@@ -72,7 +72,7 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
     if plan is None:
         count = max((part.count for part in parts), default=0)
-        return Account(count, tuple(range(count)), missing | lasting, Merged("", frozenset(), lasting))
+        return Account(count, tuple(range(count)), missing | lasting, MergedParts("", frozenset(), lasting))
     own = [part for part in parts if part.count == plan.count]
     found = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
     sizes = Counter(plan.parts.values())
@@ -95,7 +95,7 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
             missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not end"
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
     unended = tuple(sorted(set(range(plan.count)) - ended))
-    return Account(plan.count, unended, missing | lasting, Merged(plan.digest, frozenset(ended), lasting))
+    return Account(plan.count, unended, missing | lasting, MergedParts(plan.digest, frozenset(ended), lasting))
 
 
 def record(root: Path, found: Account) -> None:
@@ -125,18 +125,18 @@ def _plan_of(state_dir: Path) -> ArrayPlan | None:
     return None
 
 
-def _merged(path: Path) -> Merged:
+def _merged(path: Path) -> MergedParts:
     if not path.exists():
-        return Merged()
+        return MergedParts()
     try:
         found = parse_json(read_regular(path))
         if isinstance(found, list):  # of a version that knew no plans
             for index, count in found:
                 whole_between("part", index, 0, whole_between("number of parts", count, 1, MAX_PARTS) - 1)
-            return Merged()
+            return MergedParts()
         missing = {str(id_): str(why) for id_, why in found["missing"].items()}
         ended = frozenset(whole_between("part", index, 0, MAX_PARTS) for index in found["ended"])
-        return Merged(str(found["plan"]), ended, missing)
+        return MergedParts(str(found["plan"]), ended, missing)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"cannot be read ({error}); remove it: what was joined before is then not known"
         raise DestinationError(why, path=path) from error

@@ -105,7 +105,7 @@ class Destination:
         self.lease: Lease | None = None
 
     @contextmanager
-    def hold(self, *, merging: bool = False) -> Iterator[None]:
+    def lock(self, *, merging: bool = False) -> Iterator[None]:
         """Be the only run in this folder, or the only one that works on this part. merging: parts are welcome.
 
         Raises DestinationError naming the holder, or why it cannot be written.
@@ -298,7 +298,7 @@ class Destination:
             partial = waiting.get(_partial_name(row.id))
             if partial is not None and row.ok and is_regular(partial) and sha256_of(partial) == row.sha256:
                 with suppress(DestinationError):  # then it is made again, and its row says why it cannot be
-                    self.name(row, partial)
+                    self.publish(row, partial)
                     named += 1
         self.remove_leftovers()
         return named
@@ -323,7 +323,7 @@ class Destination:
     def place(self, row: ManifestRow, partial: Path, /) -> None:
         """Before the row is journalled: nothing to do, as an output is found by its partial name."""
 
-    def name(self, row: ManifestRow, partial: Path, /) -> None:
+    def publish(self, row: ManifestRow, partial: Path, /) -> None:
         """Give a proven output its final name. Raises DestinationError, OSError when the disk is full."""
         try:
             with suppress(FileNotFoundError, NotADirectoryError):

@@ -62,10 +62,10 @@ class Holder:
     def of(cls, data: bytes) -> Holder | None:
         """None for what says nothing, such as a lease that was only half written."""
         try:
-            told = parse_json(data)
-            words = {name: str(told[name]) for name in ("token", "host", "machine", "started", "since")}
-            numbers = {name: whole_between(name, told[name], 0, NUMBER_MAX) for name in ("number", "pid", "beat")}
-            return cls(**words, **numbers, released=told["released"] is True)  # type: ignore[arg-type]
+            content = parse_json(data)
+            words = {name: str(content[name]) for name in ("token", "host", "machine", "started", "since")}
+            numbers = {name: whole_between(name, content[name], 0, NUMBER_MAX) for name in ("number", "pid", "beat")}
+            return cls(**words, **numbers, released=content["released"] is True)  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -101,7 +101,7 @@ def _started(pid: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LeaseEntry:
     """What stands in a ledger. data: as it was read. number: of the lease. tag: of this state, where a change must name it.
 
     holder: None for a lease that was only half written.
@@ -126,11 +126,11 @@ class Ledger(Protocol):
     gone_seconds: float
     trusted_seconds: float
 
-    def read(self) -> Entry | None:
+    def read(self) -> LeaseEntry | None:
         """None where there never was a lease."""
         ...
 
-    def claim(self, before: Entry | None, mine: Holder, say: Callable[[str], object], /) -> bool:
+    def claim(self, before: LeaseEntry | None, mine: Holder, say: Callable[[str], object], /) -> bool:
         """Change it from `before` to mine; False where another was faster."""
         ...
 

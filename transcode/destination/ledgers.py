@@ -19,7 +19,7 @@ from pathlib import Path
 from vidprep.formats.files.no_links import open_unlinked, remove_file
 from vidprep.formats.files.remote import NONE, RemoteFolder
 from vidprep.formats.files.untrusted import read_regular
-from vidprep.transcode.destination.lease import Entry, Holder
+from vidprep.transcode.destination.lease import Holder, LeaseEntry
 from vidprep.transcode.destination.lease import Ledger as Ledger
 
 LEASE = re.compile(r"lease-(\d{6,15})", re.ASCII)
@@ -82,16 +82,16 @@ class FolderLedger:
     def _path(self, number: int) -> Path:
         return self._folder / f"lease-{number:06d}"
 
-    def read(self) -> Entry | None:
+    def read(self) -> LeaseEntry | None:
         while numbers := self._numbers():
             try:
                 data = read_regular(self._path(numbers[-1]))
             except FileNotFoundError:
                 continue  # it made place for the next
-            return Entry(data, numbers[-1], "", Holder.of(data))
+            return LeaseEntry(data, numbers[-1], "", Holder.of(data))
         return None
 
-    def claim(self, _before: Entry | None, mine: Holder, _say: Callable[[str], object], /) -> bool:
+    def claim(self, _before: LeaseEntry | None, mine: Holder, _say: Callable[[str], object], /) -> bool:
         path = self._path(mine.number)
         if not self._create(path, mine):
             return False
@@ -159,15 +159,15 @@ class StoreLedger:
         self._tag = ""
         self.has_conditions = folder.knows_conditions
 
-    def read(self) -> Entry | None:
+    def read(self) -> LeaseEntry | None:
         try:
             data, tag = self._folder.read_tagged(self._name)
         except FileNotFoundError:
             return None
         holder = Holder.of(data)
-        return Entry(data, holder.number if holder else 0, tag, holder)
+        return LeaseEntry(data, holder.number if holder else 0, tag, holder)
 
-    def claim(self, before: Entry | None, mine: Holder, say: Callable[[str], object], /) -> bool:
+    def claim(self, before: LeaseEntry | None, mine: Holder, say: Callable[[str], object], /) -> bool:
         data = mine.as_bytes()
         if self.has_conditions:
             tag = self._swapped(data, before.tag if before else NONE)
@@ -195,7 +195,7 @@ class StoreLedger:
             return None
 
     def _written_and_settled(
-        self, before: Entry | None, data: bytes, mine: Holder, say: Callable[[str], object]
+        self, before: LeaseEntry | None, data: bytes, mine: Holder, say: Callable[[str], object]
     ) -> bool:
         settle = 0.0
         if not self._folder.is_own:

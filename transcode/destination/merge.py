@@ -58,7 +58,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
         return Destination(root, part)
 
     whole = place(None)
-    with whole.hold(merging=True):
+    with whole.lock(merging=True):
         parts = parts_in(root, whole.shared)
         for part in parts:
             one = place(part)

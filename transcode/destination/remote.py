@@ -101,8 +101,8 @@ class _Remote(Destination):
         self._folder.fetch(name, path)
 
     @contextmanager
-    def hold(self, *, merging: bool = False) -> Iterator[None]:
-        with super().hold(merging=merging):
+    def lock(self, *, merging: bool = False) -> Iterator[None]:
+        with super().lock(merging=merging):
             if merging:  # there, nothing is to be seen of it before all is done
                 yield
                 return
@@ -210,7 +210,7 @@ class _Remote(Destination):
         there = self._files.get(unit.file_name)
         return unit.file_name == file_name and there is not None and there.size_bytes == unit.size_bytes
 
-    def name(self, row: ManifestRow, partial: Path, /) -> None:
+    def publish(self, row: ManifestRow, partial: Path, /) -> None:
         """The worker gave it its name."""
 
     def remove_output(self, file_name: str, /) -> None:
@@ -327,7 +327,7 @@ class RemotePackedDestination(_Remote, PackedDestination):
                 self._far_shards[path.name] = path.stat().st_size
                 path.unlink()
 
-    def name(self, _row: ManifestRow, partial: Path) -> None:
+    def publish(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()
 
     def remove_output(self, _file_name: str) -> None:
@@ -338,7 +338,7 @@ def merge_remote(url: str) -> Merged:
     """`merge` of parts behind a URL."""
     place = RemoteDestination(url)
     place.check_begun()
-    with place.hold(merging=True):
+    with place.lock(merging=True):
         for name in SHARED_NAMES:
             place.shared_file(name)
         (place.shared / "index-stale").touch()

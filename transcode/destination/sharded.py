@@ -72,7 +72,7 @@ class PackedDestination(Destination):
         with partial.open("rb") as frames:
             self._shards.append(row, frames)
 
-    def name(self, _row: ManifestRow, partial: Path) -> None:
+    def publish(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()
 
     def remove_output(self, _file_name: str) -> None:

@@ -15,7 +15,7 @@ import simplejpeg
 from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files.local import check_writable, replacing
 from vidprep.formats.files.no_links import link_on_the_way
-from vidprep.formats.manifest.row import misfit
+from vidprep.formats.manifest.row import what_does_not_fit
 from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, read_rows, write_rows
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
@@ -136,7 +136,7 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOptions, 
     row.labels = store.labels(id_)
     if as_videos:
         row.keyframes = list(facts.keyframes or ())
-    if (fault := misfit(row)) is not None:
+    if (fault := what_does_not_fit(row)) is not None:
         raise StoreError(f"{id_}: {fault}", path=store.path)
     return row
 

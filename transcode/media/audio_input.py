@@ -175,13 +175,13 @@ class AudioSource:
         for packet in chain(self._packets(), [None]):
             frames: list[AudioFrame] = []
             reason = "marked corrupt" if packet is not None and packet.is_corrupt else ""
-            with av.logging.Capture() as said:
+            with av.logging.Capture() as logged:
                 try:
                     frames = decoder.decode(packet)
                 except (AvError, OSError, ValueError) as error:
                     reason = str(error)
             heard = packet is None or packet.pts is None or self._sample_at(packet.pts, time_base_of(packet), 1) >= 0
-            errors = [text.strip() for level, _, text in said if level <= av.logging.ERROR]
+            errors = [text.strip() for level, _, text in logged if level <= av.logging.ERROR]
             if heard and (errors or reason):
                 self._bad.append(errors[0] if errors else reason)
             yield from frames

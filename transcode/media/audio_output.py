@@ -134,10 +134,10 @@ class AudioTrack:
         if self._in_mp4:
             late, first.pts = first.pts or 0, 0
             if late > LATE_SECONDS * self._rate:
-                said = (
+                message = (
                     f"the copied audio begins {late / self._rate:.3f} s late; in mp4 its first packet is heard at once"
                 )
-                self.warnings.append(f"{said}, or take --audio {self._box.audio[1]}")
+                self.warnings.append(f"{message}, or take --audio {self._box.audio[1]}")
         try:
             self._out = self._writer.container.add_stream_from_template(source)
             self._writer.container.start_encoding()

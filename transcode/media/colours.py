@@ -28,7 +28,7 @@ from vidprep.transcode.settings.run import RunSettings
 STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
 
-def input_colour(source: SourcePicture, said: list[str]) -> Colour:
+def input_colour(source: SourcePicture, warnings: list[str]) -> Colour:
     """What the source's numbers mean; a guess where it does not say, and then it is said."""
     lines = source.stored.height
     guess = BT709 if lines >= HD_LINES else SMPTE170M
@@ -50,7 +50,7 @@ def input_colour(source: SourcePicture, said: list[str]) -> Colour:
     if source.is_rgb or transfer not in TRANSFERS:
         transfer = {BT2020: 14, SMPTE240M: 7, BT709: 1}.get(family, 6)
     if not source.is_rgb:
-        said += _guesses(tagged, guess, lines, is_grey=is_grey)
+        warnings += _guesses(tagged, guess, lines, is_grey=is_grey)
     return Colour(matrix, primaries, transfer, full)
 
 
@@ -68,13 +68,13 @@ def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[s
     return [f"{what}; taken for those of its matrix"] if reserved else []
 
 
-def output_colour(colour: Colour, settings: RunSettings, said: list[str]) -> tuple[Colour, bool]:
+def output_colour(colour: Colour, settings: RunSettings, warnings: list[str]) -> tuple[Colour, bool]:
     """Limited range and the matrix of the source, BT.601 full range for JPEG; True when HDR has to be tone-mapped."""
     tone_map = False
     if colour.transfer in HDR_TRANSFERS:
         name = HDR_TRANSFERS[colour.transfer][1]
         tone_map = not settings.keeps_hdr
-        said.append(f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)" if tone_map else f"{name} kept")
+        warnings.append(f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)" if tone_map else f"{name} kept")
     out = Colour(BT709, BT709, BT709) if tone_map else replace(colour, full_range=False)
     if settings.frames is not None:
         out = replace(out, matrix=BT470BG, full_range=True)

@@ -145,16 +145,16 @@ def run_ffmpeg(command: list[str], path: str) -> str:
         )  # fmt: skip
     except OSError as error:
         raise FfmpegError(f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path) from error
-    said = b""
+    logged = b""
     with process:
         assert process.stderr is not None
         try:
             while segment := process.stderr.read(STDERR_TAIL_BYTES):
-                said = (said + segment)[-STDERR_TAIL_BYTES:]
+                logged = (logged + segment)[-STDERR_TAIL_BYTES:]
         except BaseException:
             process.kill()
             raise
-    tail = said.decode("utf-8", "replace").strip()
+    tail = logged.decode("utf-8", "replace").strip()
     # ffmpeg 5.1 says so, and ends with 0.
     if process.returncode == -signal.SIGXFSZ or any(line.endswith(NO_ROOM) for line in tail.splitlines()):
         raise DiskFullError("ffmpeg found no room left", path=path)
@@ -253,10 +253,10 @@ def score_with_ffmpeg(
             command += [f"-{name}"] if value is None else [f"-{name}", str(value)]
         command += ["-i", file_url(source), "-threads", "1", "-i", file_url(made)]
         command += ["-filter_complex", graph, "-an", "-sn", "-dn", "-f", "null", "-"]
-        told = re.findall(r"PSNR y:(\S+)", run_ffmpeg(command, source))
-        if not told:
+        scores = re.findall(r"PSNR y:(\S+)", run_ffmpeg(command, source))
+        if not scores:
             raise FfmpegError("ffmpeg told no PSNR", command=command, stderr_tail="", path=source)
         if not vmaf:
-            return CliScores(float(told[-1]))
+            return CliScores(float(scores[-1]))
         pooled = json.loads(report.read_bytes())["pooled_metrics"]["vmaf"]
-        return CliScores(float(told[-1]), pooled["mean"], pooled["min"])
+        return CliScores(float(scores[-1]), pooled["mean"], pooled["min"])

@@ -35,10 +35,10 @@ def find_ffmpeg(asked: str | None) -> str:
 def ffmpeg_version(binary: str) -> str:
     """The version that an ffmpeg says it has. Raises MissingError when it does not run."""
     try:
-        told = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stdout
+        output = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingError(f"{binary} does not run: {error}") from error
-    return told.split()[2] if told.startswith("ffmpeg version") else told.partition("\n")[0]
+    return output.split()[2] if output.startswith("ffmpeg version") else output.partition("\n")[0]
 
 
 def crops_for_containers(binary: str) -> bool:
@@ -49,15 +49,15 @@ def crops_for_containers(binary: str) -> bool:
 
 def has_encoder(binary: str, encoder: str) -> bool:
     """Whether this ffmpeg was built with the encoder (a driver may still be missing)."""
-    told = subprocess.run(
+    output = subprocess.run(
         [binary, "-hide_banner", "-encoders"], capture_output=True, text=True, timeout=30, check=False
     ).stdout
-    return any(line.split()[1:2] == [encoder] for line in told.splitlines())
+    return any(line.split()[1:2] == [encoder] for line in output.splitlines())
 
 
 def has_filter(binary: str, name: str) -> bool:
     """Whether this ffmpeg was built with the filter."""
-    told = subprocess.run(
+    output = subprocess.run(
         [binary, "-hide_banner", "-filters"], capture_output=True, text=True, timeout=30, check=False
     ).stdout
-    return any(line.split()[1:2] == [name] for line in told.splitlines())
+    return any(line.split()[1:2] == [name] for line in output.splitlines())

@@ -61,13 +61,15 @@ class FrameScorer:
         try:
             self._reference.push(reference)
             self._distorted.push(distorted)
-            told = self._sink.pull().metadata
+            metadata = self._sink.pull().metadata
         except (AvError, OSError, ValueError) as error:
             raise VerifyError(f"scoring failed: {error}") from error
-        mse_yuv = told.get("lavfi.psnr.mse_avg")
+        mse_yuv = metadata.get("lavfi.psnr.mse_avg")
         if mse_yuv is None:
             raise VerifyError("libavfilter's psnr filter left no score")
-        return FrameScore(float(told.get("lavfi.psnr.mse.y", mse_yuv)), float(mse_yuv), float(told["lavfi.ssim.All"]))
+        return FrameScore(
+            float(metadata.get("lavfi.psnr.mse.y", mse_yuv)), float(mse_yuv), float(metadata["lavfi.ssim.All"])
+        )
 
 
 def psnr_db(mse: float, peak: int) -> float:

@@ -25,7 +25,7 @@ RANGE_NAMES = {True: "full", False: "limited"}
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. said: for the row.
+    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. warnings: for the row.
 
     light: of high dynamic range that is kept. room: what pictures of another size are fitted into, when they come later.
     """
@@ -34,7 +34,7 @@ class Picture:
     pixel_format: str
     colour: Colour
     filters: tuple[tuple[str, str], ...]
-    said: tuple[str, ...]
+    warnings: tuple[str, ...]
     room: FrameSize
     tone_mapped: bool = False
     light: Light = NO_LIGHT
@@ -53,12 +53,12 @@ def plan_picture(
     like: what the output already is, when a source changes half way: the same size and colours.
     Raises PictureError for what cannot be made.
     """
-    said: list[str] = []
-    colour_in = input_colour(source, said)
-    colour_out, tone_map = output_colour(colour_in, settings, said)
+    warnings: list[str] = []
+    colour_in = input_colour(source, warnings)
+    colour_out, tone_map = output_colour(colour_in, settings, warnings)
     if like is not None:
         colour_out = like.colour
-    shape = Shape.of(source, settings.scale, Like(like.size, like.room) if like else None, said)
+    shape = Shape.of(source, settings.scale, Like(like.size, like.room) if like else None, warnings)
     turns_first = source.orientation.transpose and "422" in pixel_format  # which `transpose` does not take
 
     chain = _Chain(source, settings, pixel_format, colour_in)
@@ -75,7 +75,7 @@ def plan_picture(
     chain.fit(shape)
     light = source.light if colour_out.transfer in HDR_TRANSFERS else NO_LIGHT
     return Picture(
-        shape.final, pixel_format, colour_out, tuple(chain.filters), tuple(said), shape.room, tone_map, light
+        shape.final, pixel_format, colour_out, tuple(chain.filters), tuple(warnings), shape.room, tone_map, light
     )
 
 
@@ -194,8 +194,8 @@ class _Chain:
 
 def _without(light: Light) -> list[tuple[str, str]]:
     """Frees frames of the side data that is None."""
-    told = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
-    return [("sidedata", f"mode=delete:type={kind}") for kind, kept in told if kept is None]
+    kinds = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
+    return [("sidedata", f"mode=delete:type={kind}") for kind, kept in kinds if kept is None]
 
 
 def _scale(size: FrameSize, colour_in: Colour, colour_out: Colour, scaler: str) -> tuple[str, str]:

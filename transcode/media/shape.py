@@ -42,11 +42,11 @@ class Shape:
     pad: bool = False
 
     @staticmethod
-    def of(source: SourcePicture, scale: Scale, like: Like | None, said: list[str]) -> Shape:
+    def of(source: SourcePicture, scale: Scale, like: Like | None, warnings: list[str]) -> Shape:
         stored, turned = source.size, source.orientation.transpose
         ratio = source.sample_aspect_ratio
         if not Fraction(1, 20) <= ratio <= 20:
-            said.append(f"sample aspect ratio {ratio} is absurd; taken for 1:1")
+            warnings.append(f"sample aspect ratio {ratio} is absurd; taken for 1:1")
             ratio = Fraction(1)
         width, height = Fraction(stored.width) * ratio, Fraction(stored.height)
         if turned:
@@ -54,7 +54,7 @@ class Shape:
 
         target = like.size if like else scale.size
         if target is None:
-            return Shape._by_short_side(source, scale, width, height, said)
+            return Shape._by_short_side(source, scale, width, height, warnings)
         fit = scale.fit if scale.size else "pad"
         zoom = {"pad": min, "crop": max, "stretch": min}[fit](target.width / width, target.height / height)
         grows = zoom > 1 if fit != "stretch" else target.width > width or target.height > height
@@ -89,7 +89,7 @@ class Shape:
 
     @staticmethod
     def _by_short_side(
-        source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, said: list[str]
+        source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, warnings: list[str]
     ) -> Shape:
         short = min(width, height)
         zoom = Fraction(scale.short_side) / short if scale.short_side else Fraction(1)
@@ -106,7 +106,7 @@ class Shape:
             and min(stored) > 1
         ):
             trim = FrameSize(stored.width // 2 * 2, stored.height // 2 * 2)
-            said.append(f"odd size {stored} cropped to {trim}")
+            warnings.append(f"odd size {stored} cropped to {trim}")
             final = FrameSize(trim.height, trim.width) if turned else trim
         scaled = FrameSize(final.height, final.width) if turned else final
         return Shape(trim, scaled, final, (0, 0), final)

@@ -20,7 +20,7 @@ from vidprep.transcode.media.h273 import MATRICES, RGB, UNSPECIFIED, is_hdr, is_
 class SourcePicture:
     """What the first frame shows of itself: what every decision about the picture is taken from.
 
-    said: for the row.
+    warnings: for the row.
     """
 
     stored: FrameSize
@@ -32,7 +32,7 @@ class SourcePicture:
     tagged: Colour
     codec: str
     light: Light = NO_LIGHT
-    said: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def size(self) -> FrameSize:
@@ -57,15 +57,15 @@ class SourcePicture:
 def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     """The facts of a decoded frame; of its container only what it crops, and the shape of a pixel as long as no frame says another."""
     turn = turn_of(frame)
-    said = [turn.said] if turn.said else []
+    warnings = [turn.warning] if turn.warning else []
     if is_one_of_views(frame):
-        said.append("holds several views of the scene (stereo or spatial video); the base view was taken")
+        warnings.append("holds several views of the scene (stereo or spatial video); the base view was taken")
     stored, crop = FrameSize(frame.width, frame.height), info.cropping
     if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
-        said.append(f"the container crops all of {stored}; not followed")
+        warnings.append(f"the container crops all of {stored}; not followed")
         crop = NO_CROPPING
     light, doubts = light_of(frame) if is_hdr(frame) else (NO_LIGHT, [])
-    said += doubts
+    warnings += doubts
     return SourcePicture(
         stored=stored,
         cropping=crop,
@@ -76,5 +76,5 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         tagged=tags_of(frame),
         codec=info.codec,
         light=light,
-        said=tuple(said),
+        warnings=tuple(warnings),
     )

@@ -35,12 +35,12 @@ ONE, TWO = decimals(1), decimals(2)
 BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
 
 
-def write(told: dict[str, Any], out: Path) -> Path:
+def write(results: dict[str, Any], out: Path) -> Path:
     """bench.html, .md, .json, bench.parquet (a row for each cell) and training.parquet. Returns the page."""
-    page = bench_page(told)
-    texts = {".html": as_html(page), ".md": as_markdown(page), ".json": json.dumps(for_json(told), indent=1)}
+    page = bench_page(results)
+    texts = {".html": as_html(page), ".md": as_markdown(page), ".json": json.dumps(for_json(results), indent=1)}
     out.mkdir(parents=True, exist_ok=True)
-    for name, rows in (("bench", told["cell"]), ("training", told["training"])):
+    for name, rows in (("bench", results["cell"]), ("training", results["training"])):
         if rows:
             with replacing(out / f"{name}.parquet") as file:
                 pq.write_table(pa.Table.from_pylist(_filled(rows)), file)
@@ -56,13 +56,13 @@ def _filled(rows: Sequence[Row]) -> list[Row]:
     return [{name: row.get(name) for name in names} for row in rows]
 
 
-def bench_page(told: dict[str, Any]) -> Page:
+def bench_page(results: dict[str, Any]) -> Page:
     """told: what bench.json holds: machine, created, notes, and the rows of cell, training and advice."""
-    sections = [_summary(told), *_by_access(told), _every(told)]
-    sections += [_refused(told)] if any(row["refused"] for row in told["cell"]) else []
-    sections += [_training(told)] if told["training"] else []
-    sections += [_advice(told)] if told["advice"] else []
-    return Page("vidprep bench", f"{told['machine']} — {told['created']}", sections)
+    sections = [_summary(results), *_by_access(results), _every(results)]
+    sections += [_refused(results)] if any(row["refused"] for row in results["cell"]) else []
+    sections += [_training(results)] if results["training"] else []
+    sections += [_advice(results)] if results["advice"] else []
+    return Page("vidprep bench", f"{results['machine']} — {results['created']}", sections)
 
 
 def place_name(row: Row) -> str:
@@ -71,13 +71,13 @@ def place_name(row: Row) -> str:
     return name if name == row["holds"] else f"{name} ({row['holds']})"
 
 
-def timed(told: dict[str, Any]) -> list[Row]:
+def timed(results: dict[str, Any]) -> list[Row]:
     """The rows that have figures."""
-    return [row for row in told["cell"] if not row["refused"]]
+    return [row for row in results["cell"] if not row["refused"]]
 
 
-def _summary(told: dict[str, Any]) -> Section:
-    rows = timed(told)
+def _summary(results: dict[str, Any]) -> Section:
+    rows = timed(results)
     section = Section("What was measured")
     section.text = " ".join(
         [
@@ -85,7 +85,7 @@ def _summary(told: dict[str, Any]) -> Section:
             "work of fresh processes, each decoding with one thread, with 16 videos open at most; every round reads each video "
             "once. Warm: the files were read before. Cold: what is about to be read is dropped from the page cache by "
             "posix_fadvise, outside of the time.",
-            *(f"{note}." for note in told["notes"]),
+            *(f"{note}." for note in results["notes"]),
         ]
     )
     if any(row["cache"] == "cold" and row["storage_bytes_per_frame"] == 0 for row in rows):
@@ -109,15 +109,15 @@ def _summary(told: dict[str, Any]) -> Section:
     return section
 
 
-def _by_access(told: dict[str, Any]) -> list[Section]:
+def _by_access(results: dict[str, Any]) -> list[Section]:
     """Stores against loaders, for each access, cache and number of workers."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
-    for row in timed(told):
+    for row in timed(results):
         groups.setdefault((row["access"], row["cache"], row["workers"]), []).append(row)
     sections = []
     for (access, cache, workers), rows in groups.items():
-        crew = "1 worker" if workers == 1 else f"{workers} workers"
-        section = Section(f"{access}, {cache} cache, {crew}", charts=[_rates(rows)], tables=[_matrix(told, rows)])
+        readers = "1 worker" if workers == 1 else f"{workers} workers"
+        section = Section(f"{access}, {cache} cache, {readers}", charts=[_rates(rows)], tables=[_matrix(results, rows)])
         section.text = (
             "Median ms for a sequence; in brackets, times the frames a second of the same loader on raw files."
         )
@@ -129,11 +129,11 @@ def _loaders(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["loader"] for row in rows))
 
 
-def _matrix(told: dict[str, Any], rows: Sequence[Row]) -> Table:
-    refused = {(row["store"], row["loader"]) for row in told["cell"] if row["refused"]}
+def _matrix(results: dict[str, Any], rows: Sequence[Row]) -> Table:
+    refused = {(row["store"], row["loader"]) for row in results["cell"] if row["refused"]}
     found = {(row["store"], row["loader"]): row for row in rows}
-    names = {row["store"]: place_name(row) for row in told["cell"]}
-    sizes = {row["store"]: row["frame_size"] for row in told["cell"]}
+    names = {row["store"]: place_name(row) for row in results["cell"]}
+    sizes = {row["store"]: row["frame_size"] for row in results["cell"]}
     loaders = _loaders(rows)
 
     def cell(store: str, loader: str) -> str | None:
@@ -160,7 +160,7 @@ def _rates(rows: Sequence[Row]) -> Chart:
     return Chart({"data": bars, "layout": style}, "Frames a second of all workers together. The scale is logarithmic.")
 
 
-def _every(told: dict[str, Any]) -> Section:
+def _every(results: dict[str, Any]) -> Section:
     columns = [
         Column("store"), Column("frames"), Column("loader"), Column("access"), Column("cache"), Column("workers", decimals(0)),
         Column("sequences", decimals(0)), Column("frames/s", decimals(0)), Column("ms p25", TWO), Column("ms median", TWO),
@@ -174,7 +174,7 @@ def _every(told: dict[str, Any]) -> Section:
         "cpu_seconds_per_1000_frames", "peak_memory_bytes", "read_bytes_per_frame", "storage_bytes_per_frame",
         "packets_per_frame", "lowest_psnr_db", "speed_up",
     )  # fmt: skip
-    lines = [(place_name(row), *(row[key] for key in keys)) for row in timed(told)]
+    lines = [(place_name(row), *(row[key] for key in keys)) for row in timed(results)]
     section = Section("Every cell", tables=[Table(columns, lines, sortable=True)])
     section.text = (
         "Memory is the sum over the processes, shared libraries counted in each. Bytes read do not show where files are mapped "
@@ -184,15 +184,15 @@ def _every(told: dict[str, Any]) -> Section:
     return section
 
 
-def _refused(told: dict[str, Any]) -> Section:
+def _refused(results: dict[str, Any]) -> Section:
     rows = [
-        (place_name(row), row["loader"], row.get("access"), row["refused"]) for row in told["cell"] if row["refused"]
+        (place_name(row), row["loader"], row.get("access"), row["refused"]) for row in results["cell"] if row["refused"]
     ]
     columns = [Column("store"), Column("loader"), Column("access"), Column("why")]
     return Section("Not timed", "What gives other pictures, or none, is not measured.", tables=[Table(columns, rows)])
 
 
-def _training(told: dict[str, Any]) -> Section:
+def _training(results: dict[str, Any]) -> Section:
     columns = [
         Column("store"), Column("loader"), Column("workers", decimals(0)), Column("batch", decimals(0)), Column("frames"),
         Column("step, ms", ONE), Column("overhead, ms", ONE), Column("of synthetic", in_percent),
@@ -204,10 +204,10 @@ def _training(told: dict[str, Any]) -> Section:
         "stragglers", "first_batch_ms", "cpu_seconds_per_1000_frames", "peak_memory_bytes", "failed",
     )  # fmt: skip
     lines = []
-    for row in told["training"]:
+    for row in results["training"]:
         shown = {**row, "stragglers": None if row["failed"] else len(row["stragglers"])}
         lines.append((place_name(row), *(shown.get(key) for key in keys)))
-    done = [row for row in told["training"] if not row["failed"]]
+    done = [row for row in results["training"] if not row["failed"]]
     section = Section("A training loop", tables=[Table(columns, lines)], charts=[_series(done)] if done else [])
     section.text = (
         "A pause stands for the network. Overhead is what an iteration takes longer than over one synthetic batch that is handed "
@@ -234,13 +234,13 @@ def _series(rows: Sequence[Row]) -> Chart:
     return Chart({"data": traces, "layout": style}, caption)
 
 
-def _advice(told: dict[str, Any]) -> Section:
+def _advice(results: dict[str, Any]) -> Section:
     columns = [
         Column("store"), Column("workers", decimals(0)), Column("batch", decimals(0)), Column("sequences/s", ONE),
         Column("advised"),
     ]  # fmt: skip
     lines: list[tuple[Any, ...]] = []
-    for row in told["advice"]:
+    for row in results["advice"]:
         if row["failed"]:
             lines.append((place_name(row), None, None, None, row["failed"]))
             continue

@@ -42,7 +42,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class FinishedDestination:
     """A finished destination as it is reported. table: COLUMNS of every unit; good: of those that are ok."""
 
     path: Path
@@ -61,7 +61,7 @@ class Destination:
         return "frames" in self.settings
 
 
-def open_destination(path: Path) -> Destination:
+def open_destination(path: Path) -> FinishedDestination:
     """Raises ManifestError, StoreError for what is no destination of a run."""
     try:
         run = read_run(path / STATE_DIR)
@@ -74,10 +74,10 @@ def open_destination(path: Path) -> Destination:
     if table is None or not table.num_rows:
         raise StoreError("has no manifest with rows; let the run finish first", path=path)
     table = with_columns(table, COLUMNS)
-    return Destination(path, run, table, table.filter(pc.equal(table["status"], "ok")))
+    return FinishedDestination(path, run, table, table.filter(pc.equal(table["status"], "ok")))
 
 
-def figures(destination: Destination) -> dict[str, Any]:
+def figures(destination: FinishedDestination) -> dict[str, Any]:
     """Totals, distributions and groups of one destination. Sizes in bytes, scores as in the manifest."""
     table, good = destination.table, destination.good
     larger = pc.sum(pc.greater(good["size_bytes"], good["source_size_bytes"])).as_py() or 0
@@ -147,7 +147,7 @@ def _distribution(values: Doubles) -> dict[str, float] | None:
     }
 
 
-def _keyframes(destination: Destination) -> dict[str, int]:
+def _keyframes(destination: FinishedDestination) -> dict[str, int]:
     """The contract: no keyframe interval is longer than was asked; a video of one GOP may be shorter."""
     good, asked = destination.good, int(destination.settings["encoder"]["gop"])
     longest = pc.fill_null(good["keyframe_interval_max"], 0)
@@ -159,11 +159,11 @@ def _keyframes(destination: Destination) -> dict[str, int]:
     }
 
 
-def _grouped(said: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
+def _grouped(texts: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
     """Texts that differ in numbers and in what stands behind a colon, semicolon or bracket are one group; largest first."""
     counts: Counter[str] = Counter()
     examples: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for id_, text in said:
+    for id_, text in texts:
         kind = kind_of(text or "no reason was recorded")
         counts[kind] += 1
         if len(examples[kind]) < EXAMPLES:
@@ -183,8 +183,8 @@ def _validation(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException):
         return None
     seeks: dict[str, Counter[str]] = defaultdict(Counter)
-    for told in table["seeks"].to_pylist():
-        for loader in told or ():
+    for each in table["seeks"].to_pylist():
+        for loader in each or ():
             seeks[loader["loader"]].update({name: loader[name] for name in ("tried", "wrong", "unread")})
     vmaf = numbers(table, "vmaf")
     return {

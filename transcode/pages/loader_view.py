@@ -35,14 +35,14 @@ class LoaderState:
     closed: bool = False
     history: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
-    def take(self, told: dict[str, Any]) -> None:
-        self.last = float(told["time"])
-        if told["event"] == "closed":
+    def take(self, fields: dict[str, Any]) -> None:
+        self.last = float(fields["time"])
+        if fields["event"] == "closed":
             self.closed = True
-        elif told["event"] == "batch":
-            counts = {name: int(told[name]) for name in COUNTS}
+        elif fields["event"] == "batch":
+            counts = {name: int(fields[name]) for name in COUNTS}
             self.epoch, self.batch = counts["epoch"], counts["batch"]
-            self.history.append(counts | {name: float(told[name]) for name in ("time", "wait_ms", "decode_ms")})
+            self.history.append(counts | {name: float(fields[name]) for name in ("time", "wait_ms", "decode_ms")})
             self.batches += 1
             self.hits += counts["hits"]
             self.frames += counts["frames"]
@@ -78,8 +78,8 @@ def view(state: LoaderState) -> Group:
     return Group(*lines, _row("decoding per batch", decode, f"{_mean(decode):.0f} ms of all workers"))
 
 
-def _row(title: str, values: Sequence[float], said: str) -> Text:
-    return Text.assemble((f"  {title:20}", "dim"), bars(values), "  ", said)
+def _row(title: str, values: Sequence[float], text: str) -> Text:
+    return Text.assemble((f"  {title:20}", "dim"), bars(values), "  ", text)
 
 
 def bars(values: Sequence[float]) -> str:

@@ -19,7 +19,7 @@ from rich.text import Text
 from vidprep.formats.files.untrusted import check_regular, open_regular, parse_json
 from vidprep.transcode.pages import loader_view
 from vidprep.transcode.pages.loader_view import LoaderState
-from vidprep.transcode.run.events import RunState, Video
+from vidprep.transcode.run.events import RunState, VideoState
 from vidprep.transcode.run.text import megabytes, printable
 
 EVERY_SECONDS = 0.5
@@ -85,13 +85,13 @@ class Seen:
         """Lines that are no events, such as the torn last one of a killed run, are passed over."""
         for line in lines:
             try:
-                told = _scalars(parse_json(line))
-                if "loader" in told:
-                    name = str(told["loader"])
-                    self.loaders.setdefault(name, LoaderState(name)).take(told)
+                fields = _scalars(parse_json(line))
+                if "loader" in fields:
+                    name = str(fields["loader"])
+                    self.loaders.setdefault(name, LoaderState(name)).take(fields)
                 else:
-                    name = str(told["run"])
-                    self.runs.setdefault(name, RunState(name)).take(told)
+                    name = str(fields["run"])
+                    self.runs.setdefault(name, RunState(name)).take(fields)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
 
@@ -101,14 +101,14 @@ class Seen:
         return bool(self.runs or self.loaders) and runs and all(loader.closed for loader in self.loaders.values())
 
 
-def _scalars(told: dict[str, Any]) -> dict[str, Any]:
+def _scalars(fields: dict[str, Any]) -> dict[str, Any]:
     """An event, whose values are texts and numbers. Raises ValueError for others, and for numbers that nothing is counted to."""
-    for value in told.values():
+    for value in fields.values():
         if not isinstance(value, str | int | float | None) or (
             isinstance(value, int | float) and not abs(value) < LARGEST
         ):
             raise ValueError(f"{value!r} is no value of an event")
-    return told
+    return fields
 
 
 def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
@@ -181,7 +181,7 @@ def _headline(run: RunState) -> Text:
     return Text.assemble((printable(run.destination), f"bold {colour}"), "  ", ", ".join(parts))
 
 
-def _videos(title: str, videos: Sequence[Video], now: float) -> Group:
+def _videos(title: str, videos: Sequence[VideoState], now: float) -> Group:
     table = Table(show_header=False, box=None)
     for video in videos[:SHOWN_VIDEOS]:
         seconds = video.seconds if video.seconds is not None else now - video.began

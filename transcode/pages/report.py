@@ -18,7 +18,7 @@ from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.untrusted import read_json
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
-from vidprep.transcode.pages.figures import Destination, figures, open_destination, pixels
+from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels
 from vidprep.transcode.pages.page import Page, Section, as_html, as_markdown
 from vidprep.transcode.pages.run_section import run_sections
 from vidprep.transcode.pages.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
@@ -53,21 +53,21 @@ def write_report(
         raise SettingsError("a destination was given twice")
     sweeps = {str(path): _summary(path) for path in paths if (path / SUMMARY_NAME).is_file()}
     runs = [open_destination(path) for path in paths if str(path) not in sweeps]
-    sections, told = [], []
+    sections, all_figures = [], []
     for path, summary in sweeps.items():
         sections += _sections_of_sweep(summary, path, several=len(paths) > 1)
     if runs:
-        told = [figures(destination) for destination in runs]
+        all_figures = [figures(destination) for destination in runs]
         worst = [_worst(destination, strips) for destination in runs]
         samples = [_sample(destination) for destination in runs]
         shown = _decode(worst, samples, jobs, on_start, on_still)
-        for destination, figure, sample, tasks in zip(runs, told, samples, worst, strict=True):
+        for destination, figure, sample, tasks in zip(runs, all_figures, samples, worst, strict=True):
             sizes = [shown[task] for task in sample]
             figure["stills"] = _stills(destination, [each for each in sizes if isinstance(each, StillSizes)])
             figure["worst_frames"] = [{"id": task.unit.id, "frame": task.number} for task in tasks]
-        sections += run_sections(runs, told, worst, shown)
+        sections += run_sections(runs, all_figures, worst, shown)
     page = Page(title, f"{' · '.join(map(str, paths))} — {created}", sections)
-    known = {"format": "vidprep report 1", "created": created, "destinations": for_json(told), "sweeps": sweeps}
+    known = {"format": "vidprep report 1", "created": created, "destinations": for_json(all_figures), "sweeps": sweeps}
     return write_page(page, out, known)
 
 
@@ -105,7 +105,7 @@ def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> 
         ) from error
 
 
-def _worst(destination: Destination, count: int) -> list[CompareTask]:
+def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
     """The frames with the lowest PSNR-Y, one of each video, lowest first."""
     good = destination.good.filter(pc.is_finite(pc.fill_null(destination.good["psnr_y_min_db"], float("inf"))))
     rows = good.take(pc.sort_indices(good, [("psnr_y_min_db", "ascending"), ("id", "ascending")])[:count]).to_pylist()
@@ -121,7 +121,7 @@ def _worst(destination: Destination, count: int) -> list[CompareTask]:
     ]  # fmt: skip
 
 
-def _sample(destination: Destination) -> list[SizeTask]:
+def _sample(destination: FinishedDestination) -> list[SizeTask]:
     good = destination.good.select(["id", "size_bytes"]).to_pylist()
     chosen = choose([_Sized(row["id"], row["size_bytes"]) for row in good], SAMPLED_VIDEOS)
     return [SizeTask(destination.path, item.id) for item in chosen]
@@ -153,7 +153,7 @@ def _decode(
     return shown
 
 
-def _stills(destination: Destination, taken: list[StillSizes]) -> dict[str, Any]:
+def _stills(destination: FinishedDestination, taken: list[StillSizes]) -> dict[str, Any]:
     """What all frames would take one by one, by the bytes per pixel of the sample."""
     sampled = sum(still.pixels for still in taken)
     scale = float(pixels(destination.good).sum()) / sampled if sampled else 0.0

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.transcode.pages.figures import Destination, Doubles, kind_of, numbers
+from vidprep.transcode.pages.figures import Doubles, FinishedDestination, kind_of, numbers
 from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
@@ -37,8 +37,8 @@ DB = decimals(2, " dB")
 
 
 def run_sections(
-    destinations: list[Destination],
-    told: list[dict[str, Any]],
+    destinations: list[FinishedDestination],
+    all_figures: list[dict[str, Any]],
     worst: list[list[CompareTask]],
     shown: dict[Task, Taken],
 ) -> list[Section]:
@@ -46,16 +46,16 @@ def run_sections(
     several = len(names) > 1
     sections = [
         Section(f"At a glance: {name}" if several else "At a glance", tiles=_tiles(figure))
-        for name, figure in zip(names, told, strict=True)
+        for name, figure in zip(names, all_figures, strict=True)
     ]
-    sections.append(Section("Size and quality", charts=_charts(names, destinations, told)))
-    for name, figure, tasks in zip(names, told, worst, strict=True):
+    sections.append(Section("Size and quality", charts=_charts(names, destinations, all_figures)))
+    for name, figure, tasks in zip(names, all_figures, worst, strict=True):
         behind = f": {name}" if several else ""
         sections.append(_worst_frames(behind, tasks, shown))
         sections += _groups(behind, figure)
         sections += _validation(behind, figure)
     sections.append(_videos(names, destinations))
-    sections.append(_settings(names, told))
+    sections.append(_settings(names, all_figures))
     return sections
 
 
@@ -120,8 +120,10 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
     return tiles  # fmt: skip
 
 
-def _charts(names: list[str], destinations: list[Destination], told: list[dict[str, Any]]) -> list[Chart]:
-    charts = [_bytes_chart(names, told)]
+def _charts(
+    names: list[str], destinations: list[FinishedDestination], all_figures: list[dict[str, Any]]
+) -> list[Chart]:
+    charts = [_bytes_chart(names, all_figures)]
     for column, label, caption in (
         ("psnr_y_db", "PSNR-Y of a video, dB", "How close outputs are to the frames that went in. Higher is closer; 40 dB is hard to see."),
         ("ssim", "SSIM of a video", "Structural similarity; 1 is equal."),
@@ -133,9 +135,9 @@ def _charts(names: list[str], destinations: list[Destination], told: list[dict[s
     return charts
 
 
-def _bytes_chart(names: list[str], told: list[dict[str, Any]]) -> Chart:
+def _bytes_chart(names: list[str], all_figures: list[dict[str, Any]]) -> Chart:
     traces = []
-    for number, (name, figure) in enumerate(zip(names, told, strict=True)):
+    for number, (name, figure) in enumerate(zip(names, all_figures, strict=True)):
         bars = {"sources": figure["bytes"]["sources"], "outputs": figure["bytes"]["outputs"]}
         bars |= {f"as JPEG q{JPEG_QUALITY}": figure["stills"]["jpeg_bytes"], "as PNG": figure["stills"]["png_bytes"]}
         shown = {label: size for label, size in bars.items() if size}
@@ -149,7 +151,7 @@ def _bytes_chart(names: list[str], told: list[dict[str, Any]]) -> Chart:
     style = layout(
         "MB", "", yaxis={"autorange": "reversed", "automargin": True}, barmode="group", showlegend=len(names) > 1
     )
-    stills = told[0]["stills"]
+    stills = all_figures[0]["stills"]
     caption = (
         "Sources, what was made of them, and what the same frames would take one by one: "
         f"estimated from {stills['sampled_frames']} frames of {stills['sampled_videos']} videos, by their bytes per pixel."
@@ -174,7 +176,7 @@ def _histogram(names: list[str], values: list[Doubles], label: str, caption: str
     return Chart({"data": traces, "layout": style}, caption + note)
 
 
-def _size_chart(names: list[str], destinations: list[Destination]) -> Chart:
+def _size_chart(names: list[str], destinations: list[FinishedDestination]) -> Chart:
     traces, left_out = [], 0
     for number, (name, destination) in enumerate(zip(names, destinations, strict=True)):
         good = destination.good.filter(pc.is_finite(pc.fill_null(destination.good["psnr_y_db"], float("inf"))))
@@ -281,7 +283,7 @@ def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
     return [section]
 
 
-def _videos(names: list[str], destinations: list[Destination]) -> Section:
+def _videos(names: list[str], destinations: list[FinishedDestination]) -> Section:
     several, tables = len(names) > 1, [destination.good for destination in destinations]
     columns = [Column("in")] if several else []
     columns += [
@@ -307,8 +309,8 @@ def _videos(names: list[str], destinations: list[Destination]) -> Section:
     return Section("Videos", text, tables=[Table(columns, rows, sortable=True)])
 
 
-def _settings(names: list[str], told: list[dict[str, Any]]) -> Section:
-    flat = [_flat(figure["settings"]) | _flat({"versions": figure["versions"]}) for figure in told]
+def _settings(names: list[str], all_figures: list[dict[str, Any]]) -> Section:
+    flat = [_flat(figure["settings"]) | _flat({"versions": figure["versions"]}) for figure in all_figures]
     keys = list(dict.fromkeys(key for values in flat for key in values))
     rows = [(key, *(str(values.get(key, "–")) for values in flat)) for key in keys]
     differ = sum(len(set(row[1:])) > 1 for row in rows)

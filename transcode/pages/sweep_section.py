@@ -23,40 +23,40 @@ BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
 ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
 
 
-def sweep_sections(told: dict[str, Any], behind: str = "") -> list[Section]:
+def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
     """told: sweep.json."""
-    cells, at = told["cells"], told["at_psnr"]
+    cells, at = summary["cells"], summary["at_psnr"]
     if not cells:
         return [Section(f"Sweep{behind}", "No video went through every cell; nothing can be compared.")]
-    section = Section(f"At equal quality{behind}", tiles=_tiles(told))
+    section = Section(f"At equal quality{behind}", tiles=_tiles(summary))
     section.text = (
-        f"{len(told['compared_videos'])} videos, sampled from {told['sampled_from']:,}, decoded and scaled once and then made in each "
+        f"{len(summary['compared_videos'])} videos, sampled from {summary['sampled_from']:,}, decoded and scaled once, then made in each "
         "setting. PSNR-Y is the mean over the videos; that of JPEGs, whose luma has 255 steps, is given on the 219 of a video's "
         f"(1.32 dB more). Sizes at {at['psnr_y_db']:g} dB lie on the line between the two settings next to it."
     )
     section.charts = [
         _curves(cells, "psnr_y_db", "PSNR-Y, dB"),
-        _bars(told),
+        _bars(summary),
         _curves(cells, "ssim", "SSIM"),
         _reading(cells),
     ]
-    section.tables = [_at_table(told)]
-    delta = Section(f"Bjøntegaard delta rate{behind}", tables=[_delta_table(told["bd_rate"])])
+    section.tables = [_at_table(summary)]
+    delta = Section(f"Bjøntegaard delta rate{behind}", tables=[_delta_table(summary["bd_rate"])])
     delta.text = (
         "How many bytes a row takes at equal PSNR-Y, against the column: -20 % is a fifth less. The mean over the videos on which "
         "both have four points and PSNR in common (ITU-T VCEG-M33)."
     )
     every = Section(f"Every setting{behind}", tables=[_cells_table(cells)])
-    left_out = [(each["id"], each["why"]) for each in told["left_out"]]
+    left_out = [(each["id"], each["why"]) for each in summary["left_out"]]
     if left_out:
         every.tables.append(Table([Column("left out"), Column("why")], left_out))
     return [section, delta, every]
 
 
-def _tiles(told: dict[str, Any]) -> list[Tile]:
-    at, png = told["at_psnr"], told["png"]
+def _tiles(summary: dict[str, Any]) -> list[Tile]:
+    at, png = summary["at_psnr"], summary["png"]
     reached = [curve for curve in at["curves"] if curve["size_bytes"]]
-    tiles = [Tile(f"{told['num_frames']:,}", "frames of each setting", f"{len(told['cells'])} settings")]
+    tiles = [Tile(f"{summary['num_frames']:,}", "frames of each setting", f"{len(summary['cells'])} settings")]
     if reached:
         best = min(reached, key=lambda curve: curve["size_bytes"])
         note = f"{png['size_bytes'] / best['size_bytes']:.0f} times less than PNG" if png else ""
@@ -99,8 +99,8 @@ def _reading(cells: Sequence[dict[str, Any]]) -> Chart:
     return Chart({"data": _traces(cells, "ms_per_sequence", lines=False), "layout": style}, caption)
 
 
-def _bars(told: dict[str, Any]) -> Chart:
-    at, png = told["at_psnr"], told["png"]
+def _bars(summary: dict[str, Any]) -> Chart:
+    at, png = summary["at_psnr"], summary["png"]
     sizes = [(curve["curve"], curve["size_bytes"]) for curve in at["curves"] if curve["size_bytes"]]
     sizes += [("png", png["size_bytes"])] if png else []
     bars = {
@@ -114,9 +114,9 @@ def _bars(told: dict[str, Any]) -> Chart:
     )
 
 
-def at_rows(told: dict[str, Any]) -> list[tuple[Any, ...]]:
+def at_rows(summary: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Curve, CRF or quality there, bytes, times less than PNG, times less than JPEG, ms of a frame and of a sequence, speed."""
-    curves, png = told["at_psnr"]["curves"], told["png"]
+    curves, png = summary["at_psnr"]["curves"], summary["png"]
     jpeg = next((curve["size_bytes"] for curve in curves if curve["curve"] == "jpeg"), None)
     rows = []
     for curve in curves:
@@ -130,26 +130,27 @@ def at_rows(told: dict[str, Any]) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _at_table(told: dict[str, Any]) -> Table:
+def _at_table(summary: dict[str, Any]) -> Table:
     columns = [
-        Column(f"at {told['at_psnr']['psnr_y_db']:g} dB"), Column("CRF/quality", ONE), Column("size", in_bytes),
+        Column(f"at {summary['at_psnr']['psnr_y_db']:g} dB"), Column("CRF/quality", ONE), Column("size", in_bytes),
         *(Column(f"{other} takes", decimals(1, " ×")) for other in ("PNG", "JPEG")),
         Column("ms a random frame", TWO), Column("ms a sequence", ONE), Column("frames per CPU second", decimals(0)),
     ]  # fmt: skip
-    return Table(columns, at_rows(told))
+    return Table(columns, at_rows(summary))
 
 
-def _delta_table(told: dict[str, Any]) -> Table:
-    names = list(told["curves"])
-    others = sorted(names, key=lambda name: name != told["anchor"])
+def _delta_table(summary: dict[str, Any]) -> Table:
+    names = list(summary["curves"])
+    others = sorted(names, key=lambda name: name != summary["anchor"])
     rows = [
-        (name, *(_delta(told["curves"][name][other]) if name != other else None for other in others)) for name in names
+        (name, *(_delta(summary["curves"][name][other]) if name != other else None for other in others))
+        for name in names
     ]
     return Table([Column(""), *(Column(f"against {name}") for name in others)], rows)
 
 
-def _delta(told: dict[str, Any]) -> str | None:
-    return None if told["mean"] is None else f"{told['mean']:+.1%} ({told['videos']} videos)"
+def _delta(summary: dict[str, Any]) -> str | None:
+    return None if summary["mean"] is None else f"{summary['mean']:+.1%} ({summary['videos']} videos)"
 
 
 def _cells_table(cells: Sequence[dict[str, Any]]) -> Table:

@@ -76,19 +76,19 @@ class Events:
             self._flying.discard(row.id)
             self._counts["done"] += 1
             self._counts["failed"] += not row.ok
-        told: dict[str, Any] = {"id": row.id, "seconds": row.encode_seconds, "bytes": row.source_size_bytes}
+        fields: dict[str, Any] = {"id": row.id, "seconds": row.encode_seconds, "bytes": row.source_size_bytes}
         if row.ok:
-            told |= {name: getattr(row, name) for name in ("cpu_seconds", "num_frames", "size_bytes")}
-            told["psnr_y_db"] = row.psnr_y_db if row.psnr_y_db != float("inf") else "inf"
-            self._write("finished", **told)
+            fields |= {name: getattr(row, name) for name in ("cpu_seconds", "num_frames", "size_bytes")}
+            fields["psnr_y_db"] = row.psnr_y_db if row.psnr_y_db != float("inf") else "inf"
+            self._write("finished", **fields)
         else:
-            self._write("failed", **told, stage=row.stage, message=row.message)
+            self._write("failed", **fields, stage=row.stage, message=row.message)
 
     def ended(self, summary: Summary) -> None:
         self._over.set()
-        told = {name: getattr(summary, name) for name in ("ok", "failed", "not_started", "seconds", "exit_code")}
+        fields = {name: getattr(summary, name) for name in ("ok", "failed", "not_started", "seconds", "exit_code")}
         self._write("progress", **self._progress())
-        self._write("ended", **told)
+        self._write("ended", **fields)
 
     def _tell_progress(self) -> None:
         while not self._over.wait(PROGRESS_SECONDS):
@@ -100,8 +100,10 @@ class Events:
             queued = self._counts["total"] - self._counts["done"] - flying
             return self._counts | {"in_flight": flying, "queued": queued, "memory_bytes": memory_bytes()}
 
-    def _write(self, event: str, **told: Any) -> None:
-        line = json.dumps({"time": round(time.time(), 3), "event": event, "run": self._run} | told, ensure_ascii=False)
+    def _write(self, event: str, **fields: Any) -> None:
+        line = json.dumps(
+            {"time": round(time.time(), 3), "event": event, "run": self._run} | fields, ensure_ascii=False
+        )
         try:
             os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
         except OSError as error:  # a run does not end because nobody can be told of it
@@ -114,7 +116,7 @@ class Events:
 
 
 @dataclass(slots=True)
-class Video:
+class VideoState:
     """seconds: None while it is worked on."""
 
     id: str
@@ -140,23 +142,23 @@ class RunState:
     began: float = 0.0
     last: float = 0.0
     exit_code: int | None = None
-    flying: dict[str, Video] = field(default_factory=dict)
-    slowest: list[Video] = field(default_factory=list)
-    failures: list[Video] = field(default_factory=list)
+    flying: dict[str, VideoState] = field(default_factory=dict)
+    slowest: list[VideoState] = field(default_factory=list)
+    failures: list[VideoState] = field(default_factory=list)
     recent: list[tuple[float, int, int]] = field(default_factory=list)
 
-    def take(self, told: dict[str, Any]) -> None:
-        self.last = when = float(told["time"])
-        event = told["event"]
+    def take(self, fields: dict[str, Any]) -> None:
+        self.last = when = float(fields["time"])
+        event = fields["event"]
         if event == "begun":
-            self.began, self.destination = when, str(told["destination"])
-            self.total, self.total_bytes = int(told["total"]), int(told["total_bytes"])
+            self.began, self.destination = when, str(fields["destination"])
+            self.total, self.total_bytes = int(fields["total"]), int(fields["total_bytes"])
         elif event == "started":
-            self.flying[str(told["id"])] = Video(str(told["id"]), when)
+            self.flying[str(fields["id"])] = VideoState(str(fields["id"]), when)
         elif event in ("finished", "failed"):
-            seconds, message = float(told["seconds"] or 0.0), str(told.get("message") or "")
-            frames, size, made = (int(told.get(name) or 0) for name in ("num_frames", "bytes", "size_bytes"))
-            video = self.flying.pop(str(told["id"]), Video(str(told["id"]), when))
+            seconds, message = float(fields["seconds"] or 0.0), str(fields.get("message") or "")
+            frames, size, made = (int(fields.get(name) or 0) for name in ("num_frames", "bytes", "size_bytes"))
+            video = self.flying.pop(str(fields["id"]), VideoState(str(fields["id"]), when))
             video.seconds, video.message = seconds, message
             self.done += 1
             self.frames += frames
@@ -168,9 +170,9 @@ class RunState:
                 self.failed += 1
                 self.failures = [*self.failures, video][-5:]
         elif event == "progress":
-            self.memory_bytes = int(told["memory_bytes"])
+            self.memory_bytes = int(fields["memory_bytes"])
         elif event == "ended":
-            self.exit_code = int(told["exit_code"])
+            self.exit_code = int(fields["exit_code"])
 
     def rates(self) -> tuple[float, float, float]:
         """Videos, frames and source bytes a second, of the last minute."""

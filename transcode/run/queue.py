@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.unit.job import Done, Job, MadeSegment, discard, misfit
+from vidprep.transcode.unit.job import Done, Job, MadeSegment, discard, why_not_joined
 
 FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
 
@@ -87,7 +87,7 @@ class JobQueue:
         job, failed = split.job, split.failed
         del self._split[job.unit.id]
         made = sorted(split.made, key=lambda each: each.segment.index)
-        why = f"{failed.stage}: {failed.message}" if failed else misfit(made)
+        why = f"{failed.stage}: {failed.message}" if failed else why_not_joined(made)
         if why is None:
             self._first.appendleft(replace(job, segments=tuple(made)))
             return

@@ -206,7 +206,7 @@ def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: P
         destination.journal.append(row)
         if partial is not None:
             try:
-                destination.name(row, partial)
+                destination.publish(row, partial)
             except OSError as error:
                 if is_disk_full(error) or why_not_writable(destination.partials):
                     raise

@@ -33,7 +33,7 @@ UNREADABLE_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """source: a folder, a file, a table, or a URL. place: what is made goes there. ffmpeg: of the second engine, checked; else ""."""
 
     source: Path | str
@@ -63,7 +63,7 @@ class Request:
 def make_request(
     source: Path | str, destination: Path | str, settings: RunSettings, choice: SourceOptions, options: RunOptions,
     reporter: Reporter,
-) -> Request:  # fmt: skip
+) -> RunRequest:  # fmt: skip
     """Raises SettingsError, MissingError, DestinationError, StorageError for what cannot work, before anything is done."""
     try:
         Path.cwd()
@@ -72,10 +72,10 @@ def make_request(
     part = _part(settings, options)
     place = _destination(as_place(destination), settings, options, part)
     place.say = reporter.message
-    return Request(as_place(source), place, settings, choice, options, _ffmpeg(settings, options), reporter)
+    return RunRequest(as_place(source), place, settings, choice, options, _ffmpeg(settings, options), reporter)
 
 
-def preview(request: Request) -> tuple[Plan, SourceList]:
+def preview(request: RunRequest) -> tuple[Plan, SourceList]:
     """What would be done. Opens no video, writes nothing."""
     sources = _find(request)
     settings, _ = _with_known_value(request)
@@ -87,7 +87,7 @@ def preview(request: Request) -> tuple[Plan, SourceList]:
     return request.plan(sources, settings), sources
 
 
-def carry_out(request: Request) -> Summary:
+def carry_out(request: RunRequest) -> Summary:
     """Do it. Raises VidprepError and OSError for what stops all of it."""
     place, options, reporter = request.place, request.options, request.reporter
     sources = _find(request)
@@ -95,7 +95,7 @@ def carry_out(request: Request) -> Summary:
     if not place.part:
         place.check_settings(settings, overwrite=options.overwrite)
     with ExitStack() as held:
-        held.enter_context(place.hold())
+        held.enter_context(place.lock())
         share = _begin(request, sources, settings)
         sources = sources if share is None else share.sources
         workers = _start_workers(request, sources, held)
@@ -161,14 +161,14 @@ def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
     return binary
 
 
-def _find(request: Request) -> SourceList:
+def _find(request: RunRequest) -> SourceList:
     return find_sources(
         request.source, request.where, extension=request.settings.extension, progress=request.reporter.found,
         **asdict(request.choice),
     )  # fmt: skip
 
 
-def _with_known_value(request: Request) -> tuple[RunSettings, bool]:
+def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
     """The settings, with the value that a run before found for the whole dataset; and whether it has yet to be searched."""
     settings, target = request.settings, request.settings.target
     if target is None or target.per_video:
@@ -177,7 +177,7 @@ def _with_known_value(request: Request) -> tuple[RunSettings, bool]:
     return (settings, True) if value is None else (settings.at(value), False)
 
 
-def _begin(request: Request, sources: SourceList, settings: RunSettings) -> Share | None:
+def _begin(request: RunRequest, sources: SourceList, settings: RunSettings) -> Share | None:
     """To be called while the destination is held. None where it is not divided."""
     place, overwrite = request.place, request.options.overwrite
     if place.part is None:
@@ -188,7 +188,7 @@ def _begin(request: Request, sources: SourceList, settings: RunSettings) -> Shar
     return share
 
 
-def _start_workers(request: Request, sources: SourceList, held: ExitStack) -> Workers[Job, Made]:
+def _start_workers(request: RunRequest, sources: SourceList, held: ExitStack) -> Workers[Job, Made]:
     options, settings, place = request.options, request.settings, request.place
     jobs = options.jobs or default_jobs()
     local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
@@ -203,7 +203,9 @@ def _start_workers(request: Request, sources: SourceList, held: ExitStack) -> Wo
     return workers
 
 
-def _search(request: Request, sources: SourceList, settings: RunSettings, workers: Workers[Job, Made]) -> RunSettings:
+def _search(
+    request: RunRequest, sources: SourceList, settings: RunSettings, workers: Workers[Job, Made]
+) -> RunSettings:
     """The settings with the value that the whole dataset is made with. Raises StoppedError."""
     probes = request.place.state_dir / "probes"
     found = shared_value(
@@ -217,7 +219,7 @@ def _search(request: Request, sources: SourceList, settings: RunSettings, worker
     return settings.at(found.value)
 
 
-def _say_what_was_found(request: Request, recovered: int, todo: Plan, settings: RunSettings) -> None:
+def _say_what_was_found(request: RunRequest, recovered: int, todo: Plan, settings: RunSettings) -> None:
     message, journal = request.reporter.message, request.place.journal
     if recovered:
         message(f"{recovered} finished outputs of a stopped run were given their names")
@@ -233,7 +235,7 @@ def _say_what_was_found(request: Request, recovered: int, todo: Plan, settings: 
         )
 
 
-def _end(request: Request, share: Share | None, summary: Summary) -> None:
+def _end(request: RunRequest, share: Share | None, summary: Summary) -> None:
     if share is not None:
         summary.absent = len(share.absent)
     if summary.is_complete and share is not None:

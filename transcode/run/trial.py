@@ -25,7 +25,7 @@ def run_trial(
 ) -> list[ManifestRow]:  # fmt: skip
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""
     place = PackedDestination(root, settings.frames) if settings.frames else Destination(root)
-    with place.hold():
+    with place.lock():
         place.recover()
         made_by = encoder_version(settings, ffmpeg)
         sources = SourceList(tuple(units), ())

@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterator
 
 from vidprep.formats.errors import SourceError
-from vidprep.transcode.sources.search import Identity, Search, fault_of_file, identity_of, state_of, why_not
+from vidprep.transcode.sources.search import Identity, SourceSearch, fault_of_file, identity_of, state_of, why_not
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_animated
 
 
-def walk(search: Search, root: str) -> None:
+def walk(search: SourceSearch, root: str) -> None:
     """All of a folder, in no particular order. A stack of its own: trees may be deeper than Python recurses."""
     stack = [(root, "", frozenset([identity_of(os.stat(root))]))]
     while stack:
@@ -30,7 +30,7 @@ def walk(search: Search, root: str) -> None:
             search.count()
 
 
-def _entries(search: Search, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:
+def _entries(search: SourceSearch, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             yield from entries
@@ -40,7 +40,9 @@ def _entries(search: Search, folder: str, *, is_root: bool) -> Iterator[os.DirEn
         search.problems.append((folder, f"folder cannot be listed: {error.strerror}; allow it, or --exclude it"))
 
 
-def _why_ignored(search: Search, entry: os.DirEntry[str], relative: str, above: frozenset[Identity]) -> str | None:
+def _why_ignored(
+    search: SourceSearch, entry: os.DirEntry[str], relative: str, above: frozenset[Identity]
+) -> str | None:
     """Why an entry is no source and no folder to enter, or None. What is plainly no video costs no stat."""
     name = entry.name
     if name.startswith("."):

@@ -22,7 +22,7 @@ from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.transcode.sources.folder import walk
 from vidprep.transcode.sources.outputs import check_outputs
 from vidprep.transcode.sources.remote import list_remote
-from vidprep.transcode.sources.search import Search, fault_of_file, identity_of, state_of, why_not
+from vidprep.transcode.sources.search import SourceSearch, fault_of_file, identity_of, state_of, why_not
 from vidprep.transcode.sources.table_rows import read_table
 from vidprep.transcode.sources.tables import READERS, one_line, storable
 from vidprep.transcode.sources.unit import SourceList, Unit
@@ -51,7 +51,9 @@ def find_sources(
         raise SettingsError("<limit>: give 1 or more", limit=limit)
     into = os.path.join(destination if isinstance(destination, str) else os.path.realpath(destination), "")
     there = identity_of(os.stat(into)) if isinstance(destination, Path) and os.path.isdir(into) else None
-    search = Search(into, there, _globs(include), _globs(exclude), label_from_folder, keep_source_suffix, progress)
+    search = SourceSearch(
+        into, there, _globs(include), _globs(exclude), label_from_folder, keep_source_suffix, progress
+    )
     if isinstance(source, str):
         list_remote(search, source)
         return _source_list(search, source, extension, limit, is_table=False)
@@ -75,7 +77,7 @@ def find_sources(
     return _source_list(search, path, extension, limit, is_table=is_table)
 
 
-def _source_list(search: Search, path: str, extension: str, limit: int | None, *, is_table: bool) -> SourceList:
+def _source_list(search: SourceSearch, path: str, extension: str, limit: int | None, *, is_table: bool) -> SourceList:
     if not search.units and not search.problems:
         raise SourceError(_nothing_found(search.ignored), path=path)
     search.units.sort(key=attrgetter("id", "path"))
@@ -91,7 +93,7 @@ def _source_list(search: Search, path: str, extension: str, limit: int | None, *
     )  # fmt: skip
 
 
-def _ids_of_their_own(search: Search) -> dict[int, Unit]:
+def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:
     """The rows of a table that are problems, by their place among them: no row is lost to another of the same id."""
     taken = {unit.id for unit in search.units} if search.asked else set()
     found = {}

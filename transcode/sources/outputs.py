@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vidprep.formats.errors import SourceError
-from vidprep.transcode.sources.search import Search
+from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import Unit
 
@@ -31,7 +31,7 @@ def fault_of_output(unit_id: str, extension: str) -> str | None:
     return f"has a name of {max(sizes)} bytes, more than {NAME_MAX_BYTES}" if max(sizes) > NAME_MAX_BYTES else None
 
 
-def check_outputs(search: Search, source: str, extension: str, *, is_table: bool) -> None:
+def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table: bool) -> None:
     faults = [fault_of_output(unit.id, extension) for unit in search.units]
     search.problems += [
         (unit.path, f"its output {one_line(unit.id)}.{extension} {fault}; rename it")

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.files.remote import RemoteFolder
-from vidprep.transcode.sources.search import Search
+from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 
 
@@ -25,7 +25,7 @@ class RemoteFiles:
         return self._folders[folder].get(name)
 
 
-def list_remote(search: Search, url: str) -> None:
+def list_remote(search: SourceSearch, url: str) -> None:
     """All videos below a URL, or the one that it names. Raises SourceError, StorageError."""
     folder = RemoteFolder(url)
     if PurePosixPath(url).suffix.lower() in READERS:
@@ -45,7 +45,7 @@ def list_remote(search: Search, url: str) -> None:
         search.count()
 
 
-def _why_ignored(search: Search, path: str, relative: str) -> str | None:
+def _why_ignored(search: SourceSearch, path: str, relative: str) -> str | None:
     if path.startswith(search.destination):
         return "the destination"
     *folders, name = relative.split("/")

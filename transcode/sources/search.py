@@ -18,7 +18,7 @@ Identity = tuple[int, int]  # st_dev, st_ino
 
 
 @dataclass(slots=True)
-class Search:
+class SourceSearch:
     """What was asked for, and what has been found so far.
 
     destination: resolved, with a slash at its end. destination_identity: None while it does not exist. asked: number in

@@ -11,12 +11,12 @@ from vidprep.formats.errors import SourceError
 from vidprep.formats.files.remote import is_url
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
-from vidprep.transcode.sources.search import Search, fault_of_file, state_of, why_not
+from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_of, why_not
 from vidprep.transcode.sources.tables import KEYS, READERS, Row, checked_label, checked_seconds, one_line
 from vidprep.transcode.sources.unit import Cut, Labels, Unit
 
 
-def read_table(search: Search, table: str) -> None:
+def read_table(search: SourceSearch, table: str) -> None:
     """Each row of a table, counted from 1, is a unit or a problem. Columns that are no KEYS are labels."""
     try:
         rows = READERS[os.path.splitext(table)[1].lower()](table)
@@ -43,7 +43,7 @@ def read_table(search: Search, table: str) -> None:
         search.count()
 
 
-def _add_row(search: Search, remote: RemoteFiles, table: str, number: int, row: Row, labels: Labels) -> None:
+def _add_row(search: SourceSearch, remote: RemoteFiles, table: str, number: int, row: Row, labels: Labels) -> None:
     """File one row under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
     where = f"{os.path.basename(table)} row {number}: "
     given_path, given_id, start, end = map(row.get, KEYS)

@@ -183,7 +183,7 @@ def fail(row: ManifestRow, error: Exception) -> None:
         row.stage, row.message = "run", f"{error} ({trail})"
 
 
-def misfit(made: Sequence[MadeSegment]) -> str | None:
+def why_not_joined(made: Sequence[MadeSegment]) -> str | None:
     """Why these segments are not what the whole would be, or None."""
     first = made[0]
     for each in made:

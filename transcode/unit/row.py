@@ -34,7 +34,7 @@ def describe_picture(row: ManifestRow, stream: FrameStream, coded: FrameSize | N
     row.content_light = str(light.content) if light.content else None
     row.width, row.height = output.size
     row.pixel_format = output.pixel_format
-    row.warnings.extend(picture_filter.picture.said)
+    row.warnings.extend(picture_filter.picture.warnings)
 
 
 def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> None:
@@ -80,30 +80,30 @@ def _gap(steps: set[int], time_base: Fraction) -> str | None:
 def remarks(made: Outcome, stream: FrameStream) -> list[str]:
     """What reading the frames showed, in sentences for the row."""
     facts, picture_filter = made.facts, stream.picture_filter
-    said = []
+    warnings = []
     if gap := _gap(facts.steps, stream.info.time_base):
-        said.append(gap)
+        warnings.append(gap)
     if facts.num_deinterlaced:
-        said.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
+        warnings.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
     if facts.stamps_sorted:
-        said.append(f"{facts.stamps_sorted} timestamps ran backwards and were sorted")
+        warnings.append(f"{facts.stamps_sorted} timestamps ran backwards and were sorted")
     if facts.stamps_joined:
-        said.append(f"time jumped back {facts.stamps_joined} times; joined where it left off")
+        warnings.append(f"time jumped back {facts.stamps_joined} times; joined where it left off")
     if facts.stamps_guessed:
-        said.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
+        warnings.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
     if facts.stamps_nudged:
-        said.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+        warnings.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
     if facts.stamps_crowded:
-        said.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
+        warnings.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
     if facts.stamps_spaced:
-        said.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
+        warnings.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
     if made.shows_through:
-        said.append("alpha composited over black")
+        warnings.append("alpha composited over black")
     if picture_filter.num_changes:
         more = picture_filter.num_changes - len(picture_filter.changes)
         changes = [*picture_filter.changes, *([f"{more} times more"] if more else [])]
-        said.append(f"the picture changed {', '.join(changes)}; fitted into {picture_filter.picture.size}")
-    return said + list(picture_filter.source.said)
+        warnings.append(f"the picture changed {', '.join(changes)}; fitted into {picture_filter.picture.size}")
+    return warnings + list(picture_filter.source.warnings)
 
 
 def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, partial: Path) -> None:

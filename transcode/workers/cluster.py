@@ -215,25 +215,25 @@ class ClusterWorkers(Workers[Job, Made]):
                 yield job, done
 
     def _take_failure(self, task: Task, error: Exception) -> Iterator[tuple[Job, Made | None]]:
-        said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if self.was_lost(error):
             self._again.extend(task.jobs)
         elif not self.was_beside_a_death(error):
             for job in task.jobs:
                 yield from self._try_elsewhere(
-                    job, Undone("worker", type(error).__name__, f"no worker could do it: {said}")
+                    job, Undone("worker", type(error).__name__, f"no worker could do it: {reason}")
                 )
         else:
             for job in task.jobs:
-                yield from self._suspect(job, said)
+                yield from self._suspect(job, reason)
 
-    def _suspect(self, job: Job, said: str) -> Iterator[tuple[Job, Made | None]]:
+    def _suspect(self, job: Job, reason: str) -> Iterator[tuple[Job, Made | None]]:
         """It may have killed its workers. When it was alone with them, it did."""
         if not self._alone:
             self._suspects.append(job)
             return
         row = new_row(job)
-        fail(row, CrashedError(f"no worker of the cluster could do it: {said}"))
+        fail(row, CrashedError(f"no worker of the cluster could do it: {reason}"))
         yield job, row
 
     def _try_elsewhere(self, job: Job, undone: Undone) -> Iterator[tuple[Job, Made | None]]:
@@ -251,10 +251,10 @@ class ClusterWorkers(Workers[Job, Made]):
         except Exception as error:  # noqa: BLE001 (the same)
             if self.was_lost(error) or self.was_beside_a_death(error):
                 return  # it is asked again if it is still there
-            said = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             name, why = (
                 host,
-                f"cannot run vidprep ({type(error).__name__}: {said}); install {_version(self._expected)} there",
+                f"cannot run vidprep ({type(error).__name__}: {reason}); install {_version(self._expected)} there",
             )
         if why is None:
             self._good.add(host)

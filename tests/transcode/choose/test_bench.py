@@ -14,7 +14,7 @@ from PIL import Image
 from tests.helpers import Ran, make_clips
 from tests.transcode.choose.benching import CONSECUTIVE, GOP, SEQUENCE, SINGLE, place_of, rows_of, run
 from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
-from vidprep.transcode.choose.bench.measure import Cell, measure
+from vidprep.transcode.choose.bench.measure import BenchCell, measure
 from vidprep.transcode.choose.bench.patterns import Access, packets_needed, rounds
 from vidprep.transcode.choose.bench.places import Video, find_place, surveyed
 
@@ -157,7 +157,7 @@ def test_a_cold_read_comes_from_storage(tmp_path):
     make_clips(tmp_path, 2, 24, size=(256, 192), noise=True)
     place = place_of(tmp_path)
     warm, cold = (
-        measure(Cell(place, "vidprep", SINGLE, is_cold, 0, 1, 0.0, 0), lambda: None) for is_cold in (False, True)
+        measure(BenchCell(place, "vidprep", SINGLE, is_cold, 0, 1, 0.0, 0), lambda: None) for is_cold in (False, True)
     )
     if warm.storage_bytes is None or not cold.storage_bytes:
         pytest.skip("the page cache cannot be emptied here")

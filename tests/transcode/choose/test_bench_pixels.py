@@ -15,7 +15,7 @@ import pytest
 from tests.helpers import command, environment, no_processes_left
 from tests.transcode.choose.benching import CONSECUTIVE, SINGLE, place_of, rows_of, run
 from vidprep.transcode.check import peers as loaders
-from vidprep.transcode.choose.bench.agree import Answer, Question, agrees
+from vidprep.transcode.choose.bench.agree import Question, Verdict, agrees
 from vidprep.transcode.choose.bench.patterns import Access
 from vidprep.transcode.choose.bench.train import Trained, Training, Tried, advised, train
 
@@ -42,7 +42,7 @@ class VideoReader:
 CRASHING_DECORD = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
-def answer(path: Path, loader: str, *accesses: Access) -> Answer:
+def answer(path: Path, loader: str, *accesses: Access) -> Verdict:
     place = place_of(path)
     return agrees(Question(place, loader, "vidprep", accesses or (CONSECUTIVE, SINGLE), 0), lambda: None)
 

@@ -35,7 +35,7 @@ from tests.s3 import Bucket, bucket
 from tests.sampling import in_turn
 from vidprep.formats.errors import DestinationError
 from vidprep.transcode.check.doctor import examine_destination
-from vidprep.transcode.destination.lease import Entry, Holder, Lease, first_at_work, myself
+from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, first_at_work, myself
 from vidprep.transcode.destination.ledgers import FolderLedger
 from vidprep.transcode.destination.storage_trial import try_folder
 
@@ -49,7 +49,7 @@ FLOCKS = {
 
 def hooked(hook: Path, *codes: str, more: Sequence[str] = (), **variables: str) -> dict[str, str]:
     """An environment in which the parent does this before it takes a destination."""
-    faults = [fault("vidprep.transcode.destination.folder", "Destination.hold", code="; ".join(codes), only="parent")]
+    faults = [fault("vidprep.transcode.destination.folder", "Destination.lock", code="; ".join(codes), only="parent")]
     return environment(hook, *(faults if codes else ()), *more) | variables
 
 
@@ -251,7 +251,7 @@ class Ticking(FolderLedger):
         self.__dict__ |= ledger.__dict__
         self._holder, self._reads = holder, 0
 
-    def read(self) -> Entry | None:
+    def read(self) -> LeaseEntry | None:
         self._reads += 1
         if self._reads == 3:
             beaten: dict[str, Any] = {name: getattr(self._holder, name) for name in Holder.__slots__} | {

@@ -155,9 +155,7 @@ def test_memory_does_not_grow_from_one_video_to_the_next(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("codec", "engine", "limit"), [("h264", "av", 6e6), ("h264", "ffmpeg", 6e6), ("av1", "av", 8e6)]
 )
-def test_memory_does_not_grow_over_thousands_of_videos(
-    tmp_path: Path, codec: str, engine: str, limit: float
-) -> None:
+def test_memory_does_not_grow_over_thousands_of_videos(tmp_path: Path, codec: str, engine: str, limit: float) -> None:
     """limit: on the resident size, which grows as the heap is cut to pieces, until its process is replaced."""
     resident, each = growth(tmp_path, codec, 3000, 500, engine)
     assert resident < limit and each < 1000

@@ -216,7 +216,7 @@ def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
     lock = json.loads(s3.objects("killed/")[".vidprep/lock"])
     far = json.dumps(lock | {"machine": "another", "beat": 9})
     s3.client.put_object(Bucket=s3.name, Key="killed/.vidprep/lock", Body=far)
-    patience = fault("vidprep.transcode.destination.folder", "Destination.hold", only="parent",
+    patience = fault("vidprep.transcode.destination.folder", "Destination.lock", only="parent",
                      code="importlib.import_module('vidprep.transcode.destination.ledgers').STORE_GONE_SECONDS = 2")  # fmt: skip
     env = s3.environment | environment(tmp_path / "hook", patience)
     again = transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env)

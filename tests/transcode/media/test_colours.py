@@ -245,7 +245,7 @@ def test_high_dynamic_range_is_tone_mapped_to_a_plausible_picture(name, bars, wh
         assert abs(int(np.median(u[:, n * 8 + 2 : n * 8 + 6])) - 128) <= 2
         assert abs(int(np.median(v[:, n * 8 + 2 : n * 8 + 6])) - 128) <= 2
     assert np.median(v[:, -6:-2]) > 140  # red stays red
-    assert any("tone-mapped" in said for said in ours.picture_filter.picture.said)
+    assert any("tone-mapped" in said for said in ours.picture_filter.picture.warnings)
 
 
 @pytest.mark.parametrize(("name", "transfer"), [("pq.mp4", "smpte2084"), ("hlg.mp4", "arib-std-b67")])
@@ -271,7 +271,7 @@ def test_an_absurd_shape_of_pixels_is_not_believed(media, cli, tmp_path, pipelin
     ours = pipeline(path)
     assert ours.info.sample_aspect_ratio > Fraction(20)
     assert tuple(ours.picture_filter.picture.size) == (96, 64)
-    assert any("absurd" in said for said in ours.picture_filter.picture.said)
+    assert any("absurd" in said for said in ours.picture_filter.picture.warnings)
 
 
 @pytest.mark.parametrize("pixel_format", ["rgb565le", "rgb555le", "rgb8", "bgr8"])

@@ -118,7 +118,7 @@ def test_a_crop_that_leaves_nothing_is_not_followed_and_the_row_says_so(media):
         frame = next(source_frames(source, SourceFacts(), start=None, end=None, max_frames=100)).frame
         found = describe(frame, replace(source.info, cropping=Cropping(0, 0, 50, 46)))
     assert tuple(found.size) == STORED
-    assert any("crops all of 96x64" in said for said in found.said)
+    assert any("crops all of 96x64" in text for text in found.warnings)
 
 
 def test_a_pyav_that_tells_nothing_of_it_finds_it_too(media, tmp_path):

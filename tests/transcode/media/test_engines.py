@@ -309,9 +309,7 @@ def test_an_odd_picture_has_a_defined_result_that_its_row_tells(name, engine, ru
 
 
 @pytest.mark.parametrize("way", ["av", "ffmpeg", "burst"])
-def test_a_varying_rate_keeps_its_frames_and_times_and_a_constant_one_only_comes_when_asked(
-    way, media, cli, tmp_path
-):
+def test_a_varying_rate_keeps_its_frames_and_times_and_a_constant_one_only_comes_when_asked(way, media, cli, tmp_path):
     """30 frames a second, then 10."""
     source = media["slows_down.mp4"]
     options = {"av": (), "ffmpeg": ("--engine", "ffmpeg", "--ffmpeg", cli.exe), "burst": ()}[way]

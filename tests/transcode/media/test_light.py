@@ -63,7 +63,7 @@ def test_a_sky_stays_blue_whatever_a_phone_says_of_its_screen(cli, pipeline, tmp
     for name, display in (("silent", None), ("permuted", f"{PERMUTED}L(1000,1)")):
         ours = pipeline(graded(cli, tmp_path / f"{name}.mp4", display), keep=True)
         pictures[name] = ours.pictures[0]
-        doubts = [said for said in ours.picture_filter.source.said if "not believed" in said]
+        doubts = [said for said in ours.picture_filter.source.warnings if "not believed" in said]
         assert len(doubts) == (name == "permuted")
     u, v = (np.frombuffer(pictures["permuted"], np.uint8)[64 * 64 :].reshape(2, 32, 32)[n, :18].mean() for n in (0, 1))
     assert u > 140

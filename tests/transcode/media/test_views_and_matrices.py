@@ -105,7 +105,7 @@ def test_any_matrix_gives_a_small_angle_and_what_is_not_followed_is_said(a, b, c
     if a * d == b * c:
         assert turn[:2] == (Orientation(), 0)
     upright = {(a, d): b == c == 0, (b, c): a == d == 0}
-    assert turn.said is not None or max(map(abs, min(upright, key=lambda pair: abs(pair[0]) + abs(pair[1])))) <= (
+    assert turn.warning is not None or max(map(abs, min(upright, key=lambda pair: abs(pair[0]) + abs(pair[1])))) <= (
         0.02 * max(map(abs, (a, b, c, d)))
     )
 

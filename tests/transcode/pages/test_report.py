@@ -86,13 +86,13 @@ def test_the_figures_are_those_of_the_manifest(made, sources, tmp_path):
     assert figure["scores"]["psnr_y_db"]["median"] == statistics.median(row["psnr_y_db"] for row in good)
     assert figure["scores"]["psnr_y_p1_db"]["lowest"] == min(row["psnr_y_p1_db"] for row in good)
     assert figure["frames"] == sum(row["num_frames"] for row in good)
-    assert [(group["reason"], group["videos"]) for group in figure["failures"]] == [("is no video that can be read", 2)]
+    assert [(group["reason"], group["videos"]) for group in figure["failures"]] == [("is not a readable video", 2)]
     assert figure["keyframes"]["videos_that_hold_it"] == 3 and figure["keyframes"]["asked_interval"] == 4
     assert figure["stills"]["sampled_videos"] == 3 and figure["stills"]["png_bytes"] > figure["stills"]["jpeg_bytes"]
     worst = sorted(good, key=lambda row: row["psnr_y_min_db"])
     assert figure["worst_frames"] == [{"id": row["id"], "frame": row["worst_frame"]} for row in worst]
     markdown = (tmp_path / "report.md").read_text()
-    assert "3 ok" in markdown and "no video that can be read" in markdown
+    assert "3 ok" in markdown and "not a readable video" in markdown
 
 
 def test_a_browser_draws_sorts_filters_and_shows_the_worst_frames(made, browser, tmp_path):

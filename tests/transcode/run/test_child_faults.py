@@ -59,9 +59,7 @@ def test_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
     assert "killed by SIGKILL" in one_failed(ran, dst)
 
 
-def test_a_child_that_dies_before_it_takes_a_video_is_started_again(
-    poisoned: Path, dst: Path, tmp_path: Path
-) -> None:
+def test_a_child_that_dies_before_it_takes_a_video_is_started_again(poisoned: Path, dst: Path, tmp_path: Path) -> None:
     """The pool of a child that dies so early is broken for good: it took the whole run with it."""
     once = tmp_path / "once"
     code = f"os.path.exists('{once}') or (open('{once}', 'w'), os._exit(1))"
@@ -73,9 +71,7 @@ def test_a_child_that_dies_before_it_takes_a_video_is_started_again(
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
-def test_a_video_that_hangs_is_stopped_at_its_deadline(
-    poisoned: Path, dst: Path, tmp_path: Path, engine: str
-) -> None:
+def test_a_video_that_hangs_is_stopped_at_its_deadline(poisoned: Path, dst: Path, tmp_path: Path, engine: str) -> None:
     """SIGSTOP stands for a decoder that spins: no signal but SIGKILL reaches either."""
     if engine == "av":
         hung = environment(tmp_path / "hook", on_poison("os.kill(os.getpid(), signal.SIGSTOP)"))

@@ -94,7 +94,10 @@ HALF_A_LINE = (
             marks=pytest.mark.slow,
         ),
         (fault("os", "write", at=-1, code=HALF_A_LINE, only="parent"), STOPPED),
-        (fault("vidprep.transcode.destination.folder", "Destination.name", at=3, code=NO_ROOM, only="parent"), STOPPED),
+        (
+            fault("vidprep.transcode.destination.folder", "Destination.publish", at=3, code=NO_ROOM, only="parent"),
+            STOPPED,
+        ),
         (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), 2),
         pytest.param(fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), 2, marks=pytest.mark.slow),
         (fault("os", "fsync", at=3, code=NO_ROOM, only="parent"), STOPPED),

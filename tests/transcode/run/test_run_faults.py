@@ -47,9 +47,9 @@ MOMENTS = {
     "journal, before": fault("vidprep.formats.manifest.table", "Journal.append", at=4, only="parent"),
     "journal, torn": fault("os", "write", at=-1, code=TORN, only="parent"),
     "journal, after": fault("vidprep.formats.manifest.table", "Journal.append", at=4, when="after", only="parent"),
-    "renaming, before": fault("vidprep.transcode.destination.folder", "Destination.name", at=4, only="parent"),
+    "renaming, before": fault("vidprep.transcode.destination.folder", "Destination.publish", at=4, only="parent"),
     "renaming, after": fault(
-        "vidprep.transcode.destination.folder", "Destination.name", at=4, when="after", only="parent"
+        "vidprep.transcode.destination.folder", "Destination.publish", at=4, when="after", only="parent"
     ),
     "merging, before": fault("vidprep.transcode.destination.folder", "write_rows", only="parent"),
     "merging, while writing": fault("pyarrow.parquet", "write_table", when="after", only="parent"),

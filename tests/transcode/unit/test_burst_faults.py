@@ -29,7 +29,7 @@ STEPS = [
     ("vidprep.formats.stores.shards", "Shards._append", 2, "before"),
     ("vidprep.formats.stores.shards", "Shards._append", 2, "after"),
     ("vidprep.formats.manifest.table", "Journal.append", 3, "after"),
-    ("vidprep.transcode.destination.sharded", "PackedDestination.name", 3, "after"),
+    ("vidprep.transcode.destination.sharded", "PackedDestination.publish", 3, "after"),
     ("vidprep.transcode.destination.sharded", "PackedDestination.finish", 1, "before"),
     ("vidprep.transcode.destination.folder", "write_rows", 1, "before"),
     ("vidprep.transcode.destination.folder", "write_rows", 1, "after"),
@@ -97,9 +97,7 @@ FULL = {
 @pytest.mark.parametrize(
     ("what", "store"), in_turn([("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")], 3)
 )
-def test_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(
-    what, store, clips, dst, tmp_path
-):
+def test_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finishes(what, store, clips, dst, tmp_path):
     full = environment(tmp_path / "hook", *FULL[what])
     ran = burst(clips, dst, "--format", store, "--jobs", 1, "--json", env=full)
     assert ran.code == 3

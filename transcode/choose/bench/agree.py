@@ -41,7 +41,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Verdict:
     """fault: where it is wrong, and by how much; None when it is right. lowest_db: of the pictures compared, inf when equal."""
 
     fault: str | None
@@ -49,7 +49,7 @@ class Answer:
     compared: int
 
 
-def agrees(question: Question, _ready: Ready) -> Answer:
+def agrees(question: Question, _ready: Ready) -> Verdict:
     """The answer about every video; ends at the first fault. Raises what the loader raises."""
     place = question.place
     reader, reference = reader_of(place, question.loader), _reference(question)
@@ -61,8 +61,8 @@ def agrees(question: Question, _ready: Ready) -> Answer:
             fault, db = truth.judge(number, picture)
             lowest, compared = min(lowest, db), compared + 1
             if fault is not None:
-                return Answer(fault, lowest, compared)
-    return Answer(None, lowest, compared)
+                return Verdict(fault, lowest, compared)
+    return Verdict(None, lowest, compared)
 
 
 def _reference(question: Question) -> Reader:

@@ -19,7 +19,7 @@ import numpy as np
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, VidprepError
 from vidprep.transcode.choose.bench.agree import Question, agrees
-from vidprep.transcode.choose.bench.measure import Cell, Measured, drop_from_cache, fill_cache, measure
+from vidprep.transcode.choose.bench.measure import BenchCell, CellMeasures, drop_from_cache, fill_cache, measure
 from vidprep.transcode.choose.bench.patterns import PATTERNS, Access
 from vidprep.transcode.choose.bench.places import (
     ONLY_IN_ORDER,
@@ -67,14 +67,14 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class PlaceSurvey:
     """What lies where. notes: what was left out or chosen, as lines."""
 
     places: tuple[Place, ...]
     notes: tuple[str, ...]
 
 
-def survey(paths: Sequence[Path], options: BenchOptions) -> Survey:
+def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     """Open what is there and choose videos: of the ids that all places have, where there are some. Raw files come first.
 
     Raises StoreError, SettingsError, MissingError.
@@ -103,7 +103,7 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> Survey:
         places = [replace(each, videos=tuple(v for v in each.videos if v.id not in unread)) for each in places]
     if empty := [place for place in places if not place.videos]:
         raise StoreError("holds no video that can be read", path=empty[0].path)
-    return Survey(tuple(places), tuple(notes))
+    return PlaceSurvey(tuple(places), tuple(notes))
 
 
 def _opened(place: Place, ids: list[str]) -> tuple[Place, dict[str, str]]:
@@ -170,7 +170,7 @@ def _about(place: Place, name: str) -> Row:
 
 def _measured(place: Place, name: str, access: Access, cache: str, workers: int, options: BenchOptions) -> Row:
     cells = [
-        Cell(place, name, access, cache == COLD, worker, workers, options.seconds, options.seed)
+        BenchCell(place, name, access, cache == COLD, worker, workers, options.seconds, options.seed)
         for worker in range(workers)
     ]
     try:
@@ -179,7 +179,7 @@ def _measured(place: Place, name: str, access: Access, cache: str, workers: int,
         return {"refused": error.message}
 
 
-def summary(measured: Sequence[Measured]) -> Row:
+def summary(measured: Sequence[CellMeasures]) -> Row:
     """What the workers of a cell come to: rates and memory add up, times are of all their sequences."""
     times = np.concatenate([each.sequence_seconds for each in measured]) * 1e3
     frames = sum(each.frames for each in measured)

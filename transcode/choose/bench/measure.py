@@ -20,7 +20,7 @@ WARM_UP_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BenchCell:
     """What one of `workers` processes has to do: read for so many seconds, and MIN_SEQUENCES at least. worker: from 0.
 
     It ends with a whole round, so that each video counts as often, whoever reads.
@@ -37,7 +37,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CellMeasures:
     """sequence_seconds: of each, in order; emptying the page cache is in none of the figures. packets: that a decoder needs.
 
     peak_bytes: resident memory of the process, and the most that a program which it ran can have had. read_bytes: asked of the
@@ -53,7 +53,7 @@ class Measured:
     storage_bytes: int | None
 
 
-def measure(cell: Cell, ready: Ready) -> Measured:
+def measure(cell: BenchCell, ready: Ready) -> CellMeasures:
     """Raises what the loader raises."""
     reader = reader_of(cell.place, cell.loader)
     asked = rounds(cell.place.videos, cell.access, cell.seed, cell.worker, cell.workers)
@@ -74,12 +74,12 @@ def measure(cell: Cell, ready: Ready) -> Measured:
             packets += packets_needed(*request)
     cpu, now = cpu_seconds() - cpu - aside, _io()
     read, storage = (now[name] - io[name] if now and io else None for name in ("rchar", "read_bytes"))
-    return Measured(
+    return CellMeasures(
         taken, frames, packets, cpu, _peak_bytes(), read if reader.tells_bytes else None, storage,
     )  # fmt: skip
 
 
-def _warm_up(reader: Reader, asked: Sequence[Request], cell: Cell) -> None:
+def _warm_up(reader: Reader, asked: Sequence[Request], cell: BenchCell) -> None:
     """Imports, first decoders, and videos opened. Of whole videos only the last: a stream is then at its beginning."""
     began = time.perf_counter()
     for request in asked[-1:] if cell.access.pattern == "whole" else asked:

@@ -41,12 +41,12 @@ def run_together(function: Callable[[A, Ready], R], arguments: Sequence[A], seco
                 process.start()
                 started.append(process)
                 theirs.close()
-        told = [_told(mine, deadline) for mine in ours]
-        if any(kind == "ready" for kind, _ in told):
+        answers = [_told(mine, deadline) for mine in ours]
+        if any(kind == "ready" for kind, _ in answers):
             for mine in ours:
                 mine.send("go")
-            told = [_told(mine, deadline) for mine in ours]
-        return [found for _, found in told]
+            answers = [_told(mine, deadline) for mine in ours]
+        return [found for _, found in answers]
     finally:
         for mine in ours:
             mine.close()
@@ -99,5 +99,5 @@ def _run(function: Callable[[A, Ready], R], argument: A, parent: Connection) -> 
         try:
             parent.send(("done", function(argument, ready)))
         except Exception as error:  # noqa: BLE001 (whatever a library of others raises is its answer)
-            said = error.message if isinstance(error, VidprepError) else f"{type(error).__name__}: {error}"
-            parent.send(("failed", " ".join(said.split())[:300]))
+            message = error.message if isinstance(error, VidprepError) else f"{type(error).__name__}: {error}"
+            parent.send(("failed", " ".join(message.split())[:300]))
