@@ -102,7 +102,7 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     if shared:
         places = [replace(each, videos=tuple(v for v in each.videos if v.id not in unread)) for each in places]
     if empty := [place for place in places if not place.videos]:
-        raise StoreError("holds no video that can be read", path=empty[0].path)
+        raise StoreError("holds no readable video", path=empty[0].path)
     return PlaceSurvey(tuple(places), tuple(notes))
 
 
