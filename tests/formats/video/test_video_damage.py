@@ -116,10 +116,10 @@ def test_an_encrypted_video_says_so(shared_media: Path, tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"\0", "no video"),
-        (b"\0" * 5000, "no video"),
-        (b"\xff" * 5000, "no video"),
-        (b"RIFF", "no video"),
+        (b"\0", "not a readable video"),
+        (b"\0" * 5000, "not a readable video"),
+        (b"\xff" * 5000, "not a readable video"),
+        (b"RIFF", "not a readable video"),
     ],
 )
 def test_what_is_no_video_is_a_read_error(tmp_path: Path, content: bytes, said: str) -> None:

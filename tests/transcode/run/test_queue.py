@@ -1,0 +1,127 @@
+"""The queue of a run: segments before other videos, each video told once, nothing left of what is given up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.transcode.run import queue
+from vidprep.transcode.run.queue import JobQueue
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.unit.job import Job, MadeSegment, Segment
+
+
+def job_of(name: str, folder: Path) -> Job:
+    return Job(Unit(name, f"/{name}.mp4", 1, 1), RunSettings(), f"{name}.mp4", str(folder / f"{name}.partial"))
+
+
+def segments(count: int) -> tuple[Segment, ...]:
+    return tuple(Segment(n, n * 10, n * 10, 10, n * 10, Fraction(n), None, 0, 0, 0) for n in range(count))
+
+
+def made(job: Job) -> MadeSegment:
+    """What a worker gives back, and the file that it leaves."""
+    Path(job.partial).write_text("coded")
+    nothing: Any = SimpleNamespace()
+    assert job.segment is not None
+    return MadeSegment(job.segment, "", nothing, [], (1, 1), nothing, nothing, nothing, 0, False, [], 0.0, 0.0)
+
+
+def row(job: Job, **more: Any) -> ManifestRow:
+    return replace(ManifestRow(id=job.unit.id, source=job.unit.path, file_name=job.file_name, status="ok"), **more)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> list[Job]:
+    return [job_of(name, tmp_path) for name in ("long", "a", "b")]
+
+
+@pytest.fixture(autouse=True)
+def joinable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "why_not_joined", lambda _made: None)
+
+
+def split(jobs: list[Job], count: int = 3) -> tuple[JobQueue, list[Job]]:
+    """A queue whose first video was split, and the jobs of its segments."""
+    waiting = JobQueue(jobs, lambda _job: None)
+    first = next(waiting)
+    assert waiting.settle(first, segments(count)) is None
+    return waiting, [next(waiting) for _ in range(count)]
+
+
+def test_videos_come_in_order_and_each_is_told_once(jobs: list[Job]) -> None:
+    seen: list[Job] = []
+    waiting = JobQueue(jobs, seen.append)
+    assert [job.unit.id for job in waiting] == ["long", "a", "b"]
+    assert seen == jobs
+    assert waiting.settle(jobs[1], row(jobs[1])) == row(jobs[1])
+
+
+def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: list[Job], tmp_path: Path) -> None:
+    waiting, parts = split(jobs)
+    assert [part.segment.index for part in parts if part.segment] == [0, 1, 2]
+    assert len({part.partial for part in parts}) == 3
+    for part in (parts[2], parts[0], parts[1]):
+        assert waiting.settle(part, made(part)) is None
+    joining = next(waiting)
+    assert [each.segment.index for each in joining.segments] == [0, 1, 2]
+    assert [each.path for each in joining.segments] == [part.partial for part in parts]
+    assert waiting.settle(joining, row(joining)) is not None
+    assert list(tmp_path.iterdir()) == [], "segments are removed when they are joined"
+    assert next(waiting).unit.id == "a"
+
+
+def test_segments_that_cannot_be_joined_make_the_video_whole(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "why_not_joined", lambda _made: "they differ")
+    waiting, parts = split(jobs)
+    for part in parts:
+        waiting.settle(part, made(part))
+    again = next(waiting)
+    assert (again.not_split, again.segments, again.segment) == ("they differ", (), None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_segment_has_failed_the_others_are_not_begun(jobs: list[Job], tmp_path: Path) -> None:
+    waiting = JobQueue(jobs, lambda _job: None)
+    waiting.settle(next(waiting), segments(4))
+    parts = [next(waiting), next(waiting)]
+    assert (
+        waiting.settle(parts[0], row(parts[0], status="failed", error="ReadError", stage="read", message="torn"))
+        is None
+    )
+    assert waiting.settle(parts[1], made(parts[1])) is None
+    again = next(waiting)
+    assert (again.unit.id, again.not_split) == ("long", "read: torn")
+    assert next(waiting).unit.id == "a"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", ["CrashedError", "DeadlineError"])
+def test_a_segment_that_kills_its_process_fails_the_video_and_what_comes_later_of_it_is_removed(
+    error: str, jobs: list[Job], tmp_path: Path
+) -> None:
+    waiting, parts = split(jobs)
+    assert waiting.settle(parts[0], made(parts[0])) is None
+    failed = row(parts[1], status="failed", error=error)
+    assert waiting.settle(parts[1], failed) == failed
+    assert waiting.settle(parts[2], made(parts[2])) is None
+    assert list(tmp_path.iterdir()) == []
+    assert [job.unit.id for job in waiting] == ["a", "b"]
+
+
+def test_what_is_given_up_leaves_no_segment(jobs: list[Job], tmp_path: Path) -> None:
+    waiting = JobQueue(jobs, lambda _job: None)
+    waiting.settle(next(waiting), segments(3))
+    part = next(waiting)
+    waiting.settle(part, made(part))
+    waiting.give_up()
+    assert list(tmp_path.iterdir()) == []
