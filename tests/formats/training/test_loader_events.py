@@ -76,6 +76,7 @@ print("there" if torch.cuda.is_available() else "absent")
 """
 
 
+@pytest.mark.long
 def test_batches_come_on_the_device_or_it_is_said_that_there_is_none(store_of):
     said = with_peers(ON_A_DEVICE, store_of("burst"), needs=["torch"]).splitlines()
     assert said[0].startswith(

@@ -232,6 +232,7 @@ def test_scores_agree_with_the_manifest_the_ffmpeg_command_and_libvmaf_speaks(ma
         assert 60 < found[row.id]["vmaf_min"] <= found[row.id]["vmaf"] <= 100
 
 
+@pytest.mark.long
 def test_seeks_are_told_for_each_loader(made, tmp_path):
     folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
     ran = validate(folder, "--seek-check", 5)

@@ -117,6 +117,7 @@ def test_full_range_scores_come_onto_the_limited_scale():
 # ------------------------------------------------------------------------------------------------ sweep
 
 
+@pytest.mark.long
 def test_a_cell_scores_and_weighs_what_an_ordinary_run_does(swept, sources, tmp_path):
     """Sources were decoded and scaled once, into copies that lose nothing."""
     assert all(row["psnr_y_db"] == math.inf for row in manifest(swept / "prepared").values() if row["status"] == "ok")

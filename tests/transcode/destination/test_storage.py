@@ -226,6 +226,7 @@ def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
     assert results(made) == outputs(here)
 
 
+@pytest.mark.long
 def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
     slow = fault("vidprep.transcode.workers.staging", "_fetch", at=-3, code="time.sleep(1)", only="parent")
     env = s3.environment | environment(tmp_path / "hook", slow)

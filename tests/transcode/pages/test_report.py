@@ -120,6 +120,7 @@ def test_a_browser_draws_sorts_filters_and_shows_the_worst_frames(made, browser,
     assert browser.column(0) == ["c01"]
 
 
+@pytest.mark.long
 def test_dark_and_light_follow_the_reader(made, browser, tmp_path):
     assert report(made, "--out", tmp_path).code == 0
     seen = {}

@@ -177,6 +177,7 @@ def test_the_deadline_grows_neither_with_what_a_source_claims_nor_with_its_holes
     assert ran.rows["gap"]["error"] == "DeadlineError"
 
 
+@pytest.mark.long
 def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path) -> None:
     """40 frames of one millisecond each, for which an encoder takes a seventh of a second."""
     gapped(tmp_path / "src" / "dense.mkv", [number / 1000 for number in range(40)], last=0.001)

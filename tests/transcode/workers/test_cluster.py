@@ -155,6 +155,7 @@ def test_a_cluster_makes_what_one_machine_makes(cluster, sources, whole, whole_b
     assert again.code == 0 and "12 done before" in again.err
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_loses_nothing(cluster, tmp_path):
     clips = make_clips(tmp_path / "src", 16, 60, size=(192, 144))
     assert transcode(clips, tmp_path / "local", "--gop", 4).code == 0
