@@ -38,3 +38,12 @@ def poisoned(tmp_path: Path) -> Path:
 @pytest.fixture
 def dst(tmp_path: Path) -> Path:
     return tmp_path / "dst"
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    """Three clips, one of them in a folder below."""
+    make_clip(tmp_path / "src" / "a.mp4", 12, seed=1)
+    make_clip(tmp_path / "src" / "b.mkv", 8, seed=2)
+    make_clip(tmp_path / "src" / "deep" / "er" / "c.MOV", 6, seed=3)
+    return tmp_path / "src"

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.transcode.sources.trees import ids, names, touch
+from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SourceError
-from vidprep.transcode.sources import search
 from vidprep.transcode.sources.listing import find_sources
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """The same rows in the format that the suffix asks for."""
-    if path.suffix == ".parquet":
-        import pyarrow
-        from pyarrow import parquet
-
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    else:
-        import csv
-
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-            writer.writeheader()
-            writer.writerows(rows)
-    return path
-
 
 FORMATS = [".csv", ".parquet", ".jsonl"]
 
@@ -283,124 +260,3 @@ def test_csv_as_spreadsheets_and_pandas_write_it(src: Path, dst: Path) -> None:
     assert ids(found) == ["x", "x_00001000_00002000"]
     assert all(unit.labels == () for unit in found.units)
     assert found.ignored == ((str(src / "t.csv"), "a column without a name"),)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("t.csv", b"", "has no rows"),
-        ("t.csv", b"path,label\n", "has no rows"),
-        ("t.csv", b"file,label\nx.mp4,1\n", "has no column `path`; columns: file, label"),
-        ("t.csv", b"path;label\nx.mp4;1\n", "has no column `path`; columns: path;label"),
-        ("t.csv", b"path,path\nx.mp4,x.mp4\n", "two columns of one name"),
-        ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1 has not the 3 cells"),
-        ("t.csv", b"path,label\nx.mp4,a\nx.mp4,a,b\n", "row 2 has not the 2 cells"),
-        ("t.csv", b'path,label\nx.mp4,"a\n', "cannot be read"),
-        ("t.csv", b"path,label\nx.mp4,caf\xe9\n", "cannot be read"),
-        ("t.jsonl", b"", "has no rows"),
-        ("t.jsonl", b'{"path": "x.mp4"}\n{"path": \n', "row 2 is no JSON object"),
-        ("t.jsonl", b'{"path": "x.mp4"}\n["x.mp4"]\n', "row 2 is no JSON object"),
-        ("t.jsonl", b'{"path": ' + b"[" * 100_000 + b"\n", "cannot be read"),
-        ("t.jsonl", b'{"file": "x.mp4"}\n', "has no column `path`; columns: file"),
-        ("t.parquet", b"", "cannot be read"),
-        ("t.parquet", b"PAR1 not at all PAR1", "cannot be read"),
-    ],
-)
-def test_a_malformed_table_is_refused(src: Path, dst: Path, name: str, content: bytes, message: str) -> None:
-    touch(src / "x.mp4")
-    (src / name).write_bytes(content)
-    with pytest.raises(SourceError, match=message) as error:
-        find_sources(src / name, dst)
-    assert error.value.path == str(src / name)
-
-
-def test_a_parquet_table_with_two_columns_of_one_name_is_refused(src: Path, dst: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    touch(src / "x.mp4")
-    column = pyarrow.array(["x.mp4"])
-    parquet.write_table(pyarrow.table([column, column], names=["path", "path"]), src / "t.parquet")
-    with pytest.raises(SourceError, match="two columns of one name"):
-        find_sources(src / "t.parquet", dst)
-
-
-def test_a_parquet_table_gets_no_column_from_the_name_of_its_folder(src: Path, dst: Path) -> None:
-    touch(src / "label=3" / "x.mp4")
-    table = write_table(src / "label=3" / "t.parquet", [{"path": "x.mp4"}])
-    assert find_sources(table, dst).units[0].labels == ()
-
-
-def test_a_table_that_is_a_fifo_is_not_opened(src: Path, dst: Path) -> None:
-    os.mkfifo(src / "t.csv")
-    with pytest.raises(SourceError, match="not a regular file: a FIFO"):
-        find_sources(src / "t.csv", dst)
-
-
-def test_label_from_folder_and_a_label_column_exclude_each_other(src: Path, dst: Path) -> None:
-    touch(src / "run" / "x.mp4")
-    table = write_table(src / "t.csv", [{"path": "run/x.mp4", "label": "walk"}])
-    with pytest.raises(SourceError, match="has a column `label`"):
-        find_sources(table, dst, label_from_folder=True)
-    table = write_table(src / "t.csv", [{"path": "run/x.mp4", "split": "val"}])
-    assert find_sources(table, dst, label_from_folder=True).units[0].labels == (("split", "val"), ("label", "run"))
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({}, {}),
-        ({"start": 1.0}, {"start": 1.0}),
-        ({"start": 1.0001}, {"start": 1.0002}),
-        ({"id": "A"}, {"id": "a"}),
-        ({"id": "caf\u00e9"}, {"id": "cafe\u0301"}),
-        ({"id": "a"}, {"id": "a.mp4/b"}),
-    ],
-)
-def test_rows_with_one_output_are_refused_with_the_way_out(
-    src: Path, dst: Path, first: dict[str, Any], second: dict[str, Any]
-) -> None:
-    touch(src / "x.mp4")
-    table = write_table(src / "t.jsonl", [{"path": "x.mp4", **first}, {"path": "x.mp4", **second}])
-    with pytest.raises(SourceError, match=r"outputs that two sources want .*: 1;.*column `id`"):
-        find_sources(table, dst)
-
-
-def test_a_row_inside_the_destination_is_refused(src: Path, tmp_path: Path) -> None:
-    touch(src / "out" / "x.mp4")
-    (src / "link.mp4").symlink_to("out/x.mp4")
-    (src / "way").symlink_to("out")
-    for path in ("out/x.mp4", "link.mp4", "way/x.mp4"):
-        table = write_table(src / "t.csv", [{"path": path}])
-        with pytest.raises(SourceError, match=r"row 1: .* lies in the destination"):
-            find_sources(table, src / "out")
-
-
-def test_a_table_may_lie_in_the_destination(src: Path, dst: Path) -> None:
-    touch(src / "x.mp4")
-    dst.mkdir()
-    table = write_table(dst / "t.csv", [{"path": str(src / "x.mp4")}])
-    assert ids(find_sources(table, dst)) == ["x"]
-
-
-def test_progress_counts_rows(src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "PROGRESS_EVERY", 2)
-    touch(src / "x.mp4")
-    table = write_table(src / "t.csv", [{"path": "x.mp4", "id": str(number)} for number in range(5)])
-    told: list[int] = []
-    find_sources(table, dst, progress=told.append)
-    assert told == [2, 4]
-
-
-def test_limit_takes_the_first_rows_by_id(src: Path, dst: Path) -> None:
-    touch(src / "x.mp4")
-    table = write_table(src / "t.csv", [{"path": "x.mp4", "id": name} for name in "dbca"])
-    assert ids(find_sources(table, dst, limit=2)) == ["a", "b"]
-
-
-def test_importing_the_module_does_not_import_pyarrow_or_av() -> None:
-    """Each worker is a small child process that imports it."""
-    code = (
-        "import sys, vidprep.transcode.sources.listing; sys.exit(bool({'pyarrow', 'av', 'numpy'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
