@@ -69,6 +69,8 @@ bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder);
 	$(BIN)/python tests/bench/stores.py
 	$(BIN)/python tests/bench/scale.py
 	$(BIN)/python tests/bench/feeding.py
+	$(BIN)/python tests/bench/cores.py
+	$(BIN)/python tests/bench/sizes.py
 
 soak: $(READY)  ## the tests that take minutes: memory over thousands of clips, thousands of damaged files
 	$(BIN)/pytest -q -m slow

@@ -21,5 +21,5 @@ def main(raw: Path, out: Path) -> None:
         print(id_, frames.shape, frames.dtype)
 
 
-if __name__ == "__main__":  # each worker is a process that imports this file
+if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -6,16 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vidprep.formats.manifest.table import ManifestRow, read_manifest
     from vidprep.formats.stores.base import FrameStore, StoredVideo
     from vidprep.formats.stores.registry import open_store
     from vidprep.formats.training.dataset import VideoDataset
     from vidprep.formats.training.loader import PrefetchLoader
 
-__all__ = ["FrameStore", "PrefetchLoader", "StoredVideo", "VideoDataset", "open_store"]
+__all__ = ["FrameStore", "ManifestRow", "PrefetchLoader", "StoredVideo", "VideoDataset", "open_store", "read_manifest"]
 
 _HOMES = {
     "FrameStore": "stores.base", "StoredVideo": "stores.base", "open_store": "stores.registry",
-    "VideoDataset": "training.dataset", "PrefetchLoader": "training.loader",
+    "VideoDataset": "training.dataset", "PrefetchLoader": "training.loader", "ManifestRow": "manifest.table",
+    "read_manifest": "manifest.table",
 }  # fmt: skip
 
 

@@ -88,11 +88,13 @@ class EncoderProfile:
 
     crf_option: the option that takes the quality; crf_range: its ends, best quality first. presets: slowest last where
     they are names. params: name of the option that holds `key=value:…`, whose entries come from `params_of`.
-    options and params may hold {gop}, {threads}, {crf} and {qmin} (ten below the CRF). smallest: the smallest picture that
-    survives a round trip. in_process: PyAV has it; else `--engine ffmpeg`.
+    options and params may hold {gop}, {crf}, {qmin} (ten below the CRF), {threads}, {cores} (threads that change no byte), and for
+    large pictures {rows} (1: lines of blocks side by side) and {pools} (threads for these, which change no byte). smallest: the
+    smallest picture that survives a round trip. in_process: PyAV has it; else `--engine ffmpeg`.
     only_ffmpeg: pixel formats that the one in PyAV was built without. ticks_per_second: of the clock that it rounds times to;
     0: it keeps any. Such an encoder gives packets in the order of their frames. light_params: the entries of params for the
-    mastering display, in decimals or in integer units, and for the content light level.
+    mastering display, in decimals or in integer units, and for the content light level. threads_when_large: libavcodec's threads for
+    large pictures; they change bytes, so they do not depend on the machine.
     """
 
     name: str
@@ -115,6 +117,7 @@ class EncoderProfile:
     in_process: bool = True
     only_ffmpeg: tuple[str, ...] = ()
     light_params: tuple[str, str] | None = None
+    threads_when_large: int = 1
     light_in_decimals: bool = False
 
     def of_light(self, light: Light) -> dict[str, str]:
@@ -206,6 +209,7 @@ ENCODERS = {
             params_option="x264-params",
             # cpu-independent: without it AVX2 and AVX-512 machines write different bytes (+0.06 % size).
             params={"open-gop": "0", "cpu-independent": "1"},
+            threads_when_large=2,
             light_params=("mastering-display", "cll"),
             tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
             tune_params={
@@ -234,9 +238,9 @@ ENCODERS = {
                 "open-gop": "0",
                 "info": "0",
                 "log-level": "error",
-                "pools": "none",
+                "pools": "{pools}",
                 "frame-threads": "{threads}",
-                "wpp": "0",
+                "wpp": "{rows}",
             },
             light_params=("master-display", "max-cll"),
             tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
@@ -287,7 +291,7 @@ ENCODERS = {
             # With less look-ahead than that the bytes differ from one run to the next, in one of five for some clips.
             light_params=("mastering-display", "content-light"),
             light_in_decimals=True,
-            params={"scd": "0", "lp": "{threads}", "lookahead": "8", "hierarchical-levels": "3"},
+            params={"scd": "0", "lp": "{cores}", "lookahead": "8", "hierarchical-levels": "3"},
             tune_params={
                 "psnr": {"tune": "1", "enable-tf": "0", "enable-dlf": "2", "qp-scale-compress-strength": "1"},
                 "visual": {"tune": "0"},

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from vidprep.transcode.workers.child import Child
+from vidprep.transcode.workers.process import Process
 
 
 class KeptChildren:
@@ -14,41 +15,48 @@ class KeptChildren:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._idle: list[tuple[Any, Any]] = []  # the pool of a process, and the count of work that it shares
+        self._idle: list[Process] = []
         self._starter = ThreadPoolExecutor(1)  # a process dies with the thread that started it
 
     def __call__(self, giving_up: threading.Event) -> Child:
-        child = _KeptChild(giving_up, self)
-        with self._guard:
-            if self._idle:
-                child._pool, child._work = self._idle.pop()
-        return child
+        return _KeptChild(giving_up, self)
 
-    def start(self, child: _KeptChild, *task: Any) -> Any:
-        return self._starter.submit(Child._schedule, child, *task).result()
-
-    def keep(self, pool: Any, work: Any) -> None:
+    def take(self) -> Process:
         with self._guard:
-            self._idle.append((pool, work))
+            return self._idle.pop() if self._idle else self._starter.submit(Process).result()
+
+    def keep(self, process: Process) -> None:
+        with self._guard:
+            self._idle.append(process)
 
     def close(self) -> None:
-        for pool, _ in self._idle:
-            pool.stop()
-            pool.join()
+        for process in self._idle:
+            process.close()
         self._starter.shutdown()
 
 
 class _KeptChild(Child):
     def __init__(self, giving_up: threading.Event, kept: KeptChildren) -> None:
         super().__init__(giving_up)
-        self._kept = kept
+        self._kept, self._is_at_work = kept, False
 
-    def _schedule(self, *task: Any) -> Any:
-        return super()._schedule(*task) if self._pool is not None else self._kept.start(self, *task)
+    def _started(self) -> Process:
+        return self._kept.take()
+
+    def _call(self, *call: Any) -> Any:
+        self._is_at_work = True
+        made = super()._call(*call)
+        self._is_at_work = False
+        return made
+
+    def stop(self) -> None:
+        if self._is_at_work:
+            super().stop()
+        else:
+            self._stopped.set()
 
     def close(self) -> None:
-        is_idle = self._future is None or (self._future.done() and not self._future.cancelled())
-        if self._pool is not None and self._pool.active and is_idle:
-            self._kept.keep(self._pool, self._work)
-            self._pool = None
+        if self._process is not None and not self._is_at_work and self._process.lives:
+            self._kept.keep(self._process)
+            self._process = None
         super().close()

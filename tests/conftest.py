@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import imageio_ffmpeg
 import pytest
@@ -43,6 +44,9 @@ def kept_children() -> Iterator[None]:
     kept = KeptChildren()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vidprep.transcode.workers.local.Child", kept)
+        patch.setattr(
+            "vidprep.transcode.run.session.Process", Mock(side_effect=OSError)
+        )  # or none would be taken that is kept
         yield
     kept.close()
 

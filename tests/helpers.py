@@ -29,7 +29,7 @@ MANIFEST_NAMES = ("manifest.parquet", ".manifest.parquet.partial")
 # Every interpreter of a run, parent and children, imports this before anything else: VIDPREP_FAULTS says what breaks, and where.
 SITECUSTOMIZE = """
 import importlib, os, signal, sys, time
-in_child = "--multiprocessing-fork" in sys.orig_argv
+in_child = "vidprep-child" in sys.orig_argv
 
 def break_it(where, name, number, when, code, only):
     if only != "any" and (only == "child") != in_child:
@@ -50,7 +50,7 @@ def break_it(where, name, number, when, code, only):
         return result
     setattr(owner, attribute, broken)
 
-if in_child or "vidprep.transcode" in sys.orig_argv:
+if in_child or {"vidprep.transcode", "--multiprocessing-fork"} & set(sys.orig_argv):  # of which the last is a worker of dask
     for fault in filter(None, os.environ.get("VIDPREP_FAULTS", "").split(chr(10))):
         break_it(*fault.split("|"))
 if in_child and "VIDPREP_CHILD_LIMIT" in os.environ:

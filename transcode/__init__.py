@@ -6,20 +6,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vidprep.formats.video.options import EncoderOptions
     from vidprep.transcode.check.api import doctor, validate
     from vidprep.transcode.choose.api import bench, sweep, tune
     from vidprep.transcode.export.api import pack
     from vidprep.transcode.pages.api import report
     from vidprep.transcode.run.api import burst, merge, transcode
+    from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
     from vidprep.transcode.settings.run import RunSettings
 
 _HOMES = {
-    "bench": "choose.api", "burst": "run.api", "doctor": "check.api", "merge": "run.api", "pack": "export.api",
-    "report": "pages.api", "sweep": "choose.api", "transcode": "run.api", "tune": "choose.api", "validate": "check.api",
-    "RunSettings": "settings.run",
+    "bench": "transcode.choose.api", "burst": "transcode.run.api", "doctor": "transcode.check.api", "merge": "transcode.run.api",
+    "pack": "transcode.export.api", "report": "transcode.pages.api", "sweep": "transcode.choose.api",
+    "transcode": "transcode.run.api", "tune": "transcode.choose.api", "validate": "transcode.check.api",
+    "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
+    **dict.fromkeys(("FrameOptions", "Limits", "QualityGate", "Retime", "Scale", "Target"), "transcode.settings.options"),
 }  # fmt: skip
 __all__ = [
+    "EncoderOptions",
+    "FrameOptions",
+    "Limits",
+    "QualityGate",
+    "Retime",
     "RunSettings",
+    "Scale",
+    "Target",
     "bench",
     "burst",
     "doctor",
@@ -36,5 +47,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Late: child processes import this package too, and need none of it."""
     if name in _HOMES:
-        return getattr(import_module(f"vidprep.transcode.{_HOMES[name]}"), name)
+        return getattr(import_module(f"vidprep.{_HOMES[name]}"), name)
     raise AttributeError(name)

@@ -1,6 +1,4 @@
-"""The `vidprep` command. Every child process imports this module (that is how `spawn` works), so what only the parent needs
-is imported late.
-"""
+"""The `vidprep` command, and what it needs of the streams that it was started with."""
 
 import atexit
 import errno
@@ -13,6 +11,7 @@ CANNOT_WRITE = 2
 
 def main() -> None:
     _open_standard_streams()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start a thread for each core, and use none
     from vidprep.transcode.cli.main import main as command_line
 
     atexit.register(gc.freeze)  # or Python would look for garbage in all that was imported, for 50 ms

@@ -165,13 +165,13 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
     return table if columns is None else table.select(columns)
 
 
-def read_rows(destination: Path) -> Iterator[ManifestRow]:
+def read_manifest(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
     """The rows of a destination in the order of their ids, a batch at a time. Raises ManifestError as `read_table`.
 
     A unit that two parts have a row of, since its sources changed between two tasks, is the one that is ok, else the one of more attempts;
     of equal ones that of a part, which is newer than the whole.
     """
-    merged = heapq.merge(*map(_rows_of, manifest_paths(destination)), key=attrgetter("id"))
+    merged = heapq.merge(*map(_rows_of, manifest_paths(Path(destination))), key=attrgetter("id"))
     for _, rows in groupby(merged, key=attrgetter("id")):
         yield max(rows, key=lambda row: _rank(row.status, row.attempts))
 

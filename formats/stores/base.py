@@ -87,7 +87,9 @@ class FrameStore(ABC):
 
     @abstractmethod
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        """Write frames into arrays of (H, W, 3). numbers: ascending, none twice. Raises StoreError."""
+        """Write frames into arrays of (h, w, 3), scaled to that size where it is another. numbers: ascending, none twice.
+        Raises StoreError.
+        """
 
     def coded(self, id_: str) -> list[memoryview] | None:
         """The JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError, StoreError."""
@@ -141,13 +143,18 @@ class StoredVideo:
             raise StoreError(f"says nothing of the times of {self.id}", path=self.store.path)
         return np.arange(len(self), dtype=np.float64) * np.float64(1 / facts.frame_rate)
 
-    def frames(self, indexes: Indexes = slice(None), out: Frames | None = None) -> Frames:
+    def frames(
+        self, indexes: Indexes = slice(None), out: Frames | None = None, *, size: tuple[int, int] | None = None
+    ) -> Frames:
         """(T, H, W, 3) uint8 RGB, in the order asked; indexes may be negative and may repeat.
 
-        out: a C-contiguous array of that shape to decode into. Raises IndexError, ValueError for `out`, StoreError.
+        size: (height, width) that frames are scaled to, bicubic and antialiased. out: a C-contiguous array of the shape to decode into.
+        Raises IndexError, ValueError for `out` and `size`, StoreError.
         """
         numbers = self._numbers(indexes)
-        shape = (len(numbers), self.facts.height, self.facts.width, 3)
+        if size is not None and not (len(size) == 2 and all(operator.index(side) > 0 for side in size)):
+            raise ValueError(f"size is {size!r}; give (height, width) in pixels")
+        shape = (len(numbers), *(size or (self.facts.height, self.facts.width)), 3)
         if out is None:
             out = self._room_for(shape)
         elif out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):

@@ -48,7 +48,7 @@ class BurstStore(IndexedStore):
         places = self._index.places(id_)
         decode_rows(
             self._read(id_, places, numbers), rows,
-            is_scaled=self._size(places.height, places.width) != (places.height, places.width), fast=self._fast,
+            full=(places.height, places.width), size=self._size(places.height, places.width), fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {places.offsets[numbers[n]]}",
             path=self.path / places.shard,
         )  # fmt: skip

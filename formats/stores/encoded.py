@@ -27,7 +27,7 @@ from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.stores.options import ReadOptions
 from vidprep.formats.video.numbered import NumberedFrames
 from vidprep.formats.video.planes import plane_lines
-from vidprep.formats.video.rgb import ToRgb
+from vidprep.formats.video.rgb import ToRgb, resized, resized_picture
 
 NEEDED = [
     "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
@@ -180,7 +180,7 @@ class VideoReader(NumberedFrames):
         super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
 
     def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        """Frames into arrays; numbers ascend."""
+        """Frames into arrays of (h, w, 3), to whose size they are scaled; numbers ascend."""
         wanted = dict(zip(numbers, rows, strict=True))
         try:
             for number, frame in self.read(numbers):
@@ -191,18 +191,26 @@ class VideoReader(NumberedFrames):
             raise self._undecodable(error) from error
 
     def _write(self, frame: VideoFrame, row: Frames) -> None:
-        picture = plane_lines(self._to_rgb.plane(frame))[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
-        crop, turn = self._cropping, self._orientation
-        picture = picture[crop.top : frame.height - crop.bottom, crop.left : frame.width - crop.right]
-        if turn.transpose:
-            picture = picture.swapaxes(0, 1)
-        picture = picture[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]
-        if row.shape != picture.shape:
+        crop, turn, facts = self._cropping, self._orientation, self._facts
+        size = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
+        shown = size[::-1] if turn.transpose else size
+        if shown != (facts.height, facts.width):
             raise StoreError(
-                f"{self._id}: a frame is {picture.shape[1]}x{picture.shape[0]}, {row.shape[1]}x{row.shape[0]} was expected",
+                f"{self._id}: a frame is {shown[1]}x{shown[0]}, {facts.width}x{facts.height} was expected",
                 path=self._path,
             )
-        row[:] = picture
+        row = row[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]
+        if turn.transpose:
+            row = row.swapaxes(0, 1)
+        if row.shape[:2] != size and crop == NO_CROPPING:
+            resized(frame, row)
+            return
+        picture = plane_lines(self._to_rgb.plane(frame))[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
+        picture = picture[crop.top : frame.height - crop.bottom, crop.left : frame.width - crop.right]
+        if row.shape[:2] == size:
+            row[:] = picture
+        else:
+            resized_picture(picture, row)
 
 
 def fill_from(readers: Handles[VideoReader], id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:

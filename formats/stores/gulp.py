@@ -194,7 +194,7 @@ class GulpStore(FrameStore):
         entry, full = self._entry(id_), self._first_size(id_)
         decode_rows(
             self._bytes(id_, numbers), rows,
-            is_scaled=scaled_size(*full, self._short_side) != full, fast=self._fast,
+            full=full, size=scaled_size(*full, self._short_side), fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {entry.frame_info[numbers[n]][0]}",
             path=self.path / entry.data,
         )  # fmt: skip

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
+import av
 import simplejpeg
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import Frames
+from vidprep.formats.video.rgb import resized, resized_picture
 
 # A few kB can claim any size, and can ask for it to be gone through any number of times; an encoder makes some ten scans.
 MAX_PIXELS, MAX_SCANS = 1 << 28, 100
+JFIF_FORMATS = {"yuvj420p", "yuvj422p", "yuvj444p", "gray"}
 START_OF_FRAME, START_OF_SCAN = range(0xC0, 0xC2), 0xDA
+
+
+_mine = threading.local()
 
 
 def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
@@ -38,24 +48,50 @@ def decode_rows(
     coded: Iterable[memoryview],
     rows: Iterable[Frames],
     *,
-    is_scaled: bool,
+    full: tuple[int, int],
+    size: tuple[int, int],
     fast: bool,
     place: Callable[[int], str],
     path: Path,
 ) -> None:
-    """JPEGs into arrays of their size, or of a size smaller by eighths. place: says where the n-th lies. Raises StoreError."""
+    """JPEGs into arrays of (h, w, 3). full: (height, width) that they have. size: that they are decoded at, the same or smaller by
+    eighths; to any other they are scaled. place: says where the n-th lies. Raises StoreError.
+    """
     for number, (data, row) in enumerate(zip(coded, rows, strict=True)):
-        height, width = row.shape[:2] if is_scaled else (0, 0)
         try:
             _refuse_many_scans(data)
-            made = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=row)
-        except ValueError as error:
+            if row.shape[:2] == size:
+                made = _decoded(data, size if size != full else None, fast=fast, buffer=row).shape[:2]
+            elif size == full and (frame := _planes(data)) is not None:
+                made = frame.height, frame.width
+                resized(frame, row)
+            else:
+                picture = _decoded(data, size if size != full else None, fast=fast)
+                made = picture.shape[:2]
+                resized_picture(picture, row)
+        except (AvError, ValueError) as error:
             raise StoreError(f"{place(number)}: the JPEG does not decode: {error}", path=path) from error
-        if made.shape != row.shape:
+        if made != size:
             raise StoreError(
-                f"{place(number)}: the JPEG is {made.shape[1]}x{made.shape[0]}, {row.shape[1]}x{row.shape[0]} was expected",
-                path=path,
+                f"{place(number)}: the JPEG is {made[1]}x{made[0]}, {size[1]}x{size[0]} was expected", path=path
             )
+
+
+def _decoded(data: memoryview, size: tuple[int, int] | None, *, fast: bool, buffer: Frames | None = None) -> Frames:
+    """RGB. size: smaller by eighths. Raises ValueError."""
+    height, width = size or (0, 0)
+    made: Frames = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=buffer)
+    return made
+
+
+def _planes(data: memoryview) -> VideoFrame | None:
+    """YCbCr as a JFIF file holds it, or grey; None for what is neither. Raises PyAV's errors."""
+    if "decoder" not in _mine.__dict__:
+        _mine.decoder = av.CodecContext.create("mjpeg", "r")
+        _mine.decoder.thread_count, _mine.decoder.options = 1, {"err_detect": "explode"}
+    frames = _mine.decoder.decode(Packet(bytes(data)))
+    frame = frames[0] if len(frames) == 1 else None
+    return frame if frame is not None and frame.format.name in JFIF_FORMATS else None
 
 
 @lru_cache(maxsize=256)

@@ -11,10 +11,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
 from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.video.rgb import resized_picture
 
 LAYOUT = IndexedLayout("tensor", ".raw")
 
@@ -34,13 +37,15 @@ class TensorStore(IndexedStore):
         places = self._index.places(id_)
         path, file = self.path / places.shard, self._files[places.shard]
         offsets, sizes = self._spans(id_, places, numbers)
+        shape = places.height, places.width, 3
         for number, offset, size, row in zip(numbers, offsets, sizes, rows, strict=True):
-            if size != row.size:
+            picture = row if row.shape == shape else np.empty(shape, np.uint8)
+            if size != picture.size:
                 raise StoreError(
-                    f"frame {number} of {id_} at offset {offset} is {size} bytes, {row.size} make {places.width}x{places.height}",
+                    f"frame {number} of {id_} at offset {offset} is {size} bytes, {picture.size} make {places.width}x{places.height}",
                     path=path,
                 )
-            data = row.data.cast("B")
+            data = picture.data.cast("B")
             try:
                 read = os.preadv(file.number, [data], offset)
             except OSError as error:
@@ -50,3 +55,5 @@ class TensorStore(IndexedStore):
                     f"ends at byte {file.size()}; frame {number} of {id_} lies there up to {offset + size}", path=path
                 )
             self._check(data, places, number, id_)
+            if picture is not row:
+                resized_picture(picture, row)

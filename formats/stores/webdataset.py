@@ -34,7 +34,7 @@ from vidprep.formats.files.untrusted import (
     whole_between,
 )
 from vidprep.formats.manifest.columns import check_of, is_text
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_rows
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
@@ -130,7 +130,7 @@ class TarStore(FrameStore):
         self._prepare()
 
     def _from_manifest(self) -> Iterator[tuple[str, _Sample]]:
-        for row in read_rows(self.path):
+        for row in read_manifest(self.path):
             if not row.ok or not row.file_name.endswith(".tar"):
                 continue
             places = list(zip(LAYOUT.offsets(row), row.frame_sizes or (), strict=True))
@@ -249,7 +249,7 @@ class TarStore(FrameStore):
         full = self._full_size(id_, sample)
         decode_rows(
             self._bytes(sample, numbers), rows,
-            is_scaled=scaled_size(*full, self._short_side) != full, fast=self._fast,
+            full=full, size=scaled_size(*full, self._short_side), fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {sample.frames[numbers[n]][0]}",
             path=self.path / sample.tar,
         )  # fmt: skip

@@ -158,7 +158,7 @@ class VideoDataset:
         """
         id_, numbers = self.locate(index)
         stored = self._video(id_).stored
-        frames = stored.frames(numbers)
+        frames = stored.frames(numbers, size=self.transform.scaled(stored.height, stored.width))
         if not self.transform.is_identity:
             out = np.empty((len(numbers), *self.transform.result(stored.height, stored.width), 3), self.transform.dtype)
             self.finish(frames, out, index, self.epoch)
@@ -171,7 +171,7 @@ class VideoDataset:
         return self._video(id_).stored
 
     def finish(self, frames: Frames, out: npt.NDArray[Any], index: SupportsIndex, epoch: int) -> None:
-        """Transform the frames of a sequence into `out`."""
+        """Transform the scaled frames of a sequence into `out`."""
         rng = None
         if self.transform.is_random:
             rng = np.random.default_rng((self.seed, epoch, self._number(index)))

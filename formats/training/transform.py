@@ -6,15 +6,12 @@ result is the same.
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import av
 import numpy as np
 import numpy.typing as npt
-from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.stores.base import Frames
@@ -22,7 +19,6 @@ from vidprep.formats.stores.base import Frames
 DType = Literal["uint8", "float16", "float32"]
 ColourModel = Literal["rgb", "ycbcr"]
 Region = tuple[int, int, bool]
-KEPT_SCALERS = 16
 
 # JFIF 1.02: full range, ITU-R BT.601 weights; columns are R, G, B.
 TO_YCBCR = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], np.float32)
@@ -65,8 +61,8 @@ class Transform:
 
     @property
     def is_identity(self) -> bool:
-        """Whether frames pass as they are, whatever their size."""
-        return self == Transform()
+        """Whether frames pass as they are when they are scaled."""
+        return replace(self, size=None) == Transform()
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
         """The size of frames after scaling."""
@@ -88,20 +84,20 @@ class Transform:
         return crop
 
     def apply(self, frames: Frames, out: npt.NDArray[Any], rng: np.random.Generator | None) -> None:
-        """frames: (T, H, W, 3) uint8 RGB. out: (T, h, w, 3) of `result` and dtype. chance: None is the middle, unflipped."""
-        high, wide = self.scaled(*frames.shape[1:3])
-        if (high, wide) != frames.shape[1:3]:
-            frames = np.stack([scale(frame, high, wide) for frame in frames])
-        top, left, is_flipped = self._region(high, wide, out.shape[1], out.shape[2], rng)
+        """frames: (T, H, W, 3) uint8 RGB, scaled. out: (T, h, w, 3) of `result` and dtype. rng: None is the middle, unflipped."""
+        top, left, is_flipped = self._region(frames.shape[1], frames.shape[2], out.shape[1], out.shape[2], rng)
         frames = frames[:, top : top + out.shape[1], left : left + out.shape[2]]
         if is_flipped:
             frames = frames[:, :, ::-1]
         if self.colour == "ycbcr":
             frames = to_ycbcr(frames)
-        if self._levels is None:
+        if self.dtype == "uint8":
             out[...] = frames
-        elif self._levels.ndim == 1:
-            np.take(self._levels, frames, out=out, mode="clip")
+        elif self.dtype == "float32":
+            count, height, width, _ = out.shape
+            lines, (mean, std) = out.reshape(count, height, width * 3), self._lines(width)
+            np.subtract(frames.reshape(lines.shape), mean, out=lines, dtype=np.float32, casting="unsafe")
+            np.divide(lines, std, out=lines)
         else:
             for channel, levels in enumerate(self._levels):
                 out[..., channel] = levels[frames[..., channel]]
@@ -120,64 +116,28 @@ class Transform:
         return self.random_crop or self.flip
 
     @cached_property
-    def _levels(self) -> npt.NDArray[Any] | None:
-        """What each of the 256 values becomes, (256,), or (3, 256) where channels differ; None for uint8."""
-        if self.dtype == "uint8":
-            return None
-        levels = np.arange(256, dtype=np.float64)
+    def _mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """(3,) each, for values of 0..255."""
         if isinstance(self.normalize, bool):
-            return (levels / 255 if self.normalize else levels).astype(self.dtype)
-        mean, std = (np.asarray(values, np.float64)[:, None] for values in self.normalize)
-        return ((levels / 255 - mean) / std).astype(self.dtype)
+            return np.zeros(3), np.full(3, 255.0 if self.normalize else 1.0)
+        mean, std = (np.asarray(values, np.float64) * 255 for values in self.normalize)
+        return mean, std
+
+    def _lines(self, width: int) -> list[npt.NDArray[np.float32]]:
+        """(width * 3,) each: lines are quicker to go through than pixels of three."""
+        return [np.tile(values, width).astype(np.float32) for values in self._mean_std]
+
+    @cached_property
+    def _levels(self) -> npt.NDArray[np.float16]:
+        """(3, 256): what each value becomes; numbers of 16 bits are slow to reckon with."""
+        mean, std = (values[:, None] for values in self._mean_std)
+        return ((np.arange(256, dtype=np.float64) - mean) / std).astype(np.float16)
 
 
 def to_ycbcr(frames: Frames) -> Frames:
     """(…, 3) uint8 RGB to YCbCr as JPEGs hold it: JFIF 1.02, 0..255 each, rounded to nearest."""
     made = frames.astype(np.float32) @ TO_YCBCR.T + YCBCR_OFFSET
     return np.clip(np.rint(made, out=made), 0, 255, out=made).astype(np.uint8)
-
-
-def scale(frame: Frames, height: int, width: int) -> Frames:
-    """(H, W, 3) uint8 RGB to (height, width, 3): bicubic, widened where it shrinks, each of R, G and B for itself."""
-    kept: dict[tuple[int, ...], _Scaler] = _mine.__dict__.setdefault("scalers", {})
-    key = (*frame.shape[:2], height, width)
-    if key not in kept:
-        if len(kept) >= KEPT_SCALERS:
-            kept.clear()
-        kept[key] = _Scaler(*key)
-    return kept[key].run(frame)
-
-
-class _Scaler:
-    """libavfilter's scale over planes: rgb24 as it is would go through YUV and back."""
-
-    def __init__(self, height: int, width: int, to_height: int, to_width: int) -> None:
-        # The graph must outlive its contexts: without this reference the process crashes.
-        self._graph = graph = av.filter.Graph()
-        graph.threads = 1
-        self._source = graph.add("buffer", f"video_size={width}x{height}:pix_fmt=rgb24:time_base=1/25:pixel_aspect=1/1")
-        self._sink = graph.add("buffersink")
-        flags = "flags=bicubic+accurate_rnd+bitexact"
-        chain = [
-            ("scale", flags), ("format", "gbrp"), ("scale", f"w={to_width}:h={to_height}:{flags}"), ("format", "gbrp"),
-            ("scale", flags), ("format", "rgb24"),
-        ]  # fmt: skip
-        last = self._source
-        for name, arguments in chain:
-            added = graph.add(name, arguments)
-            last.link_to(added)
-            last = added
-        last.link_to(self._sink)
-        graph.configure()
-
-    def run(self, frame: Frames) -> Frames:
-        self._source.push(VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24"))
-        made = self._sink.pull()
-        assert isinstance(made, VideoFrame)
-        return made.to_ndarray().astype(np.uint8, copy=False)
-
-
-_mine = threading.local()
 
 
 def column(values: list[Any]) -> Any:

@@ -181,7 +181,7 @@ class Worker:
 
     def _shape_of(self, id_: str) -> tuple[int, int, int]:
         video = self._dataset.video(id_)
-        return video.height, video.width, 3
+        return *self._dataset.transform.scaled(video.height, video.width), 3
 
 
 def _portable(error: Exception) -> Exception:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.model import NO_LIGHT, Light
+from vidprep.formats.model import NO_LIGHT, FrameSize, Light
 from vidprep.formats.profiles import (
     CODECS,
     CONTAINERS,
@@ -17,12 +17,21 @@ from vidprep.formats.profiles import (
     EncoderProfile,
 )
 
+NO_SIZE = FrameSize(0, 0)
+LARGE_LINES = 480
+
+
+def _is_large(size: FrameSize) -> bool:
+    """Whether encoding takes so much of the time that it is worth a few bytes to have it done by several threads."""
+    return min(size) >= LARGE_LINES
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
     """How one output is encoded. None means the default of the codec's row; `resolved` fills them in.
 
-    gop: a keyframe exactly every so many output frames. crf: in the encoder's own scale, lower is better.
+    gop: a keyframe exactly every so many output frames. crf: in the encoder's own scale, lower is better. threads: None leaves them
+    to the encoder's row, which knows how many change no byte, and how many a large picture is worth.
     Raises SettingsError when built with values that its row does not have.
     """
 
@@ -34,7 +43,7 @@ class EncoderOptions:
     preset: str | None = None
     tune: str = "psnr"
     pixel_format: str | None = None
-    threads: int = 1
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.codec not in CODECS:
@@ -70,7 +79,7 @@ class EncoderOptions:
         if self.pixel_format is not None and self.pixel_format not in row.pixel_formats:
             allowed = ", ".join(row.pixel_formats)
             raise SettingsError(f"<pixel_format>: {row.name} takes {allowed}", pixel_format=self.pixel_format)
-        if not 1 <= self.threads <= 256:
+        if self.threads is not None and not 1 <= self.threads <= 256:
             raise SettingsError("<encoder_threads>: give 1 to 256", encoder_threads=self.threads)
 
     @property
@@ -97,16 +106,23 @@ class EncoderOptions:
             threads=self.threads,
         )
 
-    def library_options(self, light: Light = NO_LIGHT) -> dict[str, str]:
+    def num_threads(self, size: FrameSize) -> int:
+        """What libavcodec is told for pictures of this size."""
+        return self.threads or (self.profile.threads_when_large if _is_large(size) else 1)
+
+    def library_options(self, light: Light = NO_LIGHT, size: FrameSize = NO_SIZE, cores: int = 1) -> dict[str, str]:
         """Option names and values as libavcodec takes them, for PyAV and for the ffmpeg command alike.
 
-        light: of the high dynamic range that is to be kept.
+        light: of the high dynamic range that is to be kept. cores: that have nothing else to do; they change no byte.
         """
         row, full = self.profile, self.resolved
         assert full.crf is not None
         values = {
             "gop": full.gop,
-            "threads": full.threads,
+            "threads": full.threads or 1,
+            "cores": full.threads or cores,
+            "rows": int(has_rows := full.threads is None and _is_large(size)),
+            "pools": cores if has_rows else "none",
             "crf": f"{full.crf:g}",
             "qmin": f"{max(0.0, full.crf - 10):g}",
         }
@@ -124,4 +140,5 @@ class EncoderOptions:
         return options
 
     def as_dict(self) -> dict[str, object]:
+        """Every option by its name, defaults filled in."""
         return asdict(self.resolved)

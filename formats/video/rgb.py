@@ -3,16 +3,32 @@
 libswscale on its own is quick and up to four levels dark, more with ten bits than with eight. Told to round, and to have chroma for
 every pixel (bilinear between samples in the middle of theirs, as in a JPEG), it is within half a level of exact arithmetic,
 and five times as slow. It does so quickest into planes, so those come in between.
+
+Another size is made in the same pass, before there is RGB: bicubic, its kernel widened where pictures shrink, so that nothing aliases.
 """
 
 from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 import av
 from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 from av.video.reformatter import VideoReformatter
 
-EXACT = "bilinear+accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
+from vidprep.formats.video.planes import plane_lines
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Picture = npt.NDArray[np.uint8]
+
+ROUNDED = "accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
+EXACT, RESIZED = f"bilinear+{ROUNDED}", f"bicubic+{ROUNDED}"
+KEPT_PIXELS = 1 << 24  # of all kinds of frames for which filters are kept, which hold some 10 bytes for each
 # ITU-T H.273. A picture of so many lines that does not say is taken for BT.709, of fewer for BT.601.
 HD_LINES = 720
 # Of three bits libswscale makes no more than 252.
@@ -25,16 +41,27 @@ class ToRgb:
 
     def __init__(self, *, fast: bool = False) -> None:
         self._fast = VideoReformatter() if fast else None
-        self._exact: _Exact | None = None
 
     def plane(self, frame: VideoFrame) -> VideoPlane:
         """Of (H, W, 3), its lines padded."""
         if self._fast is not None:
             frame.colorspace = matrix_of(frame)
             return self._fast.reformat(frame, format="rgb24", threads=1).planes[0]
-        if self._exact is None or self._exact.key != _key(frame):
-            self._exact = _Exact(frame)
-        return self._exact.converted(frame).planes[0]
+        return _filters_for(frame, None).converted(frame).planes[0]
+
+
+def resized(frame: VideoFrame, picture: Picture) -> None:
+    """Write a frame into (h, w, 3) as RGB, scaled to that size. Raises PyAV's errors."""
+    height, width, _ = picture.shape
+    made = _filters_for(frame, (height, width)).converted(frame)
+    picture[...] = plane_lines(made.planes[0])[:, : width * 3].reshape(picture.shape)
+
+
+def resized_picture(picture: Picture, into: Picture) -> None:
+    """The same for (H, W, 3) that is RGB already."""
+    import numpy as np
+
+    resized(VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24"), into)
 
 
 def matrix_of(frame: VideoFrame) -> int:
@@ -45,15 +72,37 @@ def matrix_of(frame: VideoFrame) -> int:
     return matrix if matrix in MATRICES else BT709 if frame.height >= HD_LINES else SMPTE170M
 
 
-def _key(frame: VideoFrame) -> tuple[int, int, str, int, int]:
-    return frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range)
+class _Kind(NamedTuple):
+    """size: (height, width) that is made of them, None for their own."""
+
+    width: int
+    height: int
+    pixel_format: str
+    matrix: int
+    range: int
+    size: tuple[int, int] | None
 
 
-class _Exact:
-    """Filters for frames of one kind."""
+_mine = threading.local()
 
-    def __init__(self, frame: VideoFrame) -> None:
-        width, height, pixel_format, matrix, range_ = self.key = _key(frame)
+
+def _filters_for(frame: VideoFrame, size: tuple[int, int] | None) -> _Filters:
+    """Of this thread, which keeps the last ones: making them takes as long as converting two frames."""
+    kind = _Kind(frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range), size)
+    kept: OrderedDict[_Kind, _Filters] = _mine.__dict__.setdefault("filters", OrderedDict())
+    if kind not in kept:
+        kept[kind] = _Filters(kind, frame)
+        while len(kept) > 1 and sum(each.width * each.height for each in kept) > KEPT_PIXELS:
+            kept.popitem(last=False)
+    kept.move_to_end(kind)
+    return kept[kind]
+
+
+class _Filters:
+    """For frames of one kind."""
+
+    def __init__(self, kind: _Kind, frame: VideoFrame) -> None:
+        width, height, pixel_format, matrix, range_, size = kind
         # The graph must outlive its contexts: without this reference the process crashes.
         self._graph = av.filter.Graph()
         self._graph.threads = 1
@@ -63,8 +112,12 @@ class _Exact:
             f"video_size={width}x{height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1:colorspace={known}:range={range_}",
         )
         filters = [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
-        for wanted in ("rgb24",) if frame.format.is_rgb else ("gbrp", "rgb24"):
-            filters += [("scale", f"flags={EXACT}"), ("format", wanted)]
+        if size is not None:
+            filters += [("scale", f"w={size[1]}:h={size[0]}:flags={RESIZED}"), ("format", "gbrp")]
+            filters += [("scale", f"flags={EXACT}"), ("format", "rgb24")]
+        else:
+            for wanted in ("rgb24",) if frame.format.is_rgb else ("gbrp", "rgb24"):
+                filters += [("scale", f"flags={EXACT}"), ("format", wanted)]
         filters += [STRETCH] if pixel_format in SHORT_OF_WHITE else []
         for name, args in filters:
             added = self._graph.add(name, args)

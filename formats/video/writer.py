@@ -66,7 +66,7 @@ def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
 
 
 def _opened(
-    stream: VideoStream, options: EncoderOptions, output: OutputFormat, time_base: Fraction
+    stream: VideoStream, options: EncoderOptions, output: OutputFormat, time_base: Fraction, cores: int
 ) -> VideoCodecContext:
     """The encoder of a stream, told everything. Raises EncodeError."""
     name = options.profile.name
@@ -80,10 +80,10 @@ def _opened(
     context.color_primaries = output.colour.primaries
     context.color_trc = output.colour.transfer
     context.color_range = 2 if output.colour.full_range else 1
-    context.thread_count = options.threads
+    context.thread_count = options.num_threads(output.size)
     if options.codec == "hevc" and options.container_name == "mp4":
         context.codec_tag = "hvc1"
-    asked = options.library_options(output.light)
+    asked = options.library_options(output.light, output.size, cores)
     context.options = asked
     try:
         with _ordinary_priority():
@@ -103,7 +103,8 @@ class VideoWriter:
     elsewhere may be muxed instead, after `take_order`. Raises EncodeError, OSError.
     """
 
-    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat) -> None:
+    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat, cores: int = 1) -> None:
+        """cores: that have nothing else to do."""
         self.path = path
         self._time_base = output.time_base
         profile, box = options.profile, CONTAINERS[options.container_name]
@@ -141,7 +142,7 @@ class VideoWriter:
             if output.light != NO_LIGHT:
                 give_light(stream, options.codec, output.light)
             stream.time_base = output.time_base
-            self.context = _opened(stream, options, output, self._encoder_base)
+            self.context = _opened(stream, options, output, self._encoder_base, cores)
         except BaseException:
             self._container.close()
             raise
@@ -161,34 +162,40 @@ class VideoWriter:
         if not self._lead:
             self._ahead = max(due - shown for due, shown in zip(self._in_order, pts, strict=True))
 
-    def encode(self, frame: VideoFrame | None, pts: int = 0) -> list[Packet[VideoStream]]:
-        """Packets that are ready after this frame; None flushes. The frame's own PTS and picture type are overwritten."""
-        if frame is not None:
-            if pts > self._latest_pts:
-                raise EncodeError(
-                    f"a frame is shown after {float(pts * self._time_base):g} s, the limit is "
-                    f"{float(self._latest_pts * self._time_base):g} s; if the times of the source are wrong, give --fps"
-                )
-            frame.pts = pts
-            if self._by_number is not None:
-                frame.pts, self._by_number[self._num_encoded] = self._num_encoded, pts
-            self._num_encoded += 1
-            frame.time_base = self._encoder_base
-            frame.pict_type = 0
-            self._in_order.append(pts)
+    def encode(self, frame: VideoFrame, pts: int) -> list[Packet[VideoStream]]:
+        """Packets that are ready after this frame, whose own PTS and picture type are overwritten."""
+        if pts > self._latest_pts:
+            raise EncodeError(
+                f"a frame is shown after {float(pts * self._time_base):g} s, the limit is "
+                f"{float(self._latest_pts * self._time_base):g} s; if the times of the source are wrong, give --fps"
+            )
+        frame.pts = pts
+        if self._by_number is not None:
+            frame.pts, self._by_number[self._num_encoded] = self._num_encoded, pts
+        self._num_encoded += 1
+        frame.time_base = self._encoder_base
+        frame.pict_type = 0
+        self._in_order.append(pts)
+        return list(self._packets(frame))
+
+    def flush(self) -> Iterator[Packet[VideoStream]]:
+        """The rest, each packet as soon as it is encoded."""
+        has_no_dts = self.context.name == "libx265" and self._num_encoded <= DELAYED_BY_X265
+        for packet in self._packets(None):
+            if has_no_dts:
+                packet.dts = packet.pts
+            yield packet
+
+    def _packets(self, frame: VideoFrame | None) -> Iterator[Packet[VideoStream]]:
         try:
-            packets = cast("list[Packet[VideoStream]]", self.context.encode(frame))
+            for packet in cast("Iterator[Packet[VideoStream]]", self.context.encode_lazy(frame)):
+                if self._by_number is not None:
+                    assert packet.pts is not None
+                    packet.pts = packet.dts = self._by_number.pop(packet.pts)
+                    packet.time_base = self._time_base
+                yield packet
         except (AvError, ValueError) as error:
             raise EncodeError(f"{self.context.name} failed: {error}") from error
-        if frame is None and self.context.name == "libx265" and self._num_encoded <= DELAYED_BY_X265:
-            for packet in packets:
-                packet.dts = packet.pts
-        if self._by_number is not None:
-            for packet in packets:
-                assert packet.pts is not None
-                packet.pts = packet.dts = self._by_number.pop(packet.pts)
-                packet.time_base = self._time_base
-        return packets
 
     def mux(self, packet: Packet[VideoStream], duration: int) -> None:
         """Raises EncodeError where the container cannot hold the packet's time, OSError when there is no room."""

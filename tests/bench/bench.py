@@ -167,13 +167,18 @@ class Round:
             # The same picture as vidprep's: pixels made square, even sizes.
             height = str(lines) if lines else "ih"
             self._scale = f"scale=trunc({height}*dar/2+0.5)*2:{height}:flags=bicubic,setsar=1,format=yuv420p"
-            options = EncoderOptions(codec=codec, gop=5)
+            options, size = (
+                EncoderOptions(codec=codec, gop=5),
+                FrameSize(lines, lines) if lines else FrameSize(1280, 720),
+            )
             self._suffix = options.container_name
             asked = ["--gop", "5", "--codec", codec, "--quiet"] + (["--short-side", str(lines)] if lines else [])
             ours = [sys.executable, "-m", "vidprep.transcode", "transcode", str(self._raw), f"{folder}/ours", *asked]
             self.ours = timed(ours, env=ENVIRONMENT)
-            chosen = " ".join(f"-{k}{':v' if k == 'b' else ''} '{v}'" for k, v in options.library_options().items())
-            encoder = f"-c:v {options.profile.name} -threads 1 "
+            chosen = " ".join(
+                f"-{k}{':v' if k == 'b' else ''} '{v}'" for k, v in options.library_options(size=size).items()
+            )
+            encoder = f"-c:v {options.profile.name} -threads {options.num_threads(size)} "
             self.encode = {"same": self._encode(encoder + chosen)}
             self.psnr = self._score()
             if codec == "h264":
@@ -300,7 +305,7 @@ def point(frames: list[VideoFrame], codec: str, gop: int, crf: float, *, anchor:
         path = Path(folder) / f"x.{options.container_name}"
         writer = Anchor(output, crf, gop) if anchor else VideoWriter(path, options, output)
         start = time.process_time()
-        packets = [p for n, f in enumerate(frames) for p in writer.encode(f, n)] + writer.encode(None)
+        packets = [p for n, f in enumerate(frames) for p in writer.encode(f, n)] + [*writer.flush()]
         cpu = time.process_time() - start
         decoder = check_decoder(codec, writer.context.extradata)
         decoded = [f for p in [*packets, None] for f in decoder.decode(p)]
@@ -322,7 +327,7 @@ class Anchor:
         self.context.options = {k: v.format(crf=crf, gop=gop) for k, v in ANCHOR.items()} | {"g": str(gop)}
         self.context.flags |= 0x400000  # global header, as in a file
 
-    def encode(self, frame: VideoFrame | None, pts: int = 0) -> list[av.Packet]:  # type: ignore[type-arg]
+    def encode(self, frame: VideoFrame, pts: int) -> list[av.Packet]:  # type: ignore[type-arg]
         if frame is not None:
             frame.pts, frame.time_base, frame.pict_type = pts, Fraction(1, 25), 0
         return self.context.encode(frame)

@@ -32,7 +32,7 @@ import psutil
 import pyarrow.parquet as pq
 from bench import ENVIRONMENT, ROUNDS, by_size, clips, timed
 
-from vidprep.formats.manifest.table import read_rows, write_rows
+from vidprep.formats.manifest.table import read_manifest, write_rows
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -228,7 +228,7 @@ def model(root: Path) -> None:
 
 def _row_bytes(root: Path) -> float:
     """Of a manifest whose rows have names, numbers and checksums of their own, as of clips of 10 s from 30 fps to 15."""
-    (row,) = islice(read_rows(root / "dst"), 1)
+    (row,) = islice(read_manifest(root / "dst"), 1)
     dice, rows = random.Random(0), []
     for number in range(100_000):
         name = f"{dice.randbytes(8).hex()}_{number % 97:06d}"

@@ -35,7 +35,7 @@ PYAV_MAJORS = ("18", "19")
 # Distribution, and the module that fails where it is broken.
 LIBRARIES = {
     "av": "av", "click": "click", "ffmpeg-python": "ffmpeg", "imageio-ffmpeg": "imageio_ffmpeg", "joblib": "joblib", "numpy": "numpy",
-    "pebble": "pebble", "pyarrow": "pyarrow.parquet", "simplejpeg": "simplejpeg", "tqdm": "tqdm",
+    "pyarrow": "pyarrow.parquet", "simplejpeg": "simplejpeg", "tqdm": "tqdm",
 }  # fmt: skip
 EXTRAS = {
     "report": ("itables", "jinja2", "PIL", "plotly"), "monitor": ("rich",), "dask": ("distributed",), "ray": ("ray",),

@@ -6,7 +6,6 @@ What not every command needs is imported late.
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ if sys.platform == "win32":
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version("vidprep"), prog_name="vidprep")
+@click.version_option(package_name="vidprep", prog_name="vidprep")
 def main() -> None:
     """Make, once, the video dataset that training should read, and prove it.
 

@@ -222,17 +222,19 @@ ENCODE_OPTIONS = _options(
     ),
     click.option(
         "--split",
-        type=float,
-        metavar="SECONDS",
-        help="Encode longer videos in segments of about SECONDS, several at a time, joined without another generation.",
+        default=default_of("split"),
+        show_default=True,
+        metavar="SECONDS|auto|off",
+        help="Encode longer videos in segments of about SECONDS, several at a time, joined without another generation; auto: those of "
+        "more than two minutes.",
     ),
     click.option(
         "--encoder-threads",
         type=int,
         default=default_of("encoder_threads"),
-        show_default=True,
         metavar="N",
-        help="Threads per encoder; more than 1 changes the output bytes.",
+        help="Threads per encoder; the number changes the output bytes. By default as many as change none, and 2 for h264 from 480 "
+        "lines up, whatever the machine.",
     ),
     click.option(
         "--engine",

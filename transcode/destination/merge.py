@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.no_links import refuse_links
-from vidprep.formats.manifest.table import read_rows, write_rows
+from vidprep.formats.manifest.table import read_manifest, write_rows
 from vidprep.transcode.destination.account import account, put_plan_away, record
 from vidprep.transcode.destination.array_plan import PART_PLAN_NAME, PLAN_NAME
 from vidprep.transcode.destination.folder import Destination
@@ -67,7 +67,7 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
                 one.recover()
                 one.finish()
         if settings is not None:
-            write_rows(whole.manifest, None, read_rows(root), fence=whole.fence)
+            write_rows(whole.manifest, None, read_manifest(root), fence=whole.fence)
         found = account(root, parts)
         record(root, found)
         for part in parts:
@@ -81,6 +81,6 @@ def merge(root: Path, far_shards: Mapping[str, int] | None = None) -> Merged:
         whole.recover()
         whole.finish()
     ok = failed = 0
-    for row in read_rows(root):
+    for row in read_manifest(root):
         ok, failed = ok + row.ok, failed + (not row.ok)
     return Merged(len(parts), ok, failed, found.count, found.unended, dict(sorted(found.missing.items())))

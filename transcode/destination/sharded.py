@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import is_regular
-from vidprep.formats.manifest.table import ManifestRow, read_rows
+from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Shards
 from vidprep.transcode.destination.folder import Destination, KnownUnit
@@ -99,7 +99,7 @@ class PackedDestination(Destination):
         stale.unlink(missing_ok=True)
 
     def _good_rows(self) -> Iterator[ManifestRow]:
-        return (row for row in read_rows(self.root) if row.ok)
+        return (row for row in read_manifest(self.root) if row.ok)
 
     def _rewrite_shards_with_dead_bytes(self, shards: Shards) -> list[str]:
         units: dict[str, list[ManifestRow]] = defaultdict(list)

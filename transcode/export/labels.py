@@ -18,7 +18,7 @@ from pathlib import Path
 from vidprep.formats.errors import SourceError
 from vidprep.formats.files.untrusted import check_regular
 from vidprep.formats.manifest.row import escaped_label
-from vidprep.formats.manifest.table import ManifestRow, read_rows
+from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.formats.video.ticks import MILLISECOND
 from vidprep.transcode.sources.tables import READERS, Row, checked_seconds, csv_cell
 
@@ -40,7 +40,7 @@ def relabel(store: Path, table: Path, out: Path) -> tuple[int, int]:
         raise SourceError(f"cannot be read: {error}", path=table) from error
     by_id: dict[str, ManifestRow] = {}
     by_source: dict[str, list[ManifestRow]] = defaultdict(list)
-    for row in read_rows(store):
+    for row in read_manifest(store):
         if row.ok:
             by_id[row.id] = row
             by_source[row.source].append(row)

@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio_output import AudioTrack
-from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.stages import made_ahead, waiting_frames
+from vidprep.transcode.media.stream import FilteredFrame, FrameStream
 from vidprep.transcode.media.verify import Measured, Verifier, check_decoder
 from vidprep.transcode.settings.run import RunSettings
 
 
-def encode_and_measure(settings: RunSettings, partial: Path, stream: FrameStream, audio: AudioTrack) -> Measured:
+class Encoded(NamedTuple):
+    """A frame that went into the encoder, and what came out then. frame: None when no more goes in."""
+
+    frame: FilteredFrame | None
+    packets: list[Packet[VideoStream]]
+
+
+def encode_and_measure(
+    settings: RunSettings,
+    partial: Path,
+    stream: FrameStream,
+    audio: AudioTrack,
+    cores: Callable[[], int] = lambda: 1,
+) -> Measured:
     """Write `partial`, and prove what left the encoder.
 
     Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
     """
     options, output = settings.encoder, stream.output
-    writer = VideoWriter(partial, options, output)
+    writer = VideoWriter(partial, options, output, cores())
     durations: dict[int, int] = {}
+    waiting = waiting_frames(output.size)
     try:
         decoder = check_decoder(options.codec, writer.context.extradata)
         verifier = Verifier(output, options.codec, decoder, gop=options.gop, every=settings.gate.verify_every)
         audio.add_to(writer)
-
-        def settle(packets: list[Packet[VideoStream]]) -> None:
-            for packet in packets:
-                verifier.check(packet)
-                assert packet.pts is not None
-                audio.mux_until(packet.pts * output.time_base)
-                writer.mux(packet, durations.pop(packet.pts))
-
-        for item in stream:
-            frame = stream.picture_filter.apply(item.frame)
-            durations[item.pts] = item.duration
-            verifier.expect(frame, item.pts)
-            settle(writer.encode(frame, item.pts))
-        settle(writer.encode(None))
+        filtered = made_ahead(stream.filtered(), waiting, cores)
+        with closing(made_ahead(_encoded(filtered, writer), waiting, cores)) as encoded:
+            for frame, packets in encoded:
+                if frame is not None:
+                    durations[frame.pts] = frame.duration
+                    verifier.expect(frame.frame, frame.pts)
+                for packet in packets:
+                    verifier.check(packet)
+                    assert packet.pts is not None
+                    audio.mux_until(packet.pts * output.time_base)
+                    writer.mux(packet, durations.pop(packet.pts))
         audio.finish()
         return verifier.finish()
     finally:
         writer.close()
+
+
+def _encoded(frames: Generator[FilteredFrame, None, None], writer: VideoWriter) -> Generator[Encoded, None, None]:
+    with closing(frames):
+        for frame in frames:
+            yield Encoded(frame, writer.encode(frame.frame, frame.pts))
+        for packet in writer.flush():
+            yield Encoded(None, [packet])

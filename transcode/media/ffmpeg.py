@@ -16,6 +16,8 @@ import sys
 import tempfile
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -33,6 +35,7 @@ from vidprep.transcode.media.ffmpeg_program import crops_for_containers
 from vidprep.transcode.media.h273 import is_rgb
 from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.picture_filter import PictureFilter
+from vidprep.transcode.media.stages import made_ahead, waiting_frames
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import DEINTERLACER, SourceFacts
 from vidprep.transcode.media.verify import Measured, Verifier
@@ -92,13 +95,14 @@ def build_command(
         "enc_time_base": f"{output.time_base.numerator}/{output.time_base.denominator}",
         "c:v": options.profile.name,
         "pix_fmt": output.pixel_format,
-        "threads": options.threads,
+        "threads": options.num_threads(output.size),
         "map_metadata": -1,
         "map_chapters": -1,
         "f": MUXERS[box.name],
     }
     writing |= {
-        f"{name}:v" if name == "b" else name: value for name, value in options.library_options(output.light).items()
+        f"{name}:v" if name == "b" else name: value
+        for name, value in options.library_options(output.light, output.size).items()
     }
     if "x265-params" in writing:  # it takes the rate for its rate control, and ffmpeg guesses another where times vary
         writing["x265-params"] = f"{writing['x265-params']}:fps={output.nominal_rate}"
@@ -193,7 +197,9 @@ def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | No
     return None
 
 
-def measure_file(settings: RunSettings, partial: Path, stream: FrameStream) -> Measured:
+def measure_file(
+    settings: RunSettings, partial: Path, stream: FrameStream, cores: Callable[[], int] = lambda: 1
+) -> Measured:
     """Measure a finished file against the frames it should hold, one packet for each frame.
 
     PTS are in ticks of the output, as from the other engine. Raises VerifyError.
@@ -211,12 +217,14 @@ def measure_file(settings: RunSettings, partial: Path, stream: FrameStream) -> M
             packets = (packet for packet in container.demux(video) if packet.size)
             file_base = time_base_of(video)
             order = array("q")
-            for item in stream:
-                order.append(item.pts)
-                verifier.expect(stream.picture_filter.apply(item.frame), rescale(item.pts, output.time_base, file_base))
-                packet = next(packets, None)
-                if packet is not None:
-                    verifier.check(packet, "container")
+            waiting = waiting_frames(output.size)
+            with closing(made_ahead(stream.filtered(), waiting, cores)) as filtered:
+                for frame, pts, _ in filtered:
+                    order.append(pts)
+                    verifier.expect(frame, rescale(pts, output.time_base, file_base))
+                    packet = next(packets, None)
+                    if packet is not None:
+                        verifier.check(packet, "container")
             for packet in packets:
                 verifier.check(packet, "container")
             measured = verifier.finish()

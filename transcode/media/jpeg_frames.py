@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
-from vidprep.formats.video.jpeg import jpeg_coder
+from vidprep.formats.video.jpeg import JpegCoder, jpeg_coder
 from vidprep.formats.video.planes import visible_bytes
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.stages import made_ahead, waiting_frames
+from vidprep.transcode.media.stream import FilteredFrame, FrameStream
 from vidprep.transcode.settings.run import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)
@@ -33,7 +36,7 @@ class StoredFrames:
         return len(self.pts)
 
 
-def store_frames(settings: RunSettings, partial: Path, stream: FrameStream) -> StoredFrames:
+def store_frames(settings: RunSettings, partial: Path, stream: FrameStream, cores: Callable[[], int]) -> StoredFrames:
     """Write `partial` and prove it.
 
     A frame that stands twice in a row is coded and scored once. Raises EncodeError, VerifyError, OSError.
@@ -43,27 +46,39 @@ def store_frames(settings: RunSettings, partial: Path, stream: FrameStream) -> S
     coder = jpeg_coder(options.quality) if options.is_coded else None
     scorer = FrameScorer(output.size, output.pixel_format, output.colour) if coder else None
     stored, sums = StoredFrames(), QualitySums()
-    previous: tuple[VideoFrame, bytes, FrameScore | None] | None = None
-    with partial.open("wb") as file:
-        for number, item in enumerate(stream):
-            frame = stream.picture_filter.apply(item.frame)
-            if previous is not None and previous[0] is frame:
-                _, data, score = previous
-            else:
-                data = coder.encode(frame) if coder else _raw(frame)
-                score = None
+    previous: tuple[VideoFrame, FrameScore] | None = None
+    waiting = waiting_frames(output.size)
+    filtered = made_ahead(stream.filtered(), waiting, cores)
+    with (
+        partial.open("wb") as file,
+        closing(made_ahead(_coded(filtered, coder), waiting, cores)) as coded,
+    ):
+        for number, ((frame, pts, _), data) in enumerate(coded):
             if number % every == 0:
-                if score is None:
+                if previous is not None and previous[0] is frame:
+                    _, score = previous
+                else:
                     score = scorer.score(frame, coder.decode(data, frame)) if coder and scorer else LOSSLESS
                 sums.add(number, score)
-            previous = (frame, data, score)
-            stored.pts.append(item.pts)
+                previous = (frame, score)
+            stored.pts.append(pts)
             stored.sizes.append(len(data))
             stored.crc32.append(zlib.crc32(data))
             file.write(data)
     stored.quality = sums.report(255)
     _check_file(partial, stored)
     return stored
+
+
+def _coded(
+    frames: Generator[FilteredFrame, None, None], coder: JpegCoder | None
+) -> Generator[tuple[FilteredFrame, bytes], None, None]:
+    previous: tuple[VideoFrame, bytes] | None = None
+    with closing(frames):
+        for frame in frames:
+            if previous is None or previous[0] is not frame.frame:
+                previous = frame.frame, coder.encode(frame.frame) if coder else _raw(frame.frame)
+            yield frame, previous[1]
 
 
 def _raw(frame: VideoFrame) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from array import array
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
 import av
@@ -41,23 +40,20 @@ class FrameScorer:
         shape += f":colorspace={colour.matrix}:range={2 if colour.full_range else 1}"
         self._distorted = graph.add("buffer", shape, name="distorted")
         self._reference = graph.add("buffer", shape, name="reference")
+        numbers = [graph.add("setpts", "N") for _ in range(2)]  # pairs are paired by number, whatever times they have
         split, psnr, ssim = graph.add("split"), graph.add("psnr"), graph.add("ssim")
         self._sink = graph.add("buffersink")
-        self._reference.link_to(split)
-        self._distorted.link_to(psnr, 0, 0)
+        self._distorted.link_to(numbers[0])
+        self._reference.link_to(numbers[1])
+        numbers[1].link_to(split)
+        numbers[0].link_to(psnr, 0, 0)
         split.link_to(psnr, 0, 1)
         psnr.link_to(ssim, 0, 0)
         split.link_to(ssim, 1, 1)
         ssim.link_to(self._sink)
         graph.configure()
-        self._count = 0
 
     def score(self, reference: VideoFrame, distorted: VideoFrame) -> FrameScore:
-        """Both frames lose their PTS here."""
-        for frame in (reference, distorted):
-            frame.pts = self._count
-            frame.time_base = Fraction(1)
-        self._count += 1
         try:
             self._reference.push(reference)
             self._distorted.push(distorted)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from fractions import Fraction
 from itertools import chain, islice
+from typing import NamedTuple
+
+from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, PictureError
 from vidprep.formats.model import OutputFormat, VideoInfo
@@ -16,6 +19,14 @@ from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, retimed, 
 from vidprep.transcode.settings.run import RunSettings
 
 MAX_NOMINAL_RATE = Fraction(240)
+
+
+class FilteredFrame(NamedTuple):
+    """A frame of the output. pts, duration: ticks of the output's time base."""
+
+    frame: VideoFrame
+    pts: int
+    duration: int
 
 
 class FrameStream:
@@ -59,6 +70,11 @@ class FrameStream:
 
     def __iter__(self) -> Iterator[OutputFrame]:
         return self._frames
+
+    def filtered(self) -> Generator[FilteredFrame, None, None]:
+        """The frames as they are to be encoded."""
+        for frame in self._frames:
+            yield FilteredFrame(self.picture_filter.apply(frame.frame), frame.pts, frame.duration)
 
     def _counted(
         self, frames: Iterator[OutputFrame], first_pts: int, worked: Callable[[], None]

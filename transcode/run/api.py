@@ -30,8 +30,7 @@ def transcode(
 
     What single videos fail of is in their rows and in `Summary.failed`. Raises SettingsError, SourceError, DestinationError,
     MissingError, BackendError, StorageError, DiskFullError and StoppedError for what stops all of it; KeyboardInterrupt when it was
-    interrupted, after the videos at work had their time to end. Workers are processes that import the caller's script: what calls
-    this stands under `if __name__ == "__main__":`.
+    interrupted, after the videos at work had their time to end. Workers are processes that import nothing of the caller's script.
     """
     return _run(source, destination, settings, progress, on_row, keywords, of_frames=False)
 

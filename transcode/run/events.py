@@ -3,6 +3,7 @@
 Every line has `time` (seconds since 1970) and `event`:
 begun     run, destination, total, total_bytes, done_before, backend
 started   id, bytes: the video was handed to a worker
+segment   id, made, count: segments of a long video, of which the first such line has made none
 finished  id, seconds, cpu_seconds, num_frames, bytes (of the source), size_bytes, psnr_y_db
 failed    id, seconds, bytes, stage, message
 progress  done, failed, total, in_flight, queued, memory_bytes (this process and its children), every few seconds
@@ -70,6 +71,9 @@ class Events:
         with self._guard:
             self._flying.add(job.unit.id)
         self._write("started", id=job.unit.id, bytes=job.unit.size_bytes)
+
+    def segment(self, job: Job, made: int, count: int) -> None:
+        self._write("segment", id=job.unit.id, made=made, count=count)
 
     def row(self, row: ManifestRow) -> None:
         with self._guard:
@@ -155,6 +159,9 @@ class RunState:
             self.total, self.total_bytes = int(fields["total"]), int(fields["total_bytes"])
         elif event == "started":
             self.flying[str(fields["id"])] = VideoState(str(fields["id"]), when)
+        elif event == "segment":
+            video = self.flying.setdefault(str(fields["id"]), VideoState(str(fields["id"]), when))
+            video.message = f"{int(fields['made'])} of {int(fields['count'])} segments made"
         elif event in ("finished", "failed"):
             seconds, message = float(fields["seconds"] or 0.0), str(fields.get("message") or "")
             frames, size, made = (int(fields.get(name) or 0) for name in ("num_frames", "bytes", "size_bytes"))

@@ -74,6 +74,11 @@ class Progress(Reporter):
         if self._events:
             self._events.started(job)
 
+    def segment(self, job: Job, made: int, count: int) -> None:
+        if self._events:
+            self._events.segment(job, made, count)
+        self._bar.set_postfix_str(f"{printable(job.unit.id)}: {made} of {count} segments")
+
     def row(self, row: ManifestRow) -> None:
         if self._events:
             self._events.row(row)

@@ -28,6 +28,9 @@ class Reporter:
     def job(self, job: Job) -> None:
         """It was handed to a worker."""
 
+    def segment(self, job: Job, made: int, count: int) -> None:
+        """So many segments of a video are made, of so many."""
+
     def row(self, row: ManifestRow) -> None:
         """A video is done, well or not, and its row is safe on disk."""
 

@@ -16,8 +16,8 @@ from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.run.queue import JobQueue
 from vidprep.transcode.unit.job import Done, Job, Made, Undone, discard, fail
+from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import Sample, judged, why_not_writable
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
@@ -73,18 +73,19 @@ class Summary:
 
 def run(
     plan: Plan, destination: Destination, workers: Workers[Job, Made], *, on_row: Callable[[ManifestRow], object],
-    on_job: Callable[[Job], object] = lambda _job: None, on_made: Callable[[], object] = lambda: None,
-    sources: Sample = (),
+    on_job: Callable[[Job], object] = lambda _job: None,
+    on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
+    on_made: Callable[[], object] = lambda: None, sources: Sample = (),
 ) -> Summary:  # fmt: skip
     """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job;
-    on_made: when the workers have no more to do, before the manifest is written. sources: some of them, which tell a source
-    that is gone from sources that cannot be seen.
+    on_segment: as JobQueue tells it; on_made: when the workers have no more to do, before the manifest is written.
+    sources: some of them, which tell a source that is gone from sources that cannot be seen.
 
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
     """
     started = time.monotonic()
     course = _Course(plan, destination, workers, sources)
-    queue = JobQueue(plan.jobs, on_job)
+    queue = JobQueue(plan.jobs, on_job, on_segment)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
     for rejected in map(checked, plan.rejected):

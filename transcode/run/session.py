@@ -28,6 +28,7 @@ from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.backends import workers_of
 from vidprep.transcode.workers.host import expected_of_hosts, sample_of
 from vidprep.transcode.workers.local import Workers, default_jobs
+from vidprep.transcode.workers.process import Process
 
 UNREADABLE_NAMED = 5
 
@@ -90,15 +91,18 @@ def preview(request: RunRequest) -> tuple[Plan, SourceList]:
 def carry_out(request: RunRequest) -> Summary:
     """Do it. Raises VidprepError and OSError for what stops all of it."""
     place, options, reporter = request.place, request.options, request.reporter
-    sources = _find(request)
-    settings, is_to_be_searched = _with_known_value(request)
-    if not place.part:
-        place.check_settings(settings, overwrite=options.overwrite)
     with ExitStack() as held:
+        started = (
+            _start_a_child(held) if options.backend == "local" else None
+        )  # by the time that there is a job, it can take it
+        sources = _find(request)
+        settings, is_to_be_searched = _with_known_value(request)
+        if not place.part:
+            place.check_settings(settings, overwrite=options.overwrite)
         held.enter_context(place.lock())
         share = _begin(request, sources, settings)
         sources = sources if share is None else share.sources
-        workers = _start_workers(request, sources, held)
+        workers = _start_workers(request, sources, held, started)
         if options.overwrite:
             place.clear_other_stores(settings)
             if share is None:
@@ -111,7 +115,7 @@ def carry_out(request: RunRequest) -> Summary:
         _say_what_was_found(request, recovered, todo, settings)
         reporter.start(todo, str(request.where), options.backend)
         summary = run(
-            todo, place, workers, on_row=reporter.row, on_job=reporter.job, on_made=workers.dismiss,
+            todo, place, workers, on_row=reporter.row, on_job=reporter.job, on_segment=reporter.segment, on_made=workers.dismiss,
             sources=sample_of(sources.units),
         )  # fmt: skip
         if not todo.jobs:
@@ -142,9 +146,8 @@ def _destination(where: Path | str, settings: RunSettings, options: RunOptions, 
         return PackedDestination(where, settings.frames, part)
     from vidprep.transcode.destination.remote import RemoteDestination, RemotePackedDestination
 
-    if options.backend != "local" and (settings.frames is not None or settings.split_seconds is not None):
-        what = "--split" if settings.frames is None else "burst"
-        raise SettingsError(f"{what} on a cluster needs a destination that all workers see as a folder, and no URL")
+    if options.backend != "local" and settings.frames is not None:
+        raise SettingsError("burst on a cluster needs a destination that all workers see as a folder, and no URL")
     if settings.frames is None:
         return RemoteDestination(where, part)
     return RemotePackedDestination(where, settings.frames, part)
@@ -188,19 +191,27 @@ def _begin(request: RunRequest, sources: SourceList, settings: RunSettings) -> S
     return share
 
 
-def _start_workers(request: RunRequest, sources: SourceList, held: ExitStack) -> Workers[Job, Made]:
+def _start_a_child(held: ExitStack) -> Process | None:
+    """None where none can be started now: whoever needs it will say why."""
+    try:
+        process = Process()
+    except OSError:
+        return None
+    held.callback(process.close)
+    return process
+
+
+def _start_workers(
+    request: RunRequest, sources: SourceList, held: ExitStack, started: Process | None
+) -> Workers[Job, Made]:
     options, settings, place = request.options, request.settings, request.place
-    jobs = options.jobs or default_jobs()
-    local = jobs if settings.split_seconds else max(1, min(jobs, len(sources.units)))
     expected = None
     if options.backend != "local":
         state = f"{request.where}/{place.state_dir.relative_to(place.root)}"
         expected = held.enter_context(expected_of_hosts(sources.units, settings, request.ffmpeg, state))
     address, message = options.cluster_address, request.reporter.message
-    workers = held.enter_context(workers_of(options.backend, address, local, message, expected))
-    if settings.split_seconds is not None:
-        workers.start_children()  # the segments come from one of them; before this process needs a decoder itself
-    return workers
+    jobs = options.jobs or default_jobs()
+    return held.enter_context(workers_of(options.backend, address, jobs, message, expected, started=started))
 
 
 def _search(

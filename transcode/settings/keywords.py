@@ -11,7 +11,7 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
-from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
+from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size, parse_split
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
 
@@ -46,8 +46,8 @@ class EncodeKeywords(TypedDict, total=False):
     tune: str
     pixel_format: str | None
     audio: str
-    split: float | None
-    encoder_threads: int
+    split: float | str
+    encoder_threads: int | None
     engine: str
     ffmpeg: str | None
 
@@ -91,7 +91,7 @@ class BurstKeywords(SourceKeywords, PictureKeywords, StoreKeywords, CheckKeyword
 
 # Where each keyword goes, where that is not the field of its own name.
 _RENAMED = {
-    "fps": (Retime, "frame_rate"), "encoder_threads": (EncoderOptions, "threads"), "split": (RunSettings, "split_seconds"),
+    "fps": (Retime, "frame_rate"), "encoder_threads": (EncoderOptions, "threads"),
     "format": (FrameOptions, "store"), "shard_size": (FrameOptions, "shard_bytes"), "target_psnr": (Target, "psnr_db"),
     "target_mode": (Target, "per_video"), "min_psnr": (QualityGate, "min_psnr_db"), "timeout": (Limits, "timeout_seconds"),
 }  # fmt: skip
@@ -129,6 +129,10 @@ def _as_size(value: str | tuple[int, int] | None) -> FrameSize | None:
     return value if value is None else parse_size(value) if isinstance(value, str) else FrameSize(*value)
 
 
+def _as_split(value: str | float) -> float | str:
+    return parse_split(value) if isinstance(value, str) else value
+
+
 def _as_bytes(value: str | int) -> int:
     return parse_bytes(str(value))
 
@@ -140,7 +144,7 @@ def _as_per_video(mode: str) -> bool:
 
 
 _CONVERTED: dict[str, Callable[[Any], object]] = {
-    "fps": _as_rate, "size": _as_size, "shard_size": _as_bytes, "target_mode": _as_per_video,
+    "fps": _as_rate, "size": _as_size, "shard_size": _as_bytes, "target_mode": _as_per_video, "split": _as_split,
 }  # fmt: skip
 
 

@@ -137,6 +137,7 @@ class FrameOptions:
         return JPEG_SUBSAMPLINGS[self.subsampling] if self.is_coded else "rgb24"
 
     def as_dict(self) -> dict[str, object]:
+        """Every option that decides what is stored, by its name."""
         if not self.is_coded:
             return {"store": self.store}
         return {"store": self.store, "quality": self.quality, "subsampling": self.subsampling}

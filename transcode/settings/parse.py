@@ -46,6 +46,14 @@ def parse_size(text: str) -> FrameSize:
     return FrameSize(int(found[1]), int(found[2]))
 
 
+def parse_split(text: str) -> float | str:
+    """Seconds, `auto` or `off`."""
+    try:
+        return text if text in ("auto", "off") else float(text)
+    except ValueError:
+        return text  # which the settings refuse
+
+
 def parse_bytes(text: str) -> int:
     """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", text)

@@ -21,6 +21,7 @@ HDR = ("sdr", "keep")
 AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
 MIN_SPLIT_SECONDS = 1
+LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # what "auto" splits, and into what
 Built = TypeVar("Built")
 
 
@@ -28,8 +29,8 @@ Built = TypeVar("Built")
 class RunSettings:
     """Everything that decides the bytes of an output, and the limits it is made under.
 
-    frames: None makes a video of each unit with `encoder`, else its frames are stored one by one. split_seconds: longer
-    videos are encoded in segments of that length, in whole GOPs.
+    frames: None makes a video of each unit with `encoder`, else its frames are stored one by one. split: videos of more seconds
+    are encoded in segments of about that length, in whole GOPs; "auto": of 20 s those of more than two minutes; "off": none.
     """
 
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
@@ -43,7 +44,7 @@ class RunSettings:
     on_damage: str = "warn"
     engine: str = "av"
     target: Target | None = None
-    split_seconds: float | None = None
+    split: float | str = "auto"
 
     def __post_init__(self) -> None:
         if self.hdr is not None and self.hdr not in HDR:
@@ -58,19 +59,7 @@ class RunSettings:
             )
         if self.audio != "drop" and self.engine != "av":
             raise SettingsError("<audio> goes with <engine>", audio=self.audio, engine="av")
-        if self.split_seconds is not None:
-            if not (math.isfinite(self.split_seconds) and self.split_seconds >= MIN_SPLIT_SECONDS):
-                raise SettingsError(
-                    f"<split>: give {MIN_SPLIT_SECONDS} seconds or more, such as 60", split=self.split_seconds
-                )
-            if self.engine != "av":
-                raise SettingsError("<split> goes with <engine>", split=self.split_seconds, engine="av")
-            if self.target is not None:
-                raise SettingsError(
-                    "<split> and <target_psnr> exclude each other; split with the CRF that `vidprep tune` finds",
-                    split=self.split_seconds,
-                    target_psnr=self.target.psnr_db,
-                )
+        self._check_split()
         box = CONTAINERS[self.encoder.container_name]
         if self.audio != "drop" and self.audio not in box.audio:
             raise SettingsError(f"<audio>: {box.name} takes drop, {', '.join(box.audio)}", audio=self.audio)
@@ -84,6 +73,29 @@ class RunSettings:
                 pixel_format=pixel_format,
                 engine="ffmpeg",
             )
+
+    def _check_split(self) -> None:
+        if self.split in ("auto", "off"):
+            return
+        if isinstance(self.split, str) or not MIN_SPLIT_SECONDS <= self.split < math.inf:
+            least = f"{MIN_SPLIT_SECONDS} seconds or more, such as 60"
+            raise SettingsError(f"<split>: give auto, off, or {least}", split=self.split)
+        if self.engine != "av":
+            raise SettingsError("<split> goes with <engine>", split=self.split, engine="av")
+        if self.target is not None:
+            raise SettingsError(
+                "<split> and <target_psnr> exclude each other; split with the CRF that `vidprep tune` finds",
+                split=self.split,
+                target_psnr=self.target.psnr_db,
+            )
+
+    def segment_seconds(self, duration: float | None) -> float | None:
+        """How long the segments of a video are to be; None where it is made whole. duration: seconds, None where nothing tells."""
+        if not isinstance(self.split, str):
+            return self.split if duration is None or duration > self.split else None
+        is_fit = self.engine == "av" and self.frames is None and self.target is None
+        is_long = duration is not None and duration > LONG_SECONDS
+        return SEGMENT_SECONDS if self.split == "auto" and is_fit and is_long else None
 
     @property
     def pixel_format(self) -> str:
@@ -129,13 +141,12 @@ class RunSettings:
         coded: dict[str, object] = {"frames": self.frames.as_dict()} if self.frames else {
             "encoder": self.encoder.as_dict(),
             "library_options": self.encoder.library_options(),
+            "split": self.split,
         }  # fmt: skip
         target = {"target": asdict(self.target)} if self.target else {}
-        split = {"split_seconds": self.split_seconds} if self.split_seconds is not None else {}
         return (
             coded
             | target
-            | split
             | {
                 "frame_rate": str(rate) if rate else None,
                 "scale": scale,
@@ -159,8 +170,7 @@ class RunSettings:
                 coded["frames"] = _built(FrameOptions, values["frames"])
             else:
                 coded["encoder"] = _built(EncoderOptions, values["encoder"])
-            if split := values.get("split_seconds"):
-                coded["split_seconds"] = split
+                coded["split"] = values.get("split", values.get("split_seconds", "off"))  # as 0.1 called it
             plain = {name: values[name] for name in ("hdr", "audio", "on_damage", "engine")}
             built = {
                 "retime": Retime(parse_rate(_text(rate)) if rate else None), "gate": _built(QualityGate, values["gate"]),

@@ -18,7 +18,7 @@ from vidprep.transcode.media.ffmpeg import beyond_ffmpeg, build_command, measure
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import Context, Job
 from vidprep.transcode.unit.join import join
 from vidprep.transcode.unit.segments import facts_of
 
@@ -45,7 +45,7 @@ class Outcome:
     damage: tuple[str, ...] = ()
 
 
-Engine = Callable[[Job, FrameStream, Callable[[], None]], Outcome]
+Engine = Callable[[Job, FrameStream, Context], Outcome]
 
 
 def engine_of(job: Job) -> Engine:
@@ -56,22 +56,22 @@ def engine_of(job: Job) -> Engine:
     return join_segments if job.segments else encode_in_process
 
 
-def store_frame_by_frame(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
+def store_frame_by_frame(job: Job, stream: FrameStream, context: Context) -> Outcome:
     from vidprep.transcode.media.jpeg_frames import store_frames  # late, as most children never need what it loads
 
-    stored = store_frames(job.settings, Path(job.partial), stream)
+    stored = store_frames(job.settings, Path(job.partial), stream, context.cores)
     times = FileTimes(stream.output.time_base, list(stored.pts))
     return _outcome(stream, stored, times, "same pass")
 
 
-def encode_in_process(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
+def encode_in_process(job: Job, stream: FrameStream, context: Context) -> Outcome:
     with closing(_audio(job, stream)) as audio:
-        measured = encode_and_measure(job.settings, Path(job.partial), stream, audio)
+        measured = encode_and_measure(job.settings, Path(job.partial), stream, audio, context.cores)
     made = _outcome(stream, measured, _read_back(job, stream, measured), "same pass")
     return replace(made, warnings=tuple(audio.warnings), damage=tuple(audio.damage))
 
 
-def join_segments(job: Job, stream: FrameStream, _worked: Callable[[], None]) -> Outcome:
+def join_segments(job: Job, stream: FrameStream, _context: Context) -> Outcome:
     """Only the first frame of the stream is decoded, which tells what the pictures are."""
     segments, output = job.segments, stream.output
     with closing(_audio(job, stream)) as audio:
@@ -86,17 +86,17 @@ def join_segments(job: Job, stream: FrameStream, _worked: Callable[[], None]) ->
     )  # fmt: skip
 
 
-def encode_by_ffmpeg(job: Job, stream: FrameStream, worked: Callable[[], None]) -> Outcome:
+def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome:
     """Frames are decoded a second time here, to measure what the command made of them."""
     unit, settings, output, facts = job.unit, job.settings, stream.output, stream.facts
     partial = Path(job.partial)
-    check_claims(unit.path, settings, *unit.cut, worked)
+    check_claims(unit.path, settings, *unit.cut, context.worked)
     command = build_command(
         job.ffmpeg, unit.path, partial, stream.picture_filter.picture, output, stream.info, settings, *unit.cut
     )
     try:
         run_ffmpeg(command, unit.path)
-        measured = measure_file(settings, partial, stream)
+        measured = measure_file(settings, partial, stream, context.cores)
         times = _read_back(job, stream, measured)
         # Its fps filter may have picked other frames, at the right times.
         if stream.picture_filter.is_reshaped or (facts.stamps_sorted and output.frame_rate):

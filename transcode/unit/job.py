@@ -6,7 +6,7 @@ Nothing here needs a decoder: the process that hands out work and gathers what c
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
 from vidprep.formats.files.local import is_disk_full
+from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS_MAX = 2**15 - 1  # what its column holds
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a job tells whoever does it, and asks. worked: to be called when the source is open, and for each frame that is decoded
+    or made from then on. cores: how many may work on it now; more than one when there are fewer videos than cores.
+    """
+
+    worked: Callable[[], None] = lambda: None
+    cores: Callable[[], int] = lambda: 1
+
+
+UNTOLD = Context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,11 @@ class Segment:
     origin_pts: int
     opening_index: int
     opening_ticks: int
+
+    @property
+    def suffix(self) -> str:
+        """Of the file that it is made as, behind the name of the whole."""
+        return f".{self.index:05d}.mp4"
 
     def entry(self, source: Source) -> Entry | None:
         """Where decoding begins; None where the start says it. Raises ReadError."""
@@ -113,7 +132,8 @@ class Job:
     """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
 
     upload: where a proven output goes. best: where an output waits that reaches a target, while a coarser one is
-    tried. segment: only that is to be made. segments: they are to be joined. not_split: why it is not split after all.
+    tried. segment: only that is to be made. segments: they are to be joined. not_split: why it is not split after all, "" where that
+    is not worth a word.
     """
 
     unit: Unit
@@ -130,6 +150,12 @@ class Job:
     @property
     def best(self) -> str:
         return f"{self.partial}.best"
+
+    @property
+    def copied_source(self) -> str:
+        """Where a source behind a URL is copied to: all segments have one copy."""
+        whole = self.partial if self.segment is None else self.partial.removesuffix(self.segment.suffix)
+        return f"{whole}.source{Path(self.unit.path).suffix}"
 
 
 def new_row(job: Job) -> ManifestRow:
@@ -163,7 +189,8 @@ def new_row(job: Job) -> ManifestRow:
 
 def discard(job: Job) -> None:
     """Remove what a job has written so far, and segments that it was to join."""
-    for path in (job.partial, job.best, *(made.path for made in job.segments)):
+    copied = [job.copied_source] if is_url(job.unit.path) and job.segment is None else []
+    for path in (job.partial, job.best, *copied, *(made.path for made in job.segments)):
         Path(path).unlink(missing_ok=True)
 
 

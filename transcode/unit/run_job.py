@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +17,7 @@ from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyErr
 from vidprep.formats.files.local import cpu_seconds
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.model import VideoInfo
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
@@ -26,32 +27,28 @@ from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.engines import Outcome, engine_of
-from vidprep.transcode.unit.job import Job, Made, MadeSegment, Segment, discard, fail, new_row
+from vidprep.transcode.unit.job import UNTOLD, Context, Job, Made, MadeSegment, Segment, discard, fail, new_row
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.unit.segments import segments_of
 from vidprep.transcode.unit.target_search import Search
 
 
-def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
+def run_job(job: Job, context: Context = UNTOLD) -> Made:
     """Make one output and say what it is, or a segment of it, or say which segments it has. Never raises: a failure is a row with
     status "failed" and nothing on disk.
-
-    worked: called when the source is open, and for each frame that is decoded or made from then on.
     """
     row = new_row(job)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     try:
         if job.segment is not None:
-            return _make_segment(job, job.segment, worked)
-        if job.settings.split_seconds is not None and not job.segments and job.not_split is None:
-            found = _segments(job, worked)
-            if isinstance(found, str):
-                job = replace(job, not_split=found)
-            elif found:
-                return found
-        _make(job, row, worked)
+            return _make_segment(job, job.segment, context)
+        found = _make(job, row, context)
+        if isinstance(found, tuple):
+            return found
+        if found is not None:
+            _make(replace(job, not_split=found), row, context)
         if job.settings.target is not None:
-            row = _until_target(job, row, job.settings.target, worked)
+            row = _until_target(job, row, job.settings.target, context)
         _check_floor(row, job.settings)
         row.status = "ok"
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
@@ -65,17 +62,21 @@ def run_job(job: Job, worked: Callable[[], None] = lambda: None) -> Made:
     return fitting
 
 
-def _make(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
-    """Open, frames, picture, engine, proof, row. Leaves the output under its partial name."""
+def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] | str | None:
+    """Open, frames, picture, engine, proof, row. Leaves the output under its partial name; or tells the segments that a long video is
+    to be made in, or why it has none.
+    """
     unit, settings = job.unit, job.settings
     before = row.source_size_bytes, row.source_mtime_ns = _state(unit.path)
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        worked()
+        context.worked()
+        if (seconds := _segment_seconds(job, source.info)) is not None:
+            return _segments(job, source, seconds)
         describe_header(row, source.info)
-        stream = FrameStream(source, settings, *unit.cut, worked=worked)
+        stream = FrameStream(source, settings, *unit.cut, worked=context.worked)
         describe_picture(row, stream, source.coded_size)
         row.encoder_version = encoder_version(settings, job.ffmpeg)
-        made = engine_of(job)(job, stream, worked)
+        made = engine_of(job)(job, stream, context)
         damage = [] if job.segments else source.damage(read_to_end=made.facts.read_to_end)
     describe_frames(row, made, stream)
     row.warnings += [
@@ -95,11 +96,29 @@ def _make(job: Job, row: ManifestRow, worked: Callable[[], None]) -> None:
     is_whole_video = settings.frames is None and unit.cut == (None, None)
     if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
         row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
+    return None
+
+
+def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
+    """By what the source claims; None where it is to be made whole, or is in segments."""
+    if job.segments or job.not_split is not None:
+        return None
+    start, end = job.unit.cut
+    length = info.duration_seconds if end is None else float(end)
+    return job.settings.segment_seconds(None if length is None else length - float(start or 0))
+
+
+def _segments(job: Job, source: Source, seconds: float) -> tuple[Segment, ...] | str:
+    """Or why it is not split, "" where that is not worth a word: it is short, or making it will tell. Reads the source to its end."""
+    try:
+        return segments_of(source, job.settings, *job.unit.cut, seconds) or ""
+    except VidprepError:
+        return ""
 
 
 def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[str]:
-    split = job.settings.split_seconds
-    if job.not_split is not None and (split is None or made.facts.duration * stream.info.time_base > split):
+    split = job.settings.split
+    if job.not_split and not isinstance(split, str) and made.facts.duration * stream.info.time_base > split:
         yield f"not split: {job.not_split}"
 
 
@@ -113,17 +132,7 @@ def _cut_short(unit: Unit, made: Outcome, stream: FrameStream) -> Iterator[str]:
         yield f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s"
 
 
-def _segments(job: Job, worked: Callable[[], None]) -> tuple[Segment, ...] | str:
-    """Or why it is not split. None of what is not split, and of what cannot be opened: making it will tell why."""
-    try:
-        with Source(job.unit.path, max_pixels=job.settings.limits.max_pixels) as source:
-            worked()
-            return segments_of(source, job.settings, *job.unit.cut)
-    except VidprepError:
-        return ()
-
-
-def _make_segment(job: Job, segment: Segment, worked: Callable[[], None]) -> MadeSegment:
+def _make_segment(job: Job, segment: Segment, context: Context) -> MadeSegment:
     """Encode a segment and prove it, as the whole would be, but for its file: that is read to join it, and what is joined is
     held against what was measured here. Raises what making the whole would.
     """
@@ -132,16 +141,16 @@ def _make_segment(job: Job, segment: Segment, worked: Callable[[], None]) -> Mad
     before = _state(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        worked()
+        context.worked()
         _, end = unit.cut
         stream = FrameStream(
             source, settings, segment.start_seconds, end, entry=segment.entry(source), opening_ticks=segment.opening_ticks,
-            first=segment.first, first_pts=segment.first_pts, num_frames=segment.num_frames, worked=worked,
+            first=segment.first, first_pts=segment.first_pts, num_frames=segment.num_frames, worked=context.worked,
         )  # fmt: skip
         if stream.facts.first_pts * source.info.time_base != segment.start_seconds:
             raise VerifyError(f"segment {segment.index + 1} begins at another frame than its packets told")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
-        measured = encode_and_measure(settings, Path(job.partial), stream, silence)
+        measured = encode_and_measure(settings, Path(job.partial), stream, silence, context.cores)
         damage = source.damage(read_to_end=False)
     picture_filter = stream.picture_filter
     return MadeSegment(
@@ -152,7 +161,7 @@ def _make_segment(job: Job, segment: Segment, worked: Callable[[], None]) -> Mad
     )  # fmt: skip
 
 
-def _until_target(job: Job, row: ManifestRow, target: Target, worked: Callable[[], None]) -> ManifestRow:
+def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) -> ManifestRow:
     """Make the output again, finer, until its 1st percentile reaches the target; coarser too where each video has its own.
 
     Returns the row of the one that stays, which stands under the partial name. Raises GateError when none reaches it.
@@ -177,7 +186,7 @@ def _until_target(job: Job, row: ManifestRow, target: Target, worked: Callable[[
         again = replace(job, settings=job.settings.at(value))
         row = new_row(again)
         row.settings_digest = job.settings.digest
-        _make(again, row, worked)
+        _make(again, row, context)
     if search.best is None:
         raise GateError(
             f"the 1st percentile of PSNR-Y is {max(reached):.2f} dB at best, at {search.scale.option} "

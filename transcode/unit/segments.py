@@ -28,9 +28,9 @@ USUAL_RATE = Fraction(25)
 
 
 def segments_of(
-    source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None
+    source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None, seconds: float
 ) -> tuple[Segment, ...] | str:
-    """The segments of [start, end), in order; none of what is short. Or why it cannot be split.
+    """The segments of [start, end), in order, of about so many seconds; none of what is short. Or why it cannot be split.
 
     Reads the source to its end and decodes nothing.
     """
@@ -54,7 +54,8 @@ def segments_of(
     if rate is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
         return why
 
-    starts = _starts(ticks, steps, base, settings, source.info.frame_rate)
+    length = _segment_frames(seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
+    starts = _starts(ticks, survey.keyframes, steps, base, settings, length)
     if starts is None:
         return ()  # making the whole refuses it
     firsts, sources = starts
@@ -66,7 +67,7 @@ def segments_of(
             index=index,
             first=first,
             first_pts=first if rate else ticks[at] - ticks[0],
-            num_frames=None if index == last else firsts[1] - firsts[0],
+            num_frames=None if index == last else firsts[index + 1] - first,
             source_index=before + at,
             start_seconds=ticks[at if index else 0] * base,
             keyframe=_last_before(ticks[at], survey.keyframes) if index else None,
@@ -79,16 +80,20 @@ def segments_of(
 
 
 def _starts(
-    ticks: Sequence[int], steps: set[int], base: Fraction, settings: RunSettings, frame_rate: Fraction | None
+    ticks: Sequence[int],
+    keyframes: Sequence[int],
+    steps: set[int],
+    base: Fraction,
+    settings: RunSettings,
+    length: int,
 ) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Where segments begin: numbers of output frames, and of the source frames in `ticks` that they show first. None for more frames
-    than are allowed.
+    """Where segments of about `length` frames begin: numbers of output frames, and of the source frames in `ticks` that they show
+    first. None for more frames than are allowed.
     """
-    rate = settings.retime.frame_rate
-    assert settings.split_seconds is not None
-    length = _segment_frames(settings.split_seconds, rate or frame_rate or USUAL_RATE, settings.encoder.gop)
+    rate, gop = settings.retime.frame_rate, settings.encoder.gop
+    inside = [tick for tick in keyframes if ticks[0] <= tick <= ticks[-1]]
     if rate is None:
-        firsts = range(0, len(ticks), length)
+        firsts = _cuts(len(ticks), length, gop, [bisect_left(ticks, tick) for tick in inside])
         return firsts, firsts
 
     def due(tick: int) -> int:
@@ -99,8 +104,23 @@ def _starts(
     if due(ticks[-1]) > limit or max(steps, default=0) * base * rate > most_repeats(limit):
         return None
     # What is due at the last frame may not be shown: its end decides.
-    firsts = range(0, max(1, due(ticks[-1])), length)
+    firsts = _cuts(max(1, due(ticks[-1])), length, gop, [due(tick) for tick in inside])
     return firsts, [bisect_right(ticks, first, key=due) - 1 for first in firsts]
+
+
+def _cuts(total: int, length: int, gop: int, keyframes: Sequence[int]) -> list[int]:
+    """Output frames at which segments begin, about `length` apart: whole GOPs, right behind a keyframe of the source where one is near,
+    as all from that keyframe on is decoded for the segment. keyframes: the output frames that show them.
+    """
+    step = _step(gop)
+    cheap = [(number // step + 1) * step for number in keyframes]
+    cuts = [0]
+    while total - cuts[-1] >= length * 3 / 2:
+        due = cuts[-1] + length
+        last = min(due + length // 2, total - length // 2)
+        near = cheap[bisect_left(cheap, due - length // 2) : bisect_right(cheap, last)]
+        cuts.append(min(near, key=lambda cut: abs(cut - due), default=due))
+    return cuts
 
 
 def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
@@ -123,11 +143,16 @@ def _last_before(tick: int, keyframes: Sequence[int]) -> int | None:
 
 
 def _segment_frames(seconds: float, rate: Fraction, gop: int) -> int:
-    """Output frames of a segment: whole GOPs, of keyframes alone an even number (an encoder numbers IDR pictures 0, 1, 0, 1,
-    and two in a row may not have the same number).
-    """
-    step = max(2, gop)
+    """Output frames of a segment: whole GOPs."""
+    step = _step(gop)
     return math.ceil(Fraction(repr(seconds)) * rate / step) * step
+
+
+def _step(gop: int) -> int:
+    """What a segment is a multiple of: a GOP, but of keyframes alone two, since an encoder numbers IDR pictures 0, 1, 0, 1, and two
+    in a row may not have the same number.
+    """
+    return max(2, gop)
 
 
 def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:

@@ -9,17 +9,20 @@ from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.child import make, stops_the_run
 from vidprep.transcode.workers.host import Expected
 from vidprep.transcode.workers.local import Workers
+from vidprep.transcode.workers.process import Process
 
 
 def workers_of(
-    backend: str, address: str | None, jobs: int, say: Callable[[str], None], expected: Expected | None = None
-) -> Workers[Job, Made]:
-    """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs. expected: of its workers.
+    backend: str, address: str | None, jobs: int, say: Callable[[str], None], expected: Expected | None = None,
+    *, started: Process | None = None,
+) -> Workers[Job, Made]:  # fmt: skip
+    """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs. expected: of its workers. started:
+    the process of the first child of this one.
 
     Raises BackendError for a cluster that is not there, MissingError.
     """
     if backend == "local":
-        return Workers(jobs, make, stops_the_run)
+        return Workers(jobs, make, stops_the_run, started=started)
     assert expected is not None
     try:
         if backend == "dask":

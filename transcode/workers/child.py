@@ -6,29 +6,21 @@ too. A child that dies is replaced for the next video.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import multiprocessing
 import os
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as DeadlinePassed
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pebble
-
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.files.remote import is_url
-from vidprep.transcode.unit.job import Job, Made, Undone, discard, fail, new_row
+from vidprep.formats.manifest.table import ManifestRow
+from vidprep.transcode.unit.job import Context, Job, Made, Undone, discard, fail, new_row
+from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import blamed
+from vidprep.transcode.workers.process import CORES, WORK, DiedError, Process
 
 OPEN_SECONDS = 120
 MIN_SECONDS = 300
@@ -37,8 +29,7 @@ FRAMES_PER_SECOND = 25  # decoded or made
 READ_BYTES_PER_SECOND = 1_000_000
 VIDEOS_PER_CHILD = 2000  # the heap grows by 3 kB a video
 TRIES = 8
-PR_SET_PDEATHSIG = 1
-LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
+LEAKING_STAGES = ("encode", "memory")  # libx264 that has no memory to start keeps what it had by then
 NOT_OPENED = -1
 
 A = TypeVar("A")
@@ -52,19 +43,20 @@ class Interrupted(Exception):
 class Child:
     """One child process that works on one thing at a time, replaced when it dies. Used by one thread at a time."""
 
-    def __init__(self, giving_up: threading.Event) -> None:
-        """giving_up: set when the run takes no more; a child that dies after that was stopped, and did not crash."""
+    def __init__(self, giving_up: threading.Event, process: Process | None = None) -> None:
+        """giving_up: set when the run takes no more; a child that dies after that was stopped, and did not crash. process: that has
+        been started for it.
+        """
         self._giving_up = giving_up
         self._stopped = threading.Event()
-        self._pool: pebble.ProcessPool | None = None
-        self._future: pebble.ProcessFuture | None = None
-        self._context = multiprocessing.get_context("spawn")
-        self._work = self._context.Value("q", NOT_OPENED, lock=False)
+        self._process = process
+        self._cores = 1
 
-    def start(self) -> None:
-        """Begin its process before there is a task for it."""
-        with contextlib.suppress(CrashedError, DeadlineError, MemoryError, Interrupted):
-            self.call(_nothing, None, lambda _work: OPEN_SECONDS)
+    def may_use(self, cores: int) -> None:
+        """Tell the child, which may be at work."""
+        self._cores = cores
+        if self._process is not None:
+            self._process.numbers[CORES] = cores
 
     def call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[int], float]) -> R:
         """What `function` makes of `argument` there.
@@ -76,85 +68,70 @@ class Child:
             if self._stopped.is_set():
                 raise Interrupted
             try:
-                result: R = self._result(self._schedule(function, argument), seconds_allowed)
+                result: R = self._call(function, argument, seconds_allowed)
                 return result
-            except CancelledError:
-                raise Interrupted from None
-            except (pebble.ProcessExpired, BrokenProcessPool) as error:
+            except DiedError as error:
                 # A signal to the whole group kills the child before the parent has heard of it.
-                if self._giving_up.wait(0.5):
+                if self._stopped.is_set() or self._giving_up.wait(0.5):
                     raise Interrupted from error
-                self._discard()
-                # A pool that is broken lost its child before that took the task: the task is not to blame.
-                if isinstance(error, BrokenProcessPool):
-                    if may_start_again:
-                        continue
+                self.end_process()
+                if error.taken:
+                    raise CrashedError(_how_it_died(error.exit_code)) from error
+                if not may_start_again:
                     raise WorkerError(_why_none_starts()) from error
-                raise CrashedError(_how_it_died(error.exitcode)) from error
             except MemoryError:
-                self._discard()
+                self.end_process()
                 raise
         raise AssertionError
 
-    def _schedule(self, function: Callable[[A], R], argument: A) -> pebble.ProcessFuture:
-        # Blocked while a pool starts, so blocked in its threads, in the child from its first instruction, and in the ffmpeg
-        # that it may run: Ctrl-C goes to the whole group, and the videos in flight have the grace time to finish.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
-        try:
-            if self._pool is None:
-                resource_tracker.ensure_running()
-                signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)  # the tracker, a process too, unblocks some
-                self._pool = pebble.ProcessPool(
-                    max_workers=1,
-                    max_tasks=VIDEOS_PER_CHILD,
-                    initializer=_start_child,
-                    initargs=(os.getpid(), self._work),
-                    context=self._context,
-                )
-            self._work.value = NOT_OPENED
-            self._future = self._pool.schedule(function, args=(argument,))
-        except RuntimeError as error:
-            raise BrokenProcessPool(str(error)) from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if self._stopped.is_set():
-            self._future.cancel()
-        return self._future
-
-    def _result(self, future: pebble.ProcessFuture, seconds_allowed: Callable[[int], float]) -> Any:
-        """Wait until the deadline, which grows with the work that the child has done."""
-        started, deadline = time.monotonic(), seconds_allowed(NOT_OPENED)
-        while True:
+    def _call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[int], float]) -> Any:
+        if self._process is not None and (self._process.num_calls >= VIDEOS_PER_CHILD or not self._process.lives):
+            self.end_process()
+        if self._process is None:
             try:
-                return future.result(timeout=max(0.0, started + deadline - time.monotonic()))
-            except DeadlinePassed:
-                longer = seconds_allowed(self._work.value)
-                if longer <= deadline:
-                    future.cancel()
-                    self._discard()
-                    raise DeadlineError(f"stopped after {deadline:g} s; raise --timeout if it needs longer") from None
-                deadline = longer
+                self._process = self._started()
+            except OSError as error:
+                raise DiedError(taken=False, exit_code=error.errno or 1) from error
+        process = self._process
+        process.numbers[WORK], process.numbers[CORES] = NOT_OPENED, self._cores
+        if self._stopped.is_set():  # by then `stop` may not have seen it
+            raise Interrupted
+        allowed = 0.0
 
-    def _discard(self) -> None:
-        """Kill the child, and drop the pool with it: whoever dies may hold the lock of its channel."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.stop()
-            pool.join()
+        def more_seconds() -> float:
+            nonlocal allowed
+            before, allowed = allowed, max(allowed, seconds_allowed(process.numbers[WORK]))
+            return allowed - before
+
+        try:
+            return process.call(function, argument, more_seconds)
+        except TimeoutError:
+            self.end_process()
+            raise DeadlineError(f"stopped after {allowed:g} s; raise --timeout if it needs longer") from None
+
+    def _started(self) -> Process:
+        return Process()
+
+    def end_process(self) -> None:
+        """Have another for what comes next."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
     @property
     def stopped(self) -> bool:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Abandon what the child is doing; `close` kills it."""
+        """Abandon what the child is doing."""
         self._stopped.set()
-        if self._future is not None:
-            self._future.cancel()
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         self.stop()
-        self._discard()
+        self.end_process()
 
 
 def stops_the_run(made: Made) -> bool:
@@ -163,11 +140,35 @@ def stops_the_run(made: Made) -> bool:
 
 def make(child: Child, job: Job) -> Made:
     """What comes of a job; a failed row when the child crashes or runs out of time. Raises Interrupted."""
+    return _made_with(_made_by, child, job)
+
+
+def make_alone(child: Child, job: Job) -> Made:
+    """The same, segments and all, where others do not see what this host writes."""
+    return _made_with(_made_in_turn, child, job)
+
+
+def _made_with(do: Callable[[Child, Job], Made], child: Child, job: Job) -> Made:
     if job.upload is None and not is_url(job.unit.path):
-        return blamed(job, _made_by(child, job))
+        return blamed(job, do(child, job))
     from vidprep.transcode.workers.staging import staged
 
-    return blamed(job, staged(job, partial(_made_by, child)))
+    return blamed(job, staged(job, partial(do, child)))
+
+
+def _made_in_turn(child: Child, job: Job) -> Made:
+    """What the segments come to, one after another."""
+    queue = JobQueue([job])
+    try:
+        for each in queue:
+            made = _made_by(child, each)
+            if isinstance(made, Undone):
+                return made
+            if (row := queue.settle(each, made)) is not None:
+                return row
+    finally:
+        queue.give_up()
+    raise AssertionError
 
 
 def _made_by(child: Child, job: Job) -> Made:
@@ -185,7 +186,10 @@ def _made_by(child: Child, job: Job) -> Made:
         return reading * tries + SECONDS_PER_SECOND * (work + joined) / FRAMES_PER_SECOND
 
     try:
-        return child.call(_run_in_child, job, seconds_allowed)
+        made: Made = child.call(_run_in_child, job, seconds_allowed)
+        if isinstance(made, ManifestRow) and made.stage in LEAKING_STAGES:
+            child.end_process()
+        return made
     except (CrashedError, DeadlineError, MemoryError) as error:
         row = new_row(job)
         fail(row, error)
@@ -211,12 +215,6 @@ def _why_none_starts() -> str:
         return (
             "no process starts for the videos: the current folder was deleted; change to one that exists, and run again"
         )
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if script is not None and Path(script).stem not in ("vidprep", "__main__"):
-        return (
-            f"no process starts for the videos: each imports {script} and ends there; put what calls vidprep under "
-            '`if __name__ == "__main__":`'
-        )
     limits = "memory, processes (ulimit -u) and open files (ulimit -n)"
     return f"no process starts for the videos: each ends before it takes one; look at {limits}, and run vidprep doctor"
 
@@ -232,32 +230,8 @@ def _how_it_died(exit_code: int) -> str:
     return f"the process that held it was killed by {name}{hint}"
 
 
-def _nothing(_: None) -> None:
-    """What starts a child."""
-
-
-_work_here: Any = None
-
-
 def _run_in_child(job: Job) -> Made:
     from vidprep.transcode.unit.run_job import run_job
+    from vidprep.transcode.workers.serve import cores, worked
 
-    return run_job(job, _worked)
-
-
-def _worked() -> None:
-    _work_here.value += 1
-
-
-def _start_child(parent: int, work: Any) -> None:
-    """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
-    global _work_here
-    _work_here = work
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("500")
-    import vidprep.transcode.unit.run_job  # noqa: F401 (before the first video, and not in the parent, which needs no decoder)
+    return run_job(job, Context(worked, cores))

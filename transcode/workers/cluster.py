@@ -75,9 +75,6 @@ class ClusterWorkers(Workers[Job, Made]):
     def dismiss(self) -> None:
         """The cluster's workers keep their children."""
 
-    def start_children(self) -> None:
-        """The cluster's workers start theirs."""
-
     def kill(self) -> None:
         self._stop.set()
         self._killed.set()

@@ -12,9 +12,10 @@ from multiprocessing import current_process
 from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
+from vidprep.formats.files.remote import is_url
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.unit.job import Job, Made, Undone
-from vidprep.transcode.workers.child import Child, Interrupted, make, stops_the_run
+from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
 from vidprep.transcode.workers.host import Expected, look
 
 LOOK_SECONDS = 60.0  # a file system that does not answer by then is not there
@@ -65,7 +66,8 @@ def _work(job: Job, scratch: Path | None) -> Made:
     folder = scratch or Path(job.partial).parent
     own = folder / f"{uuid.uuid4().hex}-{Path(job.partial).name}"
     try:
-        made = make(child, replace(job, partial=str(own)))
+        do = make if scratch is None and not is_url(job.unit.path) else make_alone
+        made = do(child, replace(job, partial=str(own)))
         if scratch is None and own.exists():
             own.replace(job.partial)
         return made

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, Self, TypeVar
 
 from vidprep.transcode.workers.child import Child, Interrupted
+from vidprep.transcode.workers.process import Process
+
+# Of control groups of version 2 and 1: "max" and -1 are none.
+CPU_QUOTAS = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -20,31 +26,21 @@ R = TypeVar("R")
 class Workers(Generic[T, R]):
     """do: what is to be done with each task, by means of a child. Children live to the end of the block.
 
-    is_last: whether a result means that no other task is to be begun.
+    is_last: whether a result means that no other task is to be begun. started: the process of the first child, when it has been
+    started; it ends with the block.
     """
 
     def __init__(
-        self, count: int, do: Callable[[Child, T], R], is_last: Callable[[R], bool] = lambda _result: False
-    ) -> None:
-        self._do, self._count, self._is_last = do, count, is_last
+        self, count: int, do: Callable[[Child, T], R], is_last: Callable[[R], bool] = lambda _result: False,
+        *, started: Process | None = None,
+    ) -> None:  # fmt: skip
+        self._do, self._count, self._is_last, self._started = do, count, is_last, started
+        self._cores_each = 1
         self._children: list[Child] = []
         self._idle: list[Child] = []
         self._closing: list[Future[None]] = []
         self._guard = threading.Lock()
         self._stop = threading.Event()
-
-    def start_children(self) -> None:
-        """All at once, before there is something for each to do."""
-        for _ in range(self._count):
-            self._threads.submit(self._start_child)
-
-    def _start_child(self) -> None:
-        child = Child(self._stop)
-        with self._guard:
-            self._children.append(child)
-        child.start()
-        with self._guard:
-            self._idle.append(child)
 
     @property
     def stopping(self) -> bool:
@@ -73,9 +69,23 @@ class Workers(Generic[T, R]):
                 flying.add(self._threads.submit(self._run, task))
             if not flying:
                 return
+            self._share_cores(len(flying))
             done, flying = wait(flying, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
+
+    def _new_child(self) -> Child:
+        started, self._started = self._started, None
+        child = Child(self._stop) if started is None else Child(self._stop, started)
+        child.may_use(self._cores_each)
+        self._children.append(child)
+        return child
+
+    def _share_cores(self, num_flying: int) -> None:
+        with self._guard:
+            self._cores_each = max(1, -(-self._count // num_flying))
+            for child in self._children:
+                child.may_use(self._cores_each)
 
     def _run(self, task: T) -> tuple[T, R | None]:
         if self.stopping:
@@ -83,8 +93,7 @@ class Workers(Generic[T, R]):
         with self._guard:
             child = self._idle.pop() if self._idle else None
             if child is None:
-                child = Child(self._stop)
-                self._children.append(child)
+                child = self._new_child()
         try:
             result = self._do(child, task)
             if self._is_last(result):
@@ -111,6 +120,8 @@ class Workers(Generic[T, R]):
         for each in self._closing:
             each.result()
         self._threads.shutdown()
+        if self._started is not None:
+            self._started.close()
 
 
 @dataclass(slots=True)
@@ -153,6 +164,15 @@ def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iter
 
 def default_jobs() -> int:
     """The cores that this process may use, by its affinity and by the quota of its control group; at least one."""
-    from joblib import cpu_count  # late, as it takes a while
+    if hasattr(os, "sched_getaffinity") and not _has_quota() and "LOKY_MAX_CPU_COUNT" not in os.environ:
+        return len(os.sched_getaffinity(0))
+    from joblib import cpu_count  # a quarter of a second of CPU time, which few machines need
 
     return int(cpu_count())
+
+
+def _has_quota() -> bool:
+    for quota in CPU_QUOTAS:
+        with suppress(OSError):
+            return quota.read_text().split()[:1] not in (["max"], ["-1"])
+    return False

@@ -17,14 +17,17 @@ from vidprep.transcode.unit.job import Job, Made, Upload, discard, fail, new_row
 
 
 def staged(job: Job, make: Callable[[Job], Made]) -> Made:
-    """What `make` makes of a local copy of the source; an output goes to its URL when it is proven."""
-    source = Path(f"{job.partial}.source{Path(job.unit.path).suffix}")
+    """What `make` makes of a local copy of the source, which its segments share; an output goes to its URL when it is proven."""
+    source = Path(job.copied_source)
     local = job
+    is_needed_again, is_shared = job.segment is not None, job.segment is not None or bool(job.segments)
     try:
         if is_url(job.unit.path):
             local = replace(job, unit=replace(job.unit, path=str(source)))
-            _fetch(job, source)
+            if not (is_shared and source.exists()):
+                _fetch(job, source)
         made = make(local)
+        is_needed_again = is_needed_again or isinstance(made, tuple)
         if isinstance(made, ManifestRow):
             made.source = job.unit.path
             if made.ok and job.upload is not None:
@@ -37,7 +40,8 @@ def staged(job: Job, make: Callable[[Job], Made]) -> Made:
         discard(job)
         return row
     finally:
-        source.unlink(missing_ok=True)
+        if not is_needed_again:
+            source.unlink(missing_ok=True)
 
 
 def _fetch(job: Job, path: Path) -> None:

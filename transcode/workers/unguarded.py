@@ -1,4 +1,4 @@
-"""Scripts without `if __name__ == "__main__":`, which every worker imports, and would run again, as it starts."""
+"""Scripts without `if __name__ == "__main__":`, which the processes of `bench` and `doctor` import, and would run again."""
 
 from __future__ import annotations
 

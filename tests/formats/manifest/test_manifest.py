@@ -24,7 +24,7 @@ from vidprep.formats.manifest.table import (
     ManifestRow,
     arrow_schema,
     manifest_paths,
-    read_rows,
+    read_manifest,
     read_table,
     row_from_dict,
     write_rows,
@@ -256,7 +256,7 @@ def test_a_manifest_whose_row_is_no_row_says_where_it_is(name, value, tmp_path):
     values = {"id": ["a"], "file_name": ["a.mp4"], "source": ["/src/a.mkv"], "status": ["ok"]} | {name: [value]}
     pq.write_table(pa.table(values), tmp_path / MANIFEST_NAME, write_page_checksum=True)
     with pytest.raises(ManifestError, match="cannot be read") as raised:
-        list(read_rows(tmp_path))
+        list(read_manifest(tmp_path))
     assert raised.value.path == str(tmp_path / MANIFEST_NAME)
 
 
@@ -264,7 +264,7 @@ def test_a_manifest_whose_row_is_no_row_says_where_it_is(name, value, tmp_path):
 def test_a_row_whose_file_lies_outside_is_refused_however_it_is_read(name, tmp_path):
     row = ManifestRow(id="a", file_name=name, source="/src/a.mkv", status="ok")
     write_rows(tmp_path / MANIFEST_NAME, None, [bare_row("0"), row])
-    for read in (read_table, lambda folder: list(read_rows(folder)), open_store):
+    for read in (read_table, lambda folder: list(read_manifest(folder)), open_store):
         with pytest.raises(VidprepError, match="is a file outside of the folder"):
             read(tmp_path)
     journal = journal_of(tmp_path / "j", bare_row("0"), row)
@@ -274,7 +274,7 @@ def test_a_row_whose_file_lies_outside_is_refused_however_it_is_read(name, tmp_p
 @pytest.mark.parametrize("name", ["a..b.mp4", "..a/b.mp4", "x../b...mp4", "…/ü.mp4"])
 def test_dots_in_a_name_are_no_harm(name, tmp_path):
     write_rows(tmp_path / MANIFEST_NAME, None, [ManifestRow(id="a", file_name=name, source="/src/a.mkv")])
-    assert [row.file_name for row in read_rows(tmp_path)] == [name]
+    assert [row.file_name for row in read_manifest(tmp_path)] == [name]
     assert read_table(tmp_path, ["file_name"]).to_pylist() == [{"file_name": name}]
 
 

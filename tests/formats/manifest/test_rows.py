@@ -16,7 +16,7 @@ from vidprep.formats.manifest.table import (
     MANIFEST_NAME,
     Journal,
     ManifestRow,
-    read_rows,
+    read_manifest,
     read_table,
     write_rows,
 )
@@ -50,7 +50,7 @@ def good(name: str, **changes: Any) -> ManifestRow:
 def written(folder: Path, *rows: ManifestRow) -> dict[str, ManifestRow]:
     write_rows(folder / MANIFEST_NAME, None, rows)
     assert len(pq.read_table(folder / MANIFEST_NAME)) == len(rows)
-    return {row.id: row for row in read_rows(folder)}
+    return {row.id: row for row in read_manifest(folder)}
 
 
 @QUICK

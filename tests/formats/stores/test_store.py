@@ -24,12 +24,12 @@ from tests.helpers import LARGE_MEDIA, transcode
 from tests.sampling import in_turn
 from vidprep.formats import FrameStore, open_store
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.table import read_rows
+from vidprep.formats.manifest.table import read_manifest
 from vidprep.formats.stores.index import FrameIndex
 
 
 def test_ids_labels_and_lengths_are_those_of_the_manifest(store, folder):
-    rows = {row.id: row for row in read_rows(folder)}
+    rows = {row.id: row for row in read_manifest(folder)}
     assert list(store.ids) == sorted(rows)
     assert len(store) == 4
     assert "sub/c00" in store

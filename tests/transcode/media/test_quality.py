@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualitySums, psnr_db
-from vidprep.transcode.media.verify import Measured, Verifier, check_decoder, check_file
+from vidprep.transcode.media.verify import Measured, Verifier, check_decoder, check_file, frame_checksum, peak_of
 
 SIZE = FrameSize(96, 64)
 COUNT = 24
@@ -59,7 +60,7 @@ def encode(path: Path, codec: str, gop: int = 5, seed: int = 0, count: int = COU
     try:
         extradata = writer.context.extradata
         for n in [*range(count), None]:
-            for packet in writer.encode(None) if n is None else writer.encode(picture(n, seed), n):
+            for packet in writer.flush() if n is None else writer.encode(picture(n, seed), n):
                 kept.append((bytes(packet), packet.pts, packet.dts, packet.is_keyframe))
                 writer.mux(packet, 1)
     finally:
@@ -96,13 +97,17 @@ def test_an_output_that_is_as_it_should_be_passes(made):
     measured = verify(made)
     assert measured.num_frames == COUNT
     assert measured.keyframes == (0, 5, 10, 15, 20)
+    assert measured.keyframe_interval_max == 5
     assert measured.quality.psnr_y_db > 30
     check_file(made.path, measured, made.codec, BASE)
 
 
 def test_a_frame_that_went_in_and_did_not_come_out_is_noticed(made):
-    with pytest.raises(VerifyError, match="went in"):
-        verify(made, [*((picture(n), n) for n in range(COUNT)), (picture(COUNT), COUNT)])
+    more = [(picture(n), n) for n in range(COUNT + 3)]
+    with pytest.raises(
+        VerifyError, match=f"^verify: {COUNT + 3} frames went in, {COUNT} came out|^{COUNT + 3} frames went in"
+    ):
+        verify(made, more)
 
 
 def test_a_frame_that_came_out_and_did_not_go_in_is_noticed(made):
@@ -153,6 +158,8 @@ def test_frames_of_another_clip_do_not_score_like_the_right_ones(made):
 def test_frames_one_too_late_are_misaligned_not_scored(made):
     with pytest.raises(VerifyError, match="went in at tick 1 and came out at 0"):
         verify(made, [(picture(n), n + 1) for n in range(COUNT)])
+    with pytest.raises(VerifyError, match="went in at tick -1 and came out at 0"):
+        verify(made, [(picture(n), n - 1) for n in range(COUNT)])
 
 
 def test_frames_of_another_size_are_not_scored(h264):
@@ -244,6 +251,55 @@ def test_a_file_of_other_frames_or_of_more_or_fewer_is_found(h264, folder):
 def test_a_file_whose_times_differ_is_found(h264):
     with pytest.raises(VerifyError, match="PTS"):
         check_file(h264.path, verify(h264), "h264", Fraction(1, 25))
+
+
+# ------------------------------------------------------------------------------ what is remembered of pictures
+
+
+def crc_of_visible_samples(frame: av.VideoFrame) -> int:
+    """Planes one behind the other, without the padding of their lines: what numpy makes of a frame."""
+    return zlib.crc32(np.ascontiguousarray(frame.to_ndarray()))
+
+
+@pytest.mark.parametrize(("count", "gops"), [(4, [0]), (5, [0]), (6, [0, 5]), (11, [0, 10]), (24, [0, 20])])
+def test_checksums_of_the_first_gop_and_the_last_and_of_some_frames_are_kept(count, gops, folder):
+    made = encode(folder / f"kept_{count}.mp4", "h264", count=count)
+    measured = verify(made, [(picture(n), n) for n in range(count)])
+    with av.open(str(made.path)) as file:
+        decoded = [crc_of_visible_samples(frame) for frame in file.decode(video=0)]
+    assert measured.gops == tuple((first, decoded[first : first + 5]) for first in gops)
+    due = {number: decoded[number] for number in (0, 1, 2, 4, 8, 16) if number < count}
+    assert measured.samples == due
+
+
+def test_the_two_frames_that_are_closest_in_time_are_among_them(folder):
+    ticks = [n * 10 for n in range(12)]
+    ticks[7] -= 3
+    writer = VideoWriter(folder / "close.mp4", EncoderOptions(gop=5), replace(OUTPUT, frame_rate=None))
+    verifier = Verifier(OUTPUT, "h264", check_decoder("h264", writer.context.extradata), gop=5, every=1)
+    for number, tick in enumerate([*ticks, None]):
+        if tick is not None:
+            verifier.expect(picture(number), tick)
+        for packet in writer.flush() if tick is None else writer.encode(picture(number), tick):
+            verifier.check(packet)
+    writer.close()
+    assert set(verifier.finish().samples) == {0, 1, 2, 4, 6, 7, 8}
+
+
+def test_a_checksum_is_of_all_that_is_visible_and_of_nothing_else():
+    whole = picture(3)
+    assert frame_checksum(whole) == crc_of_visible_samples(whole)
+    deep = whole.reformat(format="yuv420p10le")
+    assert frame_checksum(deep) == crc_of_visible_samples(deep)
+    assert (peak_of("yuv420p"), peak_of("yuv420p10le")) == (255, 1023)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_frame_that_is_read_as_another_picture_is_found(step, h264):
+    measured = verify(h264)
+    other = replace(measured, samples={16: measured.samples[16] + step})
+    with pytest.raises(VerifyError, match="frame 16, read by its number, is another picture"):
+        check_file(h264.path, other, "h264", BASE)
 
 
 # ------------------------------------------------------------------------------------------------ figures

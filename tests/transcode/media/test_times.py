@@ -249,7 +249,7 @@ def test_what_is_shorter_than_a_segment_is_not_said_to_be_unsplit(cli, tmp_path)
     path = tmp_path / "told-by-decoding.avi"
     cli.run(*moving(rate="15", frames=20), "-c:v", "mjpeg", path)
     for seconds, is_said in ((60.0, False), (1.0, True)):
-        settings = RunSettings(encoder=FAST, split_seconds=seconds)
+        settings = RunSettings(encoder=FAST, split=seconds)
         row, _ = made_of(path, tmp_path, cli, settings)
         assert row.ok and any(text.startswith("not split") for text in row.warnings) == is_said, row.warnings
 

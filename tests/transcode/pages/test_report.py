@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import environment, make_clip, make_clips, manifest, transcode
-from vidprep.formats.manifest.table import MANIFEST_NAME, read_rows, write_rows
+from vidprep.formats.manifest.table import MANIFEST_NAME, read_manifest, write_rows
 
 pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once
 HOSTILE = '"><script>document.title="taken"</script><img src=x onerror=document.title="taken">|`*_[x](javascript:1)'
@@ -38,7 +38,7 @@ def multiplied(made: Path, destination: Path, count: int) -> Path:
     shutil.copytree(made / ".vidprep", destination / ".vidprep")
     for name in [path.name for path in made.glob("*.mp4")]:
         os.link(made / name, destination / name)
-    first = [row for row in read_rows(made) if row.status == "ok"]
+    first = [row for row in read_manifest(made) if row.status == "ok"]
     rows = [
         dataclasses.replace(
             first[number % len(first)],

@@ -60,10 +60,10 @@ def test_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
 
 
 def test_a_child_that_dies_before_it_takes_a_video_is_started_again(poisoned: Path, dst: Path, tmp_path: Path) -> None:
-    """The pool of a child that dies so early is broken for good: it took the whole run with it."""
+    """It has not seen the video, which is not to blame."""
     once = tmp_path / "once"
     code = f"os.path.exists('{once}') or (open('{once}', 'w'), os._exit(1))"
-    broken = fault("vidprep.transcode.workers.child", "_start_child", code=code, only="child")
+    broken = fault("vidprep.transcode.workers.serve", "_die_with", code=code, only="child")
     ran = transcode(poisoned, dst, "--jobs", 1, env=environment(tmp_path / "hook", broken))
     assert ran.code == 0, ran.err
     assert len(outputs(dst)) == 5
@@ -92,7 +92,7 @@ def test_a_child_that_hangs_before_it_takes_a_video_does_not_take_the_others_wit
     once = tmp_path / "once"
     code = f"os.path.exists('{once}') or (open('{once}', 'w'), os.kill(os.getpid(), signal.SIGSTOP))"
     hung = environment(
-        tmp_path / "hook", fault("vidprep.transcode.workers.child", "_start_child", code=code, only="child")
+        tmp_path / "hook", fault("vidprep.transcode.workers.serve", "_die_with", code=code, only="child")
     )
     ran = transcode(poisoned, dst, "--jobs", 1, "--timeout", 4, "--json", env=hung)
     assert ran.code == 1

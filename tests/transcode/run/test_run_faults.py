@@ -130,7 +130,7 @@ def wait_for_children(group: int, count: int = 2) -> None:
     """Until so many children sleep in their work: they have loaded what they need, and use no more CPU time."""
     deadline, before = time.monotonic() + 30, []
     while True:
-        children = [p for p in processes_of_group(group) if "--multiprocessing-fork" in p.cmdline()]
+        children = [p for p in processes_of_group(group) if "vidprep-child" in p.cmdline()]
         used = [p.cpu_times().user for p in children]
         if len(used) >= count and min(used) > 0.05 and used == before:
             return

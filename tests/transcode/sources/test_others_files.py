@@ -150,7 +150,7 @@ def test_a_source_from_the_year_2300_fails_alone_and_says_why(tmp_path):
 
 def test_a_row_whose_value_no_column_holds_costs_that_video(tmp_path, monkeypatch):
     """As a singular display matrix did, whose angle is -2147483648."""
-    from vidprep.transcode.run import queue as queue
+    from vidprep.transcode.unit import queue as queue
 
     make_clip(tmp_path / "src" / "a.mp4", 3)
     make_clip(tmp_path / "src" / "b.mp4", 3, seed=1)

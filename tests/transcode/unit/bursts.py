@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.helpers import transcode
-from vidprep.formats.manifest.table import ManifestRow, read_rows
+from vidprep.formats.manifest.table import ManifestRow, read_manifest
 
 FORMATS = ("burst", "gulp", "webdataset", "tensor")
 
@@ -23,7 +23,7 @@ burst = partial(transcode, verb="burst")
 
 
 def good(destination: Path) -> dict[str, ManifestRow]:
-    return {row.id: row for row in read_rows(destination) if row.ok}
+    return {row.id: row for row in read_manifest(destination) if row.ok}
 
 
 def stored_frames(destination: Path, row: ManifestRow) -> list[bytes]:

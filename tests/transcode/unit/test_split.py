@@ -139,12 +139,45 @@ def test_segments_are_whole_gops_and_the_length_is_a_setting(long, tmp_path):
     assert ran.code == 0
     assert manifest(tmp_path / "out")["long"]["keyframes"] == list(range(0, 250, 10))
     settings = json.loads((tmp_path / "out" / ".vidprep" / "run.json").read_text())["settings"]
-    assert settings["split_seconds"] == 1
+    assert settings["split"] == 1
     again = transcode(long, tmp_path / "out", "--gop", 10, "--split", 2)
     assert again.code == 2
-    assert "split_seconds 1.0 -> 2.0" in again.err
-    events = [json.loads(line)["event"] for line in (tmp_path / "events").read_text().splitlines()]
-    assert [event for event in events if event != "progress"] == ["begun", "started", "finished", "ended"]
+    assert "split 1.0 -> 2.0" in again.err
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    kinds = [event["event"] for event in events if event["event"] not in ("progress", "segment")]
+    assert kinds == ["begun", "started", "finished", "ended"]
+    made = [(event["id"], event["made"], event["count"]) for event in events if event["event"] == "segment"]
+    assert made == [("long", number, 8) for number in range(9)]
+
+
+def test_by_itself_what_is_longer_than_two_minutes_is_split(tmp_path):
+    """In the same way whatever else there is to do and whoever does it; never what is shorter."""
+    sources = tmp_path / "src"
+    make_clip(sources / "long.mp4", 5 * 125, (64, 48), rate=5)
+    make_clip(sources / "short.mp4", 5 * 119, (64, 48), rate=5)
+    for name, options in (("one", ["--jobs", 1]), ("three", ["--jobs", 3]), ("off", ["--split", "off"])):
+        assert transcode(sources, tmp_path / name, "--events", tmp_path / f"{name}.events", *options).code == 0
+    assert transcode(sources / "long.mp4", tmp_path / "alone").code == 0
+    files = {name: outputs(tmp_path / name) for name in ("one", "three", "off", "alone")}
+    assert files["one"] == files["three"]
+    assert files["alone"]["long.mp4"] == files["one"]["long.mp4"] != files["off"]["long.mp4"]
+    assert files["off"]["short.mp4"] == files["one"]["short.mp4"]
+    lines = [json.loads(line) for line in (tmp_path / "three.events").read_text().splitlines()]
+    segments = [(line["id"], line["count"]) for line in lines if line["event"] == "segment"]
+    assert segments == [("long", 5)] * 6
+    assert '"segment"' not in (tmp_path / "off.events").read_text()
+    split, whole = (manifest(tmp_path / name)["long"] for name in ("one", "off"))
+    check_like(split, whole)
+    assert split["warnings"] == whole["warnings"]
+
+
+@pytest.mark.parametrize("options", [("--engine", "ffmpeg"), ("--target-psnr", 30)])
+def test_by_itself_nothing_is_split_that_cannot_be_and_no_word_is_said(options, tmp_path):
+    clip = make_clip(tmp_path / "long.mp4", 125, (64, 48), rate=1)
+    ran = transcode(clip, tmp_path / "made", "--events", tmp_path / "events", *options)
+    assert ran.code == 0, ran.err
+    assert '"segment"' not in (tmp_path / "events").read_text()
+    assert not [text for text in manifest(tmp_path / "made")["long"]["warnings"] if "split" in text]
 
 
 def test_keyframes_alone(long, tmp_path):
@@ -299,7 +332,7 @@ def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, s
 @pytest.mark.parametrize("at", in_turn([1, 3, 6], 2))
 def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
     killed = environment(
-        tmp_path / "hook", fault("vidprep.transcode.run.queue", "JobQueue.settle", at=at, only="parent")
+        tmp_path / "hook", fault("vidprep.transcode.unit.queue", "JobQueue.settle", at=at, only="parent")
     )
     assert transcode(long, tmp_path / "out", "--split", 2, env=killed).code == -9
     assert transcode(long, tmp_path / "out", "--split", 2).code == 0
@@ -341,8 +374,8 @@ def test_a_frame_that_is_shown_for_longer_than_a_segment(cli, tmp_path):
 
 def test_usage(long, tmp_path):
     for options, said in (
-        (("--split", 0.5), "give 1 seconds or more"),
-        (("--split", "nan"), "give 1 seconds or more"),
+        (("--split", 0.5), "give auto, off, or 1 seconds or more"),
+        (("--split", "nan"), "give auto, off, or 1 seconds or more"),
         (("--split", 5, "--engine", "ffmpeg"), "--split 5 goes with --engine av"),
         (("--split", 5, "--target-psnr", 40), "exclude each other"),
     ):

@@ -16,7 +16,7 @@ from tests.cluster import Slurm, dask, free_port, needs_modules, ray_head, slurm
 from tests.helpers import command, environment, fault, leftovers, make_clip, make_clips, manifest, outputs, transcode
 from tests.sampling import in_turn
 from vidprep.formats import open_store
-from vidprep.formats.manifest.table import read_rows
+from vidprep.formats.manifest.table import read_manifest
 
 pytestmark = pytest.mark.xdist_group("cluster")  # what its fixtures start is started once
 SBATCH = Path(__file__).parents[3] / "examples" / "slurm_array.sbatch"
@@ -78,7 +78,7 @@ def test_a_slurm_array_with_a_killed_and_a_preempted_task(scheduler: Slurm, sour
 
     merged = queue.run("sbatch", "--parsable", "--wait", "--wrap", f"vidprep merge {made}")
     assert queue.states(merged) == {} and (made / "manifest.parquet").exists()
-    assert [row.id for row in read_rows(made)] == [row.id for row in read_rows(whole)]
+    assert [row.id for row in read_manifest(made)] == [row.id for row in read_manifest(whole)]
     assert outputs(made) == outputs(whole)
     assert not leftovers(made)
 
@@ -121,7 +121,8 @@ def frames_of(destination):
 def as_indexed(destination):
     where = {"file_name", "offset", "encode_seconds", "cpu_seconds", "attempts"}
     return [
-        {name: value for name, value in row.as_dict().items() if name not in where} for row in read_rows(destination)
+        {name: value for name, value in row.as_dict().items() if name not in where}
+        for row in read_manifest(destination)
     ]
 
 
@@ -131,7 +132,7 @@ def workers_at_work(backend):
     for process in psutil.process_iter():
         try:
             line = " ".join(process.cmdline())
-            if "--multiprocessing-fork" in line and (parent := process.parent()) is not None:
+            if "vidprep-child" in line and (parent := process.parent()) is not None:
                 of_dask = "--multiprocessing-fork" in " ".join(parent.cmdline())
                 of_ray = parent.name().startswith("ray::") or "default_worker.py" in " ".join(parent.cmdline())
                 if of_dask if backend == "dask" else of_ray:
@@ -170,7 +171,7 @@ def test_a_worker_that_is_killed_loses_nothing(cluster, tmp_path):
     victims[0].kill()
     said = run.communicate(timeout=120)[1]
     assert run.returncode == 0, said
-    assert [row.id for row in read_rows(made)] == [row.id for row in read_rows(tmp_path / "local")]
+    assert [row.id for row in read_manifest(made)] == [row.id for row in read_manifest(tmp_path / "local")]
     assert outputs(made) == outputs(tmp_path / "local")
     assert not leftovers(made)
 
@@ -235,9 +236,7 @@ def children_that_read(path):
     found = []
     for process in psutil.process_iter():
         try:
-            if "--multiprocessing-fork" in process.cmdline() and str(path) in (
-                file.path for file in process.open_files()
-            ):
+            if "vidprep-child" in process.cmdline() and str(path) in (file.path for file in process.open_files()):
                 found.append(process)
         except psutil.Error:
             continue

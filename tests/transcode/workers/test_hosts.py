@@ -32,7 +32,7 @@ from tests.helpers import (
 )
 from tests.sampling import in_turn
 from vidprep.formats import open_store
-from vidprep.formats.manifest.table import read_rows
+from vidprep.formats.manifest.table import read_manifest
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.workers import dask as dask_workers
 from vidprep.transcode.workers.dask import DaskWorkers
@@ -72,11 +72,11 @@ def ray_folder():
 
 
 def ids_of(destination):
-    return {row.id for row in read_rows(destination) if row.ok}
+    return {row.id for row in read_manifest(destination) if row.ok}
 
 
 def failed(destination):
-    return {row.id: row.message for row in read_rows(destination) if not row.ok}
+    return {row.id: row.message for row in read_manifest(destination) if not row.ok}
 
 
 def frames_of(destination):
@@ -306,7 +306,7 @@ def test_as_many_jobs_as_the_control_group_has_cores(quota, jobs, tmp_path):
 
 
 def test_children_that_never_start_fail_no_video(clips, local, tmp_path):
-    broken = fault("vidprep.transcode.workers.child", "_start_child", code="os._exit(1)", only="child")
+    broken = fault("vidprep.transcode.workers.serve", "_die_with", code="os._exit(1)", only="child")
     ran = transcode(clips, tmp_path / "made", "--gop", 4, env=environment(tmp_path / "hook", broken))
     assert ran.code == STOPPED and "no process starts for the videos" in ran.err, ran.err
     check_ended_well(clips, tmp_path / "made", local / "short")

@@ -16,9 +16,10 @@ FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
 
 @dataclass(slots=True)
 class _Split:
-    """A video in segments. waiting: how many of them are not made yet."""
+    """A video in segments. count: how many. waiting: how many of them are not made yet."""
 
     job: Job
+    count: int
     waiting: int
     made: list[MadeSegment] = field(default_factory=list)
     failed: ManifestRow | None = None
@@ -27,10 +28,13 @@ class _Split:
 class JobQueue:
     """Hands out jobs, and takes what came of them. It may be empty while segments are being made, and not later."""
 
-    def __init__(self, jobs: Iterable[Job], on_job: Callable[[Job], object]) -> None:
-        """on_job: told of each video once."""
+    def __init__(
+        self, jobs: Iterable[Job], on_job: Callable[[Job], object] = lambda _job: None,
+        on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
+    ) -> None:  # fmt: skip
+        """on_job: told of each video once. on_segment: of a video, how many of its segments are made, of how many; first of none."""
         self._jobs = iter(jobs)
-        self._on_job = on_job
+        self._on_job, self._on_segment = on_job, on_segment
         self._first: deque[Job] = deque()
         self._split: dict[str, _Split] = {}
 
@@ -47,9 +51,10 @@ class JobQueue:
     def settle(self, job: Job, made: Done) -> ManifestRow | None:
         """The row of the video when that is finished."""
         if isinstance(made, tuple):
-            self._split[job.unit.id] = _Split(job, len(made))
+            self._split[job.unit.id] = _Split(job, len(made), len(made))
+            self._on_segment(job, 0, len(made))
             self._first.extend(
-                replace(job, segment=segment, partial=f"{job.partial}.{segment.index:05d}.mp4") for segment in made
+                replace(job, segment=segment, partial=f"{job.partial}{segment.suffix}") for segment in made
             )
             return None
         if job.segment is None:
@@ -64,6 +69,7 @@ class JobQueue:
         split.waiting -= 1
         if isinstance(made, MadeSegment):
             split.made.append(replace(made, path=job.partial))
+            self._on_segment(split.job, len(split.made), split.count)
         elif split.failed is None:
             split.failed = made
             for other in [other for other in self._first if other.unit.id == job.unit.id]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from vidprep.formats.manifest.row import ManifestRow
-from vidprep.transcode.run import queue
-from vidprep.transcode.run.queue import JobQueue
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.unit import queue
 from vidprep.transcode.unit.job import Job, MadeSegment, Segment
+from vidprep.transcode.unit.queue import JobQueue
 
 
 def job_of(name: str, folder: Path) -> Job:
@@ -76,6 +76,16 @@ def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: lis
     assert waiting.settle(joining, row(joining)) is not None
     assert list(tmp_path.iterdir()) == [], "segments are removed when they are joined"
     assert next(waiting).unit.id == "a"
+
+
+def test_a_segment_that_has_failed_leaves_those_of_other_videos_where_they_are(tmp_path: Path) -> None:
+    waiting = JobQueue([job_of(name, tmp_path) for name in ("b", "a", "c")], lambda _job: None)
+    for job in [next(waiting) for _ in range(3)]:
+        waiting.settle(job, segments(2))
+    part = next(waiting)
+    waiting.settle(part, row(part, status="failed", error="ReadError", stage="read", message="torn"))
+    left = [(job.unit.id, job.segment and job.segment.index) for job in waiting]
+    assert left == [("b", None), ("a", 0), ("a", 1), ("c", 0), ("c", 1)]
 
 
 def test_segments_that_cannot_be_joined_make_the_video_whole(

@@ -1,0 +1,132 @@
+"""`make bench`: sequences of 8 frames at the size that a network wants, each from a video opened anew. Never a test.
+
+    python tests/bench/sizes.py [WORK]      WORK keeps the stores that are made of the clips (BENCH_SRC=folder names others)
+
+Clips at 240 lines, H.264 at GOP 5 and burst; 8 frames in a row from random places, 112x112, one thread. Beside ours: torchcodec
+with torch's antialiased interpolate, torchcodec's own resize, and simplejpeg alone on the same bytes. Medians of BENCH_ROUNDS of the
+time of all sequences, of which each tool gets the same, in turn. Then what float32 with mean and deviation adds to uint8.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+import torch
+from bench import ROUNDS, clips
+from feeding import vidprep
+from torchcodec.decoders import VideoDecoder
+from torchcodec.transforms import Resize
+
+from vidprep.formats import VideoDataset, open_store
+from vidprep.formats.stores.base import FrameStore
+
+FRAMES, SIDE, SEQUENCES = 8, 112, 120
+NORMALIZED = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+Sequence = tuple[str, int]
+Tool = Callable[[Sequence], object]
+
+
+def chosen(store: FrameStore) -> list[Sequence]:
+    """From other videos one after another: whatever a reader keeps open is of no use."""
+    rng = np.random.default_rng(0)
+    long = [id_ for id_ in store.ids if len(store[id_]) > FRAMES]
+    return [
+        (long[number % len(long)], int(rng.integers(len(store[long[number % len(long)]]) - FRAMES)))
+        for number in range(SEQUENCES)
+    ]
+
+
+def of_video(folder: Path) -> dict[str, Tool]:
+    def ours(which: Sequence) -> object:
+        id_, first = which
+        return stores[id_][id_].frames(range(first, first + FRAMES), size=(SIDE, SIDE))
+
+    def torchcodec(which: Sequence) -> object:
+        id_, first = which
+        decoder = VideoDecoder(str(folder / f"{id_}.mp4"), num_ffmpeg_threads=1, seek_mode="approximate")
+        frames = decoder.get_frames_in_range(first, first + FRAMES).data
+        return torch.nn.functional.interpolate(frames, (SIDE, SIDE), mode="bilinear", antialias=True)
+
+    def resizing(which: Sequence) -> object:
+        id_, first = which
+        path = str(folder / f"{id_}.mp4")
+        decoder = VideoDecoder(path, num_ffmpeg_threads=1, seek_mode="approximate", transforms=[Resize((SIDE, SIDE))])
+        return decoder.get_frames_in_range(first, first + FRAMES).data
+
+    store = open_store(folder)
+    stores = _Anew(store)
+    return {"vidprep": ours, "torchcodec + interpolate": torchcodec, "torchcodec Resize": resizing}
+
+
+class _Anew:
+    """A store that has no video open."""
+
+    def __init__(self, store: FrameStore) -> None:
+        self._store = store
+
+    def __getitem__(self, id_: str) -> FrameStore:
+        self._store._readers.drop(id_)  # type: ignore[attr-defined]
+        return self._store
+
+
+def of_jpegs(folder: Path) -> dict[str, Tool]:
+    store, halved = open_store(folder), open_store(folder, short_side=SIDE)
+    coded = {id_: store.coded(id_) or [] for id_ in store.ids}
+
+    def decoding(which: Sequence) -> object:
+        id_, first = which
+        return [simplejpeg.decode_jpeg(data) for data in coded[id_][first : first + FRAMES]]
+
+    def of(made: FrameStore) -> Tool:
+        return lambda which: made[which[0]].frames(range(which[1], which[1] + FRAMES), size=(SIDE, SIDE))
+
+    return {"JPEG decoding alone": decoding, "vidprep": of(store), "vidprep, short_side": of(halved)}
+
+
+def of_types(folder: Path) -> dict[str, Tool]:
+    def of(**options: object) -> Tool:
+        dataset = VideoDataset(folder, FRAMES, size=(SIDE, SIDE), **options)  # type: ignore[arg-type]
+        return lambda which: dataset[hash(which) % len(dataset)]
+
+    return {"uint8": of(), "float32 normalised": of(dtype="float32", normalize=NORMALIZED),
+            "float16 normalised": of(dtype="float16", normalize=NORMALIZED)}  # fmt: skip
+
+
+def compared(name: str, tools: dict[str, Tool], sequences: list[Sequence]) -> None:
+    times: dict[str, list[float]] = {tool: [] for tool in tools}
+    for _ in range(ROUNDS + 1):
+        for tool, read in tools.items():
+            started = time.perf_counter()
+            for which in sequences:
+                read(which)
+            times[tool].append((time.perf_counter() - started) / len(sequences) * 1000)
+    medians = {tool: statistics.median(seconds[1:]) for tool, seconds in times.items()}
+    first = next(iter(medians.values()))
+    print(f"\n{name}")
+    for tool, milliseconds in medians.items():
+        print(f"    {tool:28} {milliseconds:6.2f} ms   {milliseconds / first:.2f}")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(sys.argv[1] if len(sys.argv) > 1 else scratch)
+        for name, args in (("h264", ["transcode", "--gop", 5]), ("burst", ["burst"])):
+            verb, *options = args
+            vidprep(verb, clips(), work / name, "--exclude", "bad/*", "--short-side", 240, "--quiet", *options)
+        video, jpegs = open_store(work / "h264"), open_store(work / "burst")
+        print(f"8 frames of {SIDE}x{SIDE} from {len(video.ids)} clips of 240 lines, ms a sequence and times the first")
+        compared("h264, GOP 5, opened anew", of_video(work / "h264"), chosen(video))
+        compared("burst", of_jpegs(work / "burst"), chosen(jpegs))
+        compared("types, h264", of_types(work / "h264"), chosen(video))
+
+
+if __name__ == "__main__":
+    main()
