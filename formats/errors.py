@@ -33,6 +33,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+STOPPED_CODE = 3  # of a command: what it was to do was not done, and no video and no option is to blame
+
 
 class VidprepError(Exception):
     """Base of all: `message` says what failed and what to do; `path` and `stage` say where. exit_code: of a command that it ends."""
@@ -104,8 +106,15 @@ class DestinationError(VidprepError, OSError):
     stage = "plan"
 
 
+class InUseError(DestinationError):
+    """exit_code: of a part of an array run and of a merge STOPPED_CODE, as the same command may go well later."""
+
+    def __init__(self, holder: str, path: str) -> None:
+        super().__init__(f"in use by {holder}; wait for it, or stop it", path=path)
+
+
 class TakenOverError(DestinationError):
-    exit_code = 3
+    exit_code = STOPPED_CODE
 
 
 class ReadError(VidprepError, ValueError):

@@ -26,7 +26,7 @@ def replacing(path: Path, *, unless_same: bool = False) -> Iterator[BinaryIO]:
     unless_same: a file of the same bytes is left alone. Written through no link, and itself in the place of one. Raises
     DestinationError where a folder has the name of its partial file.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = partial_of(path)
     remove_file(partial)
     try:
         with os.fdopen(open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
@@ -37,6 +37,11 @@ def replacing(path: Path, *, unless_same: bool = False) -> Iterator[BinaryIO]:
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def partial_of(path: Path) -> Path:
+    """What `replacing` writes."""
+    return path.with_name(f".{path.name}.partial")
 
 
 def sha256_of(path: Path) -> str:

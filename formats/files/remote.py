@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from vidprep.formats.files.local import is_disk_full
 
 T = TypeVar("T")
 
+RANGE_BYTES = 8 << 20
 TRIES, FIRST_PAUSE_SECONDS = 6, 0.25
 # A PUT there shows the whole object or none; elsewhere a file is written beside its place and renamed.
 OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "oci", "oss", "tos", "memory"))
@@ -43,6 +45,12 @@ def names_no_place(url: str) -> bool:
     """Whether a URL of an object store says no bucket."""
     protocol, _, rest = url.partition("://")
     return protocol in OBJECT_STORES and protocol != "memory" and not rest.partition("/")[0]
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The URL of a folder, and the name of a file below it: a key is no path, so that a second slash belongs to the name."""
+    folder, slashes, name = re.fullmatch(r"(.*?)(/*)([^/]*)", url, re.DOTALL).groups()  # type: ignore[union-attr]
+    return folder, slashes[1:] + name
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,17 @@ class RemoteFolder:
         """Raises FileNotFoundError."""
         data: bytes = self._tried("read", name, lambda: self._fs.cat_file(self._at(name)))
         return data
+
+    def read_range(self, name: str, offset: int, size: int) -> Iterator[bytes]:
+        """So many bytes of a file, a piece at a time. Raises FileNotFoundError, StorageError where it ends before."""
+        end = offset + size
+        for start in range(offset, end, RANGE_BYTES):
+            stop = min(start + RANGE_BYTES, end)
+            read = partial(self._fs.cat_file, self._at(name), start=start, end=stop)
+            piece: bytes = self._tried("read", name, read)
+            if len(piece) != stop - start:
+                raise StorageError(f"ends before byte {stop}", path=f"{self.url}/{name}")
+            yield piece
 
     def put(self, path: Path, name: str) -> None:
         """A local file takes this name there when all of it has arrived."""
@@ -220,7 +239,7 @@ class RemoteFolder:
 
 
 def _relative(name: str, folder: str) -> str:
-    return name.removeprefix(folder).lstrip("/")
+    return name.removeprefix(folder).removeprefix("/")
 
 
 def _described(about: dict[str, Any]) -> RemoteFile:

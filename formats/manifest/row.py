@@ -23,7 +23,8 @@ class ManifestRow:
 
     source_frames: index of the source frame of every output frame, counted from the first frame shown; None means all
     of them in order. source_width, source_height: as it is stored and shown, without what is cropped and before it is turned;
-    source_coded_…: with it. keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
+    source_coded_…: with it. run: the number of the run that made this row; of several rows of a unit the one of the highest counts.
+    keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
     Of a unit inside a shard, offset and stored_bytes say which bytes of `file_name` are its own, padding and headers
     included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each. Of a target for the
     1st percentile of PSNR-Y: what was asked, each CRF or JPEG quality that was tried, and what each reached. Of high dynamic
@@ -40,6 +41,7 @@ class ManifestRow:
     error: str | None = None
     message: str | None = None
     attempts: int = 1
+    run: int | None = None
     warnings: list[str] = field(default_factory=list)
     verified_in: str | None = None
     source_size_bytes: int | None = None
@@ -122,7 +124,7 @@ class ManifestRow:
 
 # Column -> type, in pyarrow's own names; `list<…>` marks lists.
 _INTS = {
-    "attempts": "int16", "source_size_bytes": "int64", "source_mtime_ns": "int64", "source_width": "int32",
+    "attempts": "int16", "run": "int64", "source_size_bytes": "int64", "source_mtime_ns": "int64", "source_width": "int32",
     "source_height": "int32", "source_num_frames": "int64", "source_rotation": "int16", "width": "int32",
     "height": "int32", "frame_rate_num": "int64", "frame_rate_den": "int64", "num_frames": "int64",
     "keyframe_interval_max": "int32", "keyframes": "list<int32>", "source_frames": "list<int32>",

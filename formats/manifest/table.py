@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MANIFEST_NAME = "manifest.parquet"
-RANK_COLUMNS = ["id", "status", "attempts"]
+RANK_COLUMNS = ["id", "run"]
 COLUMNS_KEY, FENCE_KEY = b"vidprep.columns_crc32", b"vidprep.fence"
 ROWS_AT_A_TIME = 1000
 LINE_BYTES_MAX = 256 << 20
@@ -155,25 +155,22 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
     if len(tables) == 1:
         return table
     table = with_columns(table, RANK_COLUMNS)
-    ids, statuses, attempts = (table[name].to_pylist() for name in RANK_COLUMNS)
+    ids, runs = (table[name].to_pylist() for name in RANK_COLUMNS)
     best: dict[str, int] = {}
     for number, id_ in enumerate(ids):
-        other = best.setdefault(id_, number)
-        if _rank(statuses[number], attempts[number]) > _rank(statuses[other], attempts[other]):
+        if (runs[number] or 0) > (runs[best.setdefault(id_, number)] or 0):
             best[id_] = number
     table = table.take(pa.array(sorted(best.values()), pa.int64())) if len(best) < len(ids) else table
     return table if columns is None else table.select(columns)
 
 
 def read_manifest(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
-    """The rows of a destination in the order of their ids, a batch at a time. Raises ManifestError as `read_table`.
-
-    A unit that two parts have a row of, since its sources changed between two tasks, is the one that is ok, else the one of more attempts;
-    of equal ones that of a part, which is newer than the whole.
+    """The rows of a destination in the order of their ids, a batch at a time: of several rows of a unit, in the whole and in parts,
+    the one of the newest run. Raises ManifestError as `read_table`.
     """
     merged = heapq.merge(*map(_rows_of, manifest_paths(Path(destination))), key=attrgetter("id"))
     for _, rows in groupby(merged, key=attrgetter("id")):
-        yield max(rows, key=lambda row: _rank(row.status, row.attempts))
+        yield max(rows, key=_run_of)
 
 
 def _check_names(names: pa.Array | pa.ChunkedArray) -> None:
@@ -208,8 +205,8 @@ def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
     return table
 
 
-def _rank(status: str | None, attempts: int | None) -> tuple[bool, int]:
-    return status == "ok", attempts or 0
+def _run_of(row: ManifestRow) -> int:
+    return row.run or 0
 
 
 def _rows_of(path: Path) -> Iterator[ManifestRow]:
@@ -262,8 +259,8 @@ def fence_of(path: Path) -> int:
 
 
 def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *, fence: int = 0) -> None:
-    """Write a manifest: the rows of `kept` that no new row replaces, then the new ones; sorted by id. The last row of
-    an id wins. A row with a value that its column cannot hold becomes a failed row that says so. fence: the number of the
+    """Write a manifest: the rows of `kept` and the new ones, sorted by id. Of several of an id the one of the newest run counts, of one
+    run the last. A row with a value that its column cannot hold becomes a failed row that says so. fence: the number of the
     lease under which it is written, which is kept in it. Raises ManifestError when the new rows do not fit the old, or when a
     later lease has written a manifest.
     """
@@ -271,13 +268,15 @@ def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *
     import pyarrow.parquet as pq
 
     tables: list[pa.Table] = [_table_of([]) if kept is None else kept]
-    place: dict[str, int] = {id_: number for number, id_ in enumerate(tables[0]["id"].to_pylist())}
+    ids_and_runs = (with_columns(tables[0], RANK_COLUMNS)[name].to_pylist() for name in RANK_COLUMNS)
+    newest = {id_: (run or 0, number) for number, (id_, run) in enumerate(zip(*ids_and_runs, strict=True))}
     given, count = map(checked, rows), len(tables[0])
     while batch := list(islice(given, ROWS_AT_A_TIME)):
         tables += _tables_of(batch)
-        place |= {row.id: count + number for number, row in enumerate(batch)}
+        for number, row in enumerate(batch, count):
+            newest[row.id] = max(newest.get(row.id, (0, 0)), (row.run or 0, number))
         count += len(batch)
-    order = pa.array([place[id_] for id_ in sorted(place)], pa.int64())
+    order = pa.array([newest[id_][1] for id_ in sorted(newest)], pa.int64())
     table = _joined(tables, path).take(order)
     table = table.replace_schema_metadata({COLUMNS_KEY: columns_checksum(table.schema), FENCE_KEY: str(fence).encode()})
     with replacing(path) as file:

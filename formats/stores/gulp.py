@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -22,30 +23,33 @@ import simplejpeg
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.local import replacing
-from vidprep.formats.files.no_links import remove_file
 from vidprep.formats.files.untrusted import exact_ratio, read_json
 from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.columns import is_text, shown
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest.table import ManifestRow, read_table
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, labels_in
 from vidprep.formats.stores.options import ReadOptions
-from vidprep.formats.stores.shards import number_in
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
 SIZE_MAX = 1 << 32
+SHARDS_MAX = 100_000  # of one run
+LABELS_NAME = "label2idx.json"
 
 
 class GulpLayout:
-    name, tail = "gulp", b""
-    index_files: tuple[str, ...] = ("meta_*.gmeta", "label2idx.json")
+    name, tail, shows_dead_bytes = "gulp", b"", False
+    index_files: tuple[str, ...] = ("meta_*.gmeta", LABELS_NAME)
 
-    def shard_name(self, number: int) -> str:
-        return f"data_{number}.gulp"
+    def shard_name(self, run: int, number: int) -> str:
+        return f"data_{run * SHARDS_MAX + number}.gulp"
 
-    def shard_number(self, name: str) -> int | None:
-        return number_in(name, "data_", ".gulp")
+    def is_shard(self, name: str) -> bool:
+        return re.fullmatch(r"data_\d+\.gulp", name, re.ASCII) is not None
+
+    def sidecars(self, shard: str) -> tuple[str, ...]:
+        return (meta_name(shard),)
 
     def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         for size in row.frame_sizes or ():
@@ -54,20 +58,18 @@ class GulpLayout:
     def offsets(self, row: ManifestRow) -> list[int]:
         return list(accumulate((size + -size % 4 for size in row.frame_sizes or ()), initial=row.offset or 0))[:-1]
 
-    def write_index(self, root: Path, rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> None:
+    def write_index(self, root: Path, rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> Iterator[Path]:
         by_place = sorted(rows, key=lambda row: (row.file_name, row.offset or 0))
-        written = set()
         for shard, units in groupby(by_place, key=lambda row: row.file_name):
             meta = {row.id: self._entry(row) for row in units}
-            name = f"meta_{self.shard_number(shard)}.gmeta"
-            written.add(name)
-            with replacing(root / name, unless_same=True) as file:
+            path = root / meta_name(shard)
+            with replacing(path, unless_same=True) as file:
                 file.write(json.dumps(meta, ensure_ascii=False).encode())
-        for orphan in set(root.glob("meta_*.gmeta")) - {root / name for name in written}:
-            remove_file(orphan)
+            yield path
         labels = sorted({str(row.labels["label"]) for row in by_place if row.labels.get("label") is not None})
-        with replacing(root / "label2idx.json", unless_same=True) as file:
+        with replacing(root / LABELS_NAME, unless_same=True) as file:
             file.write(json.dumps({label: number for number, label in enumerate(labels)}, ensure_ascii=False).encode())
+        yield root / LABELS_NAME
 
     def _entry(self, row: ManifestRow) -> dict[str, Any]:
         sizes = row.frame_sizes or []
@@ -77,6 +79,10 @@ class GulpLayout:
             ],
             "meta_data": [described(row)],
         }
+
+
+def meta_name(shard: str) -> str:
+    return f"meta_{shard.removeprefix('data_').removesuffix('.gulp')}.gmeta"
 
 
 LAYOUT = GulpLayout()
@@ -120,12 +126,17 @@ class GulpStore(FrameStore):
 
     def _read_meta(self) -> dict[str, _Entry]:
         entries: dict[str, _Entry] = {}
+        named: dict[str, str] | None = None
         for path in sorted(path for path in self.path.glob("*.gmeta") if path.is_file()):
             data = path.name.replace("meta", "data", 1).removesuffix(".gmeta") + ".gulp"
             try:
                 for id_, entry in read_json(path, SIZE_MAX).items():
                     if id_ in entries:
-                        raise ValueError(f"{id_} stands in two files")
+                        named = self._shards_in_manifest() if named is None else named
+                        if named.get(id_) not in (data, entries[id_].data):
+                            raise ValueError(f"{id_} stands in two files")
+                        if named[id_] != data:
+                            continue
                     meta = entry["meta_data"][0] if entry["meta_data"] else {}
                     if not is_text(id_):
                         raise ValueError(f"{id_!r} is no valid Unicode")
@@ -133,6 +144,13 @@ class GulpStore(FrameStore):
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 raise StoreError(f"is damaged: {error}", path=path) from error
         return entries
+
+    def _shards_in_manifest(self) -> dict[str, str]:
+        """Where each video lies by now: a run that was stopped may have left the files of before beside those of now."""
+        table = read_table(self.path, ["id", "file_name"])
+        return (
+            {} if table is None else dict(zip(*(table[name].to_pylist() for name in ("id", "file_name")), strict=True))
+        )
 
     def _open_shard(self, name: str) -> ShardFile:
         return ShardFile(self.path / name)

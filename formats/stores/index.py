@@ -2,11 +2,12 @@
 
 index.parquet   one row per video in the order of the ids, in groups of 128 rows: a video is found by the ids that each
                 group begins with, and read with its group. Page checksums are on.
-burst.json      (tensor.json) format name and version, settings, versions, totals, the size of each shard; the size of the
-                index, and CRC-32 of its footer and of its row groups (eight hexadecimal digits each), since page checksums
+burst.json      (tensor.json) format name and version, settings, versions, totals, where the last unit of each shard ends; the size
+                of the index, and CRC-32 of its footer and of its row groups (eight hexadecimal digits each), since page checksums
                 cover neither the footer nor the headers of pages; and a checksum of all that.
 
-The index is written first, the json last: between the two the footer's checksum fails, and nothing is read wrongly.
+While an index takes the place of another, the json knows the checksums of both (those of the other under `before`), and the
+shards of both: whichever of the two files is seen, the store opens.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.local import replacing
+from vidprep.formats.files.local import partial_of, replacing
 from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, read_json
 from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.row import escaped_label, unescaped_label
@@ -41,6 +41,7 @@ GROUP_ROWS = 128
 KEPT_GROUPS = 64
 KEPT_VIDEOS = 128
 FOOTER_END = 8  # its length in four bytes, then PAR1
+CHECKSUMS = ("index_size_bytes", "index_footer_crc32", "index_groups_crc32")
 COLUMNS = pa.schema(
     [
         ("id", pa.string()), ("shard", pa.string()), ("width", pa.int32()), ("height", pa.int32()), ("num_frames", pa.int64()),
@@ -88,46 +89,73 @@ class FramePlaces:
 
 
 def write_index(
-    folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any],
-    far_shards: Mapping[str, int] = MappingProxyType({}),
-) -> None:  # fmt: skip
-    """Write index.parquet, then `kind`.json. videos: in the order of their ids. labels: their types, by their names.
-
-    about: goes into the json as it is. far_shards: bytes of those that are not in the folder. Raises StoreError when the
-    ids are out of order, OSError.
+    folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any]
+) -> Iterator[Path]:
+    """Write `kind`.json for the old index and the new one, index.parquet, and the json for the new one alone; yields each when it is
+    written. videos: in the order of their ids. labels: their types, by their names. about: goes into the json as it is.
+    Raises StoreError when the ids are out of order, OSError.
     """
     schema = pa.schema([*COLUMNS, *(field.with_name(_label_column(field.name)) for field in labels)])
     totals = {"num_videos": 0, "num_frames": 0}
-    shards: set[str] = set()
+    shards: dict[str, int] = {}
     last = ""
     path = folder / INDEX_NAME
-    with replacing(path, unless_same=True) as file, pq.ParquetWriter(
-        file, schema, compression="zstd", use_dictionary=["shard"], write_page_checksum=True, write_statistics=["id"],
-        column_encoding=_DELTA, store_schema=False,
-    ) as writer:  # fmt: skip
-        source = iter(videos)
-        while group := list(islice(source, GROUP_ROWS)):
-            for before, after in pairwise([last, *(video.id for video in group)]):
-                if after <= before:
-                    raise StoreError(f"{after!r} comes after {before!r}; ids must ascend", path=path)
-            last = group[-1].id
-            totals["num_videos"] += len(group)
-            totals["num_frames"] += sum(len(video.sizes) for video in group)
-            shards.update(video.shard for video in group)
-            writer.write_table(_table(group, schema, labels))
+    with replacing(path, unless_same=True) as file:
+        with pq.ParquetWriter(
+            file, schema, compression="zstd", use_dictionary=["shard"], write_page_checksum=True, write_statistics=["id"],
+            column_encoding=_DELTA, store_schema=False,
+        ) as writer:  # fmt: skip
+            source = iter(videos)
+            while group := list(islice(source, GROUP_ROWS)):
+                for one, other in pairwise([last, *(video.id for video in group)]):
+                    if other <= one:
+                        raise StoreError(f"{other!r} comes after {one!r}; ids must ascend", path=path)
+                last = group[-1].id
+                totals["num_videos"] += len(group)
+                totals["num_frames"] += sum(len(video.sizes) for video in group)
+                for video in group:
+                    ends = (video.offsets + video.sizes).tolist()
+                    shards[video.shard] = max(shards.get(video.shard, 0), *ends)
+                writer.write_table(_table(group, schema, labels))
+        file.flush()
+        content = {"format": kind, "version": VERSION, **about, **totals, "shards": dict(sorted(shards.items()))}
+        content |= _checksums(partial_of(path))
+        if (before := _before(folder, kind, content)) is not None:
+            _write_about(folder, kind, content | before)
+            yield folder / f"{kind}.json"
+    yield path
+    _write_about(folder, kind, content)
+    yield folder / f"{kind}.json"
+
+
+def _checksums(path: Path) -> dict[str, Any]:
+    """What a json says of an index."""
     with arrow_file(path) as written:
         begin, footer_crc32 = _footer(written, path)
         starts = [*_group_starts(pq.read_metadata(written)), begin]
         groups_crc32 = [zlib.crc32(written.read_at(after - at, at)) for at, after in pairwise(starts)]
-        content = {
-            "format": kind, "version": VERSION, **about, **totals,
-            "shards": {name: far_shards.get(name) or (folder / name).stat().st_size for name in sorted(shards)},
-            "index_size_bytes": written.size(), "index_footer_crc32": footer_crc32,
-            "index_groups_crc32": "".join(f"{crc32:08x}" for crc32 in groups_crc32),
-        }  # fmt: skip
-    content["crc32"] = _content_crc32(content)
+        size = written.size()
+    groups = "".join(f"{crc32:08x}" for crc32 in groups_crc32)
+    return {"index_size_bytes": size, "index_footer_crc32": footer_crc32, "index_groups_crc32": groups}
+
+
+def _before(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a json adds for as long as the index of before may still be there: its checksums, and its shards. None where it is not
+    there, or is the same.
+    """
+    try:
+        before = read_about(folder, kind)
+    except StoreError:
+        return None
+    checksums = {name: before.get(name) for name in CHECKSUMS}
+    if checksums == {name: content[name] for name in CHECKSUMS}:
+        return None
+    return {"before": checksums, "shards": dict(before["shards"]) | content["shards"]}
+
+
+def _write_about(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
     with replacing(folder / f"{kind}.json", unless_same=True) as file:
-        file.write(json.dumps(content, indent=1).encode())
+        file.write(json.dumps({**content, "crc32": _content_crc32(content)}, indent=1).encode())
 
 
 _DELTA = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("pts", "offsets", "sizes", "source_frames")}
@@ -211,7 +239,10 @@ class FrameIndex:
             found = self._source.size(), footer_crc32
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=self.path) from error
-        if found != (self.about.get("index_size_bytes"), self.about.get("index_footer_crc32")):
+        before = self.about.get("before")
+        if isinstance(before, dict) and found == (before.get(CHECKSUMS[0]), before.get(CHECKSUMS[1])):
+            self.about |= before
+        if found != (self.about.get(CHECKSUMS[0]), self.about.get(CHECKSUMS[1])):
             raise StoreError(
                 f"is damaged, or not of the same run as {kind}.json; run the same command again, or restore both",
                 path=self.path,

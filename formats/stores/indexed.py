@@ -17,23 +17,26 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import ManifestRow, label_fields
 from vidprep.formats.stores.base import FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FramePlaces, IndexedVideo, write_index
-from vidprep.formats.stores.shards import copy, number_in
+from vidprep.formats.stores.shards import NUMBERED_SHARD, copy, numbered_shard
 
 
 class IndexedLayout:
     """Frames back to back, and an index of its own beside. name: of the store. suffix: of its shards."""
 
-    tail = b""
+    tail, shows_dead_bytes = b"", False
 
     def __init__(self, name: str, suffix: str) -> None:
         self.name, self._suffix = name, suffix
         self.index_files = (f"{name}.json", INDEX_NAME)
 
-    def shard_name(self, number: int) -> str:
-        return f"data-{number:05d}{self._suffix}"
+    def shard_name(self, run: int, number: int) -> str:
+        return numbered_shard(run, number) + self._suffix
 
-    def shard_number(self, name: str) -> int | None:
-        return number_in(name, "data-", self._suffix)
+    def is_shard(self, name: str) -> bool:
+        return NUMBERED_SHARD.fullmatch(name.removesuffix(self._suffix)) is not None and name.endswith(self._suffix)
+
+    def sidecars(self, _shard: str) -> tuple[str, ...]:
+        return ()
 
     def serialize(self, _row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         return copy(frames)
@@ -41,16 +44,10 @@ class IndexedLayout:
     def offsets(self, row: ManifestRow) -> list[int]:
         return list(accumulate(row.frame_sizes or (), initial=row.offset or 0))[:-1]
 
-    def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any]) -> None:
+    def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any]) -> Iterator[Path]:
         videos = (indexed_video(row, self.offsets(row)) for row in rows)
-        write_index(
-            root,
-            self.name,
-            videos,
-            labels=label_fields(root),
-            about={name: about[name] for name in ("settings", "versions")},
-            far_shards=about.get("far_shards", {}),
-        )
+        kept = {name: about[name] for name in ("settings", "versions")}
+        return write_index(root, self.name, videos, labels=label_fields(root), about=kept)
 
 
 def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:

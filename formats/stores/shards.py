@@ -1,28 +1,29 @@
 """Shard files: units back to back in files of a bounded size, whichever layout they have.
 
-A unit is appended whole or not at all. Nothing that an index points at ever moves or changes inside a shard: what is
-replaced stays as dead bytes until `rewrite` copies the living ones into a new shard. Layouts differ in how the frames
-of one unit stand in a shard, and in which files beside the shards say where.
+A shard belongs to the run that created it, whose number is in its name. That run alone appends to it, each unit whole or not at
+all, and nobody changes it once it is closed. A unit that is made again goes into another shard; what no row names is dead bytes.
+Layouts differ in how the frames of one unit stand in a shard, and in which files beside the shards say where.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from vidprep.formats.errors import DestinationError
-from vidprep.formats.files.no_links import IS_A_LINK, NOT_REGULAR, is_regular, open_unlinked
+from vidprep.formats.files.no_links import open_unlinked
 from vidprep.formats.manifest.table import ManifestRow
 
 COPY_BYTES = 1 << 20
+NUMBERED_SHARD = re.compile(r"data-(\d{5,}(p\d{5})?-)?\d{5,}", re.ASCII)
+PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one and its index where it is a part of an array run
 
 
 class Layout(Protocol):
     """How units stand in shards. name: of the store. tail: what follows the last unit of a shard, to make it whole.
-    index_files: what says where they are, as globs.
+    index_files: what says where they are, as globs. shows_dead_bytes: whether readers that are not ours find units that no row names.
     """
 
     @property
@@ -34,10 +35,17 @@ class Layout(Protocol):
     @property
     def index_files(self) -> tuple[str, ...]: ...
 
-    def shard_name(self, number: int) -> str: ...
+    @property
+    def shows_dead_bytes(self) -> bool: ...
 
-    def shard_number(self, name: str) -> int | None:
-        """None for what is no shard."""
+    def shard_name(self, run: int, number: int) -> str:
+        """run: 0 for a store that was packed."""
+        ...
+
+    def is_shard(self, name: str) -> bool: ...
+
+    def sidecars(self, shard: str) -> tuple[str, ...]:
+        """Files that go with a shard."""
         ...
 
     def serialize(self, row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
@@ -48,110 +56,88 @@ class Layout(Protocol):
         """Where each frame of a unit begins in its shard."""
         ...
 
-    def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> None:
-        """The files that say where everything is, from the rows of the units in the order of their ids.
-
-        about: settings, versions, and far_shards where there are some: bytes of shards that are elsewhere, by name.
+    def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> Iterator[Path]:
+        """Write the files that say where everything is, from the rows of the units in the order of their ids; yields each file when
+        it is written. After each of them the store opens, with the units as they were or as they are now. about: settings, versions.
         """
         ...
 
 
-@dataclass(slots=True)
-class Shards:
-    """The shards of a folder, and the one that takes the next unit. mine: (first, step) of the numbers that are touched."""
+class ShardWriter:
+    """Writes the shards of one run. closed: called with each shard when it is whole and on the disk."""
 
-    root: Path
-    layout: Layout
-    shard_bytes: int
-    mine: tuple[int, int]
-    _ends: dict[str, int]
-
-    @staticmethod
-    def of(
-        root: Path, layout: Layout, shard_bytes: int, rows: Iterable[tuple[str, int]], mine: tuple[int, int] = (0, 1)
-    ) -> Shards:
-        """rows: (shard, end of the unit in it) of every unit that counts."""
-        shards = Shards(root, layout, shard_bytes, mine, {})
-        for name, end in rows:
-            if shards._is_mine(layout.shard_number(name)):
-                shards._ends[name] = max(end, shards._ends.get(name, 0))
-        return shards
-
-    def _is_mine(self, number: int | None) -> bool:
-        first, step = self.mine
-        return number is not None and number % step == first
-
-    def cut_back(self) -> None:
-        """Take away what a stopped run left behind the last unit that counts, and shards in which nothing counts."""
-        for path in self.paths():
-            end = self._ends.get(path.name)
-            if end is None:
-                path.unlink()
-            elif path.stat().st_size != end + len(self.layout.tail):
-                self._close_at(path, end)
-
-    def paths(self) -> list[Path]:
-        """Those that are touched, by their numbers. Raises DestinationError for one that is a link, or no regular file."""
-        found = ((self.layout.shard_number(path.name), path) for path in self.root.iterdir())
-        paths = [path for number, path in sorted((n, p) for n, p in found if n is not None and self._is_mine(n))]
-        for path in paths:
-            if not is_regular(path):
-                raise DestinationError(IS_A_LINK if path.is_symlink() else NOT_REGULAR, path=path)
-        return paths
+    def __init__(
+        self, root: Path, layout: Layout, shard_bytes: int, run: int, closed: Callable[[Path], object] = lambda _path: None
+    ) -> None:  # fmt: skip
+        self._root, self._layout, self._shard_bytes, self._run, self._closed = root, layout, shard_bytes, run, closed
+        self._number = self._end = 0
+        self._fd: int | None = None  # of the newest shard, which is not whole yet
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> None:
         """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
-        self._append(row, self.layout.serialize(row, frames))
+        self._append(row, self._layout.serialize(row, frames), sum(row.frame_sizes or ()))
 
-    def rewrite(self, name: str, rows: Iterable[ManifestRow]) -> None:
-        """Copy the units of a shard behind the others; their rows say where. The old shard stays."""
-        with (self.root / name).open("rb") as shard:
-            for row in sorted(rows, key=lambda row: row.offset or 0):
-                assert row.offset is not None and row.stored_bytes is not None
-                self._append(row, _span(shard, row.offset, row.stored_bytes), besides=name)
+    def copy(self, row: ManifestRow, stored: Iterator[bytes]) -> None:
+        """Put a unit there as it is stored elsewhere; its row says where. Raises OSError."""
+        self._append(row, stored, row.stored_bytes or 0)
 
-    def _append(self, row: ManifestRow, pieces: Iterator[bytes], besides: str = "") -> None:
-        name, offset = self._room_for(sum(row.frame_sizes or ()), besides)
-        path = self.root / name
+    def _append(self, row: ManifestRow, pieces: Iterator[bytes], size: int) -> None:
+        if self._fd is not None and self._end + size > self._shard_bytes:
+            self.close()
+        if self._fd is None:
+            self._fd, self._end = open_unlinked(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), 0
+        end = self._end
         try:
-            with os.fdopen(open_unlinked(path, os.O_RDWR | os.O_CREAT), "r+b") as shard:
-                shard.seek(offset)
-                for piece in pieces:
-                    shard.write(piece)
-                end = shard.tell()
-                shard.write(self.layout.tail)
-                shard.truncate()
+            for piece in pieces:
+                end = _written(self._fd, piece, end)
+            _written(self._fd, self._layout.tail, end)
         except BaseException:
-            if path.exists():
-                self._close_at(path, offset)
+            self._cut_back(self._fd)
             raise
-        row.file_name, row.offset, row.stored_bytes = name, offset, end - offset
-        self._ends[name] = end
+        row.file_name, row.offset, row.stored_bytes = self._path.name, self._end, end - self._end
+        self._end = end
 
-    def _room_for(self, size: int, besides: str) -> tuple[str, int]:
-        numbers = {self.layout.shard_number(name) or 0: name for name in self._ends}
-        newest, (first, step) = max(numbers, default=None), self.mine
-        if newest is not None and numbers[newest] != besides:
-            end = self._ends[numbers[newest]]
-            if (
-                end + size <= self.shard_bytes and (self.root / numbers[newest]).exists()
-            ):  # else it is elsewhere, and whole
-                return numbers[newest], end
-        return self.layout.shard_name(first if newest is None else newest + step), 0
+    @property
+    def _path(self) -> Path:
+        return self._root / self._layout.shard_name(self._run, self._number)
 
-    def _close_at(self, path: Path, end: int) -> None:
-        if end == 0:
-            path.unlink()
+    def _cut_back(self, fd: int) -> None:
+        """Leave nothing of a unit that could not be written."""
+        os.ftruncate(fd, self._end)
+        if self._end:
+            _written(fd, self._layout.tail, self._end)
+        else:
+            os.close(fd)
+            self._fd = None
+            self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """The newest shard is whole: what comes next goes into another."""
+        if self._fd is None:
             return
-        with os.fdopen(open_unlinked(path, os.O_RDWR), "r+b") as shard:
-            shard.truncate(end)
-            shard.seek(end)
-            shard.write(self.layout.tail)
+        os.fsync(self._fd)
+        os.close(self._fd)
+        self._fd, path = None, self._path
+        self._number += 1
+        self._closed(path)
 
-    def forget(self, name: str) -> None:
-        """Remove a shard in which nothing counts any more."""
-        self._ends.pop(name, None)
-        (self.root / name).unlink(missing_ok=True)
+
+def numbered_shard(run: int, number: int) -> str:
+    """The name of a shard without its suffix: data-00002-00000 is the first of run 2, data-00002p00003-00000 of its part 3, and
+    data-00000 that of a store that was packed.
+    """
+    lease, part = divmod(run, PARTS_MAX)
+    maker = f"{lease:05d}-" if not part else f"{lease:05d}p{part - 1:05d}-"
+    return f"data-{maker if run else ''}{number:05d}"
+
+
+def _written(fd: int, data: bytes, offset: int) -> int:
+    """Where the bytes end that were written. Raises OSError."""
+    left = memoryview(data)
+    while left:
+        size = os.pwrite(fd, left, offset)
+        left, offset = left[size:], offset + size
+    return offset
 
 
 def copy(file: BinaryIO) -> Iterator[bytes]:
@@ -159,7 +145,7 @@ def copy(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _span(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
+def span(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
     file.seek(offset)
     while size:
         piece = file.read(min(size, COPY_BYTES))
@@ -167,8 +153,3 @@ def _span(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
             raise OSError(f"{file.name} ends before the unit does")
         size -= len(piece)
         yield piece
-
-
-def number_in(name: str, prefix: str, suffix: str) -> int | None:
-    middle = name[len(prefix) : -len(suffix)]
-    return int(middle) if name.startswith(prefix) and name.endswith(suffix) and middle.isdecimal() else None

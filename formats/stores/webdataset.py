@@ -40,7 +40,7 @@ from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, facts_of, labels_in
 from vidprep.formats.stores.options import ReadOptions
-from vidprep.formats.stores.shards import number_in
+from vidprep.formats.stores.shards import NUMBERED_SHARD, numbered_shard
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
@@ -50,14 +50,17 @@ TAR_BLOCK = 512
 
 
 class TarLayout:
-    name, tail = "webdataset", bytes(2 * TAR_BLOCK)
+    name, tail, shows_dead_bytes = "webdataset", bytes(2 * TAR_BLOCK), True
     index_files: tuple[str, ...] = ()
 
-    def shard_name(self, number: int) -> str:
-        return f"data-{number:05d}.tar"
+    def shard_name(self, run: int, number: int) -> str:
+        return f"{numbered_shard(run, number)}.tar"
 
-    def shard_number(self, name: str) -> int | None:
-        return number_in(name, "data-", ".tar")
+    def is_shard(self, name: str) -> bool:
+        return NUMBERED_SHARD.fullmatch(name.removesuffix(".tar")) is not None and name.endswith(".tar")
+
+    def sidecars(self, _shard: str) -> tuple[str, ...]:
+        return ()
 
     def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         key = sample_key(row.id)
@@ -69,8 +72,9 @@ class TarLayout:
         steps = (TAR_BLOCK + size + -size % TAR_BLOCK for size in row.frame_sizes or ())
         return list(accumulate(steps, initial=(row.offset or 0) + TAR_BLOCK))[:-1]
 
-    def write_index(self, root: Path, rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> None:
+    def write_index(self, _root: Path, _rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> Iterator[Path]:
         """Its shards say everything themselves."""
+        yield from ()
 
 
 def sample_key(unit_id: str) -> str:

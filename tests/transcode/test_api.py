@@ -46,7 +46,9 @@ OF_PYTHON = {"settings", "progress", "destinations"}
 TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate": (SourceKeywords,)} | dict.fromkeys(
     ("sweep", "tune"), (SourceKeywords, PictureKeywords)
 )
-COMMANDS = ("transcode", "burst", "validate", "report", "sweep", "tune", "pack", "merge", "bench", "doctor")
+COMMANDS = (
+    "transcode", "burst", "validate", "report", "sweep", "tune", "pack", "merge", "compact", "bench", "doctor",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -190,14 +190,14 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     from vidprep.formats.video.source import open_video
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.destination.folder import Destination
-    from vidprep.transcode.destination.sharded import PackedDestination
+    from vidprep.transcode.destination.sharded import ShardedDestination
     from vidprep.transcode.media.versions import encoder_version, used_versions
     from vidprep.transcode.run.plan import plan
     from vidprep.transcode.run.run import run
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.backends import workers_of
 
-    place = PackedDestination(destination, settings.frames) if settings.frames else Destination(destination)
+    place = ShardedDestination(destination, settings.frames) if settings.frames else Destination(destination)
     found = find_sources(sources, destination, extension=settings.extension)
     rows: list[ManifestRow] = []
     with place.lock(), workers_of("local", None, 1, lambda _text: None) as workers:

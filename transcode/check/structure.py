@@ -45,12 +45,12 @@ def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) 
     for row in rows:
         spans[row.file_name].append((row.offset or 0, row.stored_bytes or 0, row.id))
     for path in sorted(destination.iterdir()):
-        if layout.shard_number(path.name) is not None and path.name not in spans:
+        if layout.is_shard(path.name) and path.name not in spans:
             yield f"{path}: no row of the manifest speaks of it"
     for name, units in sorted(spans.items()):
         end = 0
         for offset, size, id_ in sorted(units):
-            if offset != end:
+            if offset < end or (offset > end and layout.shows_dead_bytes):
                 yield f"{destination / name}: {id_}: begins at offset {offset}, the unit before it ends at {end}"
             end = offset + size
         data = (destination / name).open("rb") if (destination / name).is_file() else None
@@ -59,7 +59,7 @@ def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) 
             continue
         with data:
             data.seek(end)
-            if data.read() != layout.tail:
+            if layout.shows_dead_bytes and data.read() != layout.tail:
                 yield f"{destination / name}: from offset {end} stands something else than the end of a shard"
     yield from _faults_of_index(destination, layout, rows)
 

@@ -18,6 +18,7 @@ from vidprep.transcode.cli.options import SOURCE_OPTIONS, Command, FolderOrUrl, 
 from vidprep.transcode.export.api import EXPORTS
 from vidprep.transcode.export.api import pack as make
 from vidprep.transcode.pages.api import report as write
+from vidprep.transcode.run.api import compact as write_anew
 from vidprep.transcode.run.api import merge as join
 from vidprep.transcode.run.text import printable
 
@@ -144,7 +145,7 @@ def merge(destination: Path | str) -> None:
     the next run: an array again, or the command without --shard.
 
     \b
-    Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage or a task is still at work.
+    Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage, 3 a task is still at work.
     """
     merged = join(destination)
     for id_, why in merged.missing.items():
@@ -156,7 +157,23 @@ def merge(destination: Path | str) -> None:
         parts = ", ".join(map(str, merged.unended[:10])) + " …" * (len(merged.unended) > 10)
         line = f"{len(merged.unended)} of {merged.count} parts did not end ({parts}); run them again, then merge"
         click.echo(f"vidprep: {line}", err=True)
+    if merged.changed:
+        named = printable(", ".join(merged.changed[:10])) + " …" * (len(merged.changed) > 10)
+        line = f"{len(merged.changed)} sources changed after the array run was planned, and were made as they are now: {named}"
+        click.echo(f"vidprep: {line}", err=True)
     sys.exit(0 if merged.is_whole else 1)
+
+
+@click.command(cls=Command)
+@click.argument("destination", metavar="DST", type=FolderOrUrl())
+def compact(destination: Path | str) -> None:
+    """Free the bytes in shards that no video needs any more, and join small shards.
+
+    What a run replaces stays in its shard until a quarter of that is dead; then the run itself writes the shard anew. This
+    writes all shards with dead bytes anew. The store can be read at any moment, and a kill loses nothing.
+    """
+    done = write_anew(destination)
+    click.echo(f"vidprep: {done.shards} shards written anew; {done.dead_bytes} dead bytes freed", err=True)
 
 
 @click.command(cls=Command)

@@ -14,21 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.files.local import replacing
-from vidprep.formats.files.no_links import remove_file
 from vidprep.formats.files.untrusted import parse_json, read_regular, whole_between
 from vidprep.formats.manifest.table import read_table, with_columns
-from vidprep.transcode.destination.array_plan import (
+from vidprep.transcode.destination.array_plan import STATE_COLUMNS, ArrayPlan, read_array_plan, read_end
+from vidprep.transcode.destination.folder import (
+    MERGED_NAME,
     MERGED_PLAN_NAME,
     PART_END_NAME,
     PART_PLAN_NAME,
     PLAN_NAME,
-    STATE_COLUMNS,
-    ArrayPlan,
-    read_array_plan,
-    read_end,
 )
-from vidprep.transcode.destination.folder import MERGED_NAME
 from vidprep.transcode.destination.partition import MAX_PARTS, Part, parts_in
 from vidprep.transcode.destination.run_file import STATE_DIR, read_run
 
@@ -48,11 +43,14 @@ class MergedParts:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """count: of parts, 0 where no array run is open. unended: parts of it. missing: why, by id. kept: for merged.json."""
+    """count: of parts, 0 where no array run is open. unended: parts of it. missing: why, by id. changed: videos that were made of other
+    sources than those of the plan. kept: for merged.json.
+    """
 
     count: int
     unended: tuple[int, ...]
     missing: dict[str, str]
+    changed: tuple[str, ...]
     kept: MergedParts
 
 
@@ -72,7 +70,7 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
     if plan is None:
         count = max((part.count for part in parts), default=0)
-        return Account(count, tuple(range(count)), missing | lasting, MergedParts("", frozenset(), lasting))
+        return Account(count, tuple(range(count)), missing | lasting, (), MergedParts("", frozenset(), lasting))
     own = [part for part in parts if part.count == plan.count]
     found = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
     sizes = Counter(plan.parts.values())
@@ -86,6 +84,7 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
     for end in ends.values():
         lasting |= {id_: ABSENT for id_ in end.absent if id_ not in rows and id_ in plan.parts}
         lasting |= {id_: UNPLANNED for id_ in end.unplanned if id_ not in rows}
+    changed = []
     for id_, index in plan.parts.items():
         if id_ in lasting or id_ in missing:
             continue
@@ -93,29 +92,21 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
             missing[id_] = f"no row: part {index} of {plan.count} " + ("lost it" if index in ended else "did not end")
         elif index not in ended and rows[id_][1:] != plan.states[id_]:
             missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not end"
+        elif rows[id_][1:] != plan.states[id_]:
+            changed.append(id_)
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
     unended = tuple(sorted(set(range(plan.count)) - ended))
-    return Account(plan.count, unended, missing | lasting, MergedParts(plan.digest, frozenset(ended), lasting))
+    return Account(
+        plan.count, unended, missing | lasting, tuple(changed), MergedParts(plan.digest, frozenset(ended), lasting)
+    )
 
 
-def record(root: Path, found: Account) -> None:
-    """For the next merge: nothing else of the parts will be there."""
-    path = root / STATE_DIR / MERGED_NAME
-    if not found.count and not path.exists():
-        return
+def merged_json(root: Path, found: Account) -> bytes | None:
+    """merged.json, for the next merge: nothing else of the parts will be there. None where there is nothing to keep."""
+    if not found.count and not (root / STATE_DIR / MERGED_NAME).exists():
+        return None
     content = {"plan": found.kept.plan_digest, "ended": sorted(found.kept.ended), "missing": found.kept.missing}
-    with replacing(path) as file:
-        file.write(json.dumps(content).encode())
-
-
-def put_plan_away(root: Path, found: Account) -> None:
-    """All parts are joined: what is left of the plan is for tasks that did not end."""
-    plan, merged = root / STATE_DIR / PLAN_NAME, root / STATE_DIR / MERGED_PLAN_NAME
-    if not found.unended:
-        remove_file(merged)
-        remove_file(plan)
-    elif plan.exists():
-        plan.replace(merged)
+    return json.dumps(content).encode()
 
 
 def _plan_of(state_dir: Path) -> ArrayPlan | None:

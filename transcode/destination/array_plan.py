@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,19 @@ from typing import Any
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.files.untrusted import arrow_file, as_parquet, parse_json, read_json, whole_between
-from vidprep.transcode.destination.folder import MERGED_NAME, Destination
+from vidprep.transcode.destination.folder import (
+    MERGED_NAME,
+    MERGED_PLAN_NAME,
+    PART_END_NAME,
+    PART_PLAN_NAME,
+    PLAN_NAME,
+    Destination,
+)
 from vidprep.transcode.destination.partition import MAX_PARTS, Part, dealt
 from vidprep.transcode.destination.run_file import RUN_BYTES_MAX, differences
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
 
-PLAN_NAME, MERGED_PLAN_NAME = "plan.parquet", "merged-plan.parquet"
-PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 ABOUT_KEY = b"vidprep.array_plan"
 STATE_COLUMNS = ["source_size_bytes", "source_mtime_ns", "start_seconds", "end_seconds"]
 State = tuple[int, int, float | None, float | None]
@@ -120,6 +125,7 @@ def begin_part(
         place.create_shared(PLAN_NAME, data)
     plan = _plan_in_force(place, part, settings)
     mine = _share(sources, part, plan.parts)
+    _check_same_sources(place, plan, mine.units, selection)
     ids, found = plan.ids_of(part.index), {unit.id for unit in mine.units}
     place.remove_own(PART_END_NAME)
     own = hashlib.sha256("\n".join(ids).encode()).hexdigest()
@@ -187,6 +193,24 @@ def _plan_in_force(place: Destination, part: Part, settings: RunSettings) -> Arr
             path=place.shown,
         )
     return plan
+
+
+def _check_same_sources(place: Destination, plan: ArrayPlan, units: Sequence[Unit], selection: Selection) -> None:
+    """The same folder may be mounted elsewhere here: then its files are the same."""
+    if selection.source == plan.selection.source:
+        return
+    others = [unit.id for unit in units if state_of(unit) != plan.states[unit.id]]
+    if others:
+        raise DestinationError(
+            f"an array run was begun here with the sources of {plan.selection.source}, and {len(others)} of the {len(units)} videos of "
+            f"this part are others in {selection.source}, such as {others[0]}; give all its tasks the same sources, or let them end and "
+            f"`vidprep merge {place.shown}` first",
+            path=place.shown,
+        )
+
+
+def state_of(unit: Unit) -> State:
+    return unit.size_bytes, unit.mtime_ns, unit.start_seconds, unit.end_seconds
 
 
 def _share(sources: SourceList, part: Part, parts: Mapping[str, int]) -> SourceList:

@@ -1,29 +1,26 @@
 """A destination folder: who works in it, with which settings, and the rows that stand in it.
 
 DST/.vidprep/lease-000007   who works in it, or did last (lease.py)
-DST/.vidprep/lock           the kernel's lock on it, too, where the file system has such
 DST/.vidprep/run.json       the settings that its outputs were made with
 DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
 DST/.vidprep/partial/       outputs on their way; empty between runs
 DST/.vidprep/merged.json    what `vidprep merge` has joined so far, and what was missing (account.py)
 
-A part of an array run has a lock, a journal and partial files of its own (parts.py) and shares the rest.
+A part of an array run has a lease, a journal and partial files of its own (partition.py) and shares the rest.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vidprep.formats.errors import DestinationError, StorageError
+from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, StorageError
 from vidprep.formats.files.local import is_disk_full, replacing, sha256_of
 from vidprep.formats.files.no_links import (
     IS_A_LINK,
@@ -42,11 +39,12 @@ from vidprep.formats.manifest.table import (
     fence_of,
     manifest_paths,
     read_table,
-    with_columns,
     write_rows,
 )
-from vidprep.transcode.destination.lease import Lease, first_at_work, in_use
-from vidprep.transcode.destination.ledgers import FolderLedger, Ledger, flocked
+from vidprep.formats.stores.shards import PARTS_MAX
+from vidprep.transcode.destination.known_units import KnownUnit, known_units
+from vidprep.transcode.destination.lease import Lease, first_at_work
+from vidprep.transcode.destination.ledgers import FolderLedger, Ledger
 from vidprep.transcode.destination.partition import Part, parts_in
 from vidprep.transcode.destination.run_file import STATE_DIR, differences, read_run
 from vidprep.transcode.settings.options import Target
@@ -57,30 +55,9 @@ if TYPE_CHECKING:
 
     from vidprep.transcode.unit.job import Upload
 
-MERGED_NAME = "merged.json"
+PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
+PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
-STATE_COLUMNS = [
-    "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
-    "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes",
-]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class KnownUnit:
-    """What resuming needs of a row."""
-
-    file_name: str
-    start_seconds: float | None
-    end_seconds: float | None
-    ok: bool
-    attempts: int
-    source_size_bytes: int | None
-    source_mtime_ns: int | None
-    settings_digest: str | None
-    size_bytes: int | None
-    encoder_version: str | None
-    offset: int | None
-    stored_bytes: int | None
 
 
 class Destination:
@@ -117,14 +94,17 @@ class Destination:
                     refuse_links(self.state_dir)
                 self.partials.mkdir(parents=True, exist_ok=True)
                 self._lock(locks)
+            except InUseError as error:
+                if merging or self.part:
+                    error.exit_code = STOPPED_CODE
+                raise
             except (DestinationError, StorageError):
                 raise
             except OSError as error:
                 raise DestinationError(f"cannot be written: {error.strerror or error}", path=self.shown) from error
             locks.callback(self.journal.close)
-            others = {part.count for part in parts_in(self.root, self.shared)} - (
-                {self.part.count} if self.part else set()
-            )
+            others = {part.count for part in parts_in(self.root, self.shared)}
+            others -= {self.part.count} if self.part else set()
             if others and not merging:
                 raise DestinationError(
                     f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
@@ -133,25 +113,8 @@ class Destination:
             yield
 
     def _lock(self, locks: ExitStack) -> None:
-        """By the kernel, as far as that reaches, and by a lease. Raises DestinationError, OSError."""
-        whole = self._open_lock(self.shared, locks)
-        own = self._open_lock(self.state_dir, locks) if self.part else whole
-        if not (flocked(whole, fcntl.LOCK_SH) if self.part else True) or not flocked(own, fcntl.LOCK_EX):
-            raise in_use(self._named_in(own if self.part else whole), self.shown)
+        """Raises DestinationError, OSError."""
         self._take_lease(FolderLedger(self.state_dir), self._other_ledgers(), locks)
-        assert self.lease is not None
-        os.ftruncate(own, 0)
-        os.pwrite(own, str(self.lease.mine).encode(), 0)
-
-    def _open_lock(self, state_dir: Path, locks: ExitStack) -> int:
-        lock = open_unlinked(state_dir / "lock", os.O_RDWR | os.O_CREAT)
-        locks.callback(os.close, lock)
-        return lock
-
-    def _named_in(self, lock: int) -> str:
-        tasks = len(parts_in(self.root, self.shared)) if not self.part else 0
-        holder = os.pread(lock, 1000, 0).decode("utf-8", "replace").strip()
-        return f"tasks of an array run ({tasks} parts)" if tasks else holder or "another process"
 
     def _other_ledgers(self) -> list[Ledger]:
         """Of the whole, for a part; of all parts, for the whole."""
@@ -159,13 +122,18 @@ class Destination:
         return [FolderLedger(state_dir) for state_dir in state_dirs]
 
     def _take_lease(self, ledger: Ledger, others: list[Ledger], locks: ExitStack) -> None:
-        """Its own first, and then a look at the others: of two that do so at once, one at least sees the other."""
-        lease = Lease(ledger, self.shown, self.say)
-        lease.take(fence_of(self.manifest))
+        """Its own first, and then a look at the others: of two that do so at once, one at least sees the other.
+
+        Its number is higher than any that was given here, to the whole or, before the whole, to a part: so is that of the run.
+        """
+        lease = Lease(ledger, self.shown, self.say, waits=self.part is not None)
+        manifests = [self.root / MANIFEST_NAME, self.manifest] if self.part else manifest_paths(self.root)
+        given = [entry.number for other in others if (entry := other.read()) is not None]
+        lease.take(max([*given, *map(fence_of, manifests)], default=0))
         locks.callback(lease.release)
         self.lease = lease
         if (holder := first_at_work(others, self.say)) is not None:
-            raise in_use(holder, self.shown)
+            raise InUseError(holder, self.shown)
 
     def check_held(self) -> None:
         """Before anything takes its name. Raises TakenOverError when another run has taken this one for dead."""
@@ -177,6 +145,11 @@ class Destination:
         """The number of the lease, which no later run has a lower one than."""
         return self.lease.mine.number if self.lease else 0
 
+    @property
+    def run(self) -> int:
+        """The number of this run: no other has it, no later one a lower one."""
+        return self.fence * PARTS_MAX + (self.part.index + 1 if self.part else 0)
+
     def partial(self, unit_id: str, extension: str) -> Path:
         """Where an output stands until it is proven: a short name, since `unit_id` may be as long as names can be."""
         mine = self.lease.mine.token[:TOKEN_LETTERS] if self.lease else ""  # nobody else's workers write into it
@@ -187,22 +160,8 @@ class Destination:
         return None
 
     def known_units(self) -> dict[str, KnownUnit]:
-        """Every unit that has a row, by id; the journal is newer than the manifest."""
-        known: dict[str, KnownUnit] = {}
-        table = read_table(self.root, STATE_COLUMNS)
-        if table is not None:
-            table = with_columns(table, STATE_COLUMNS)
-            ids, file_names, starts, ends, statuses, *rest = (table[name].to_pylist() for name in STATE_COLUMNS)
-            for id_, file_name, start, end, status, *others in zip(
-                ids, file_names, starts, ends, statuses, *rest, strict=True
-            ):
-                known[id_] = KnownUnit(file_name, start, end, status == "ok", *others)
-        for row in self.journal.rows():
-            known[row.id] = KnownUnit(
-                row.file_name, row.start_seconds, row.end_seconds, row.ok, row.attempts, row.source_size_bytes,
-                row.source_mtime_ns, row.settings_digest, row.size_bytes, row.encoder_version, row.offset, row.stored_bytes,
-            )  # fmt: skip
-        return known
+        """Every unit that has a row, by id."""
+        return known_units(self.root, self.journal)
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Refuse to mix outputs of unlike settings in one folder. Raises DestinationError that shows the difference."""
@@ -371,14 +330,51 @@ class Destination:
         if not self.part and self.manifest.exists():
             open_store(self.root)
 
-    def finish(self) -> None:
+    def finish(self, *, is_complete: bool = True) -> None:  # noqa: ARG002
+        """The end of a run. is_complete: all that was to be done was done."""
+        self.merge_journal()
+
+    def take_up(self) -> None:
+        """What a task of an array run left when it was killed."""
+        if self.state_dir.is_dir():
+            self.partials.mkdir(exist_ok=True)
+            self.recover()
+            self.merge_journal()
+
+    def fetch_array_plan(self) -> None:
+        """Have what `account` reads where it reads it: it is there."""
+
+    def forget_parts(self, parts: Sequence[Part]) -> None:
+        """All of them are joined. Before anything else their plans go: without one nobody asks for the end of a part."""
+        for part in parts:
+            remove_file(self.shared / part.state_dir_name / PART_PLAN_NAME)
+            remove_file(self.root / part.manifest_name)
+        for state_dir in self.shared.glob("part-*"):
+            shutil.rmtree(state_dir, ignore_errors=True)
+
+    def put_plan_away(self, *, is_done: bool) -> None:
+        """What is left of the plan of an array run is for tasks that did not end."""
+        if is_done:
+            self.remove_shared(MERGED_PLAN_NAME, PLAN_NAME)
+        elif (plan := self.shared / PLAN_NAME).exists():
+            plan.replace(self.shared / MERGED_PLAN_NAME)
+
+    def of_part(self, part: Part) -> Destination:
+        """What a task of an array run left in the folder of this one."""
+        return Destination(self.root, part)
+
+    def merge_journal(self) -> None:
         """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""
         if not self.journal.path.exists():
             return
-        self.check_held()
         kept: pa.Table | None = read_table(self.root, only=self.manifest)
-        write_rows(self.manifest, kept, self.journal.rows(), fence=self.fence)
+        self.write_manifest(kept, self.journal.rows())
         self.journal.clear()
+
+    def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:
+        """As `write_rows`. Raises TakenOverError too."""
+        self.check_held()
+        write_rows(self.manifest, kept, rows, fence=self.fence)
 
     @property
     def disk(self) -> str:

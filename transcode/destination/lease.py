@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vidprep.formats.errors import DestinationError, TakenOverError
+from vidprep.formats.errors import DestinationError, InUseError, TakenOverError
 from vidprep.formats.files.untrusted import parse_json, whole_between
 
 LOOK_SECONDS = 0.25
@@ -171,8 +171,9 @@ def first_at_work(ledgers: Sequence[Ledger], say: Callable[[str], object]) -> st
 class Lease:
     """Taken, kept alive by a thread, and given back. shown: the destination, in messages."""
 
-    def __init__(self, ledger: Ledger, shown: str, say: Callable[[str], object]) -> None:
-        self._ledger, self._shown, self._say = ledger, shown, say
+    def __init__(self, ledger: Ledger, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
+        """waits: for a holder at work to end, as long as one without a sign is watched: a task that was queued again may meet itself."""
+        self._ledger, self._shown, self._say, self._waits = ledger, shown, say, waits
         self._guard = threading.Lock()
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -180,11 +181,15 @@ class Lease:
         self.mine = myself(0)
 
     def take(self, at_least: int = 0) -> None:
-        """at_least: a number that was given before. Raises DestinationError while another holds it."""
+        """at_least: a number that was given before. Raises InUseError while another holds it."""
+        deadline = time.monotonic() + (self._ledger.gone_seconds if self._waits else 0.0)
         while True:
             before = self._ledger.read()
             if before is not None and (holder := first_at_work([self._ledger], self._say)) is not None:
-                raise in_use(holder, self._shown)
+                if time.monotonic() >= deadline:
+                    raise InUseError(holder, self._shown)
+                time.sleep(LOOK_SECONDS)
+                continue
             now = self._ledger.read()
             if (now and now.data) != (before and before.data):
                 continue  # another took it meanwhile, or gave it back
@@ -226,10 +231,13 @@ class Lease:
 
     def _lost(self) -> TakenOverError:
         now = self._ledger.read()
-        other = f" by {now.holder}" if now and now.holder else ""
+        if now is None:
+            why = "the lease of this run was removed by somebody"
+        else:
+            why = f"was taken over{f' by {now.holder}' if now.holder else ''}, as this run gave no sign for "
+            why += f"{self._ledger.gone_seconds:g} s"
         return TakenOverError(
-            f"was taken over{other}, as this run gave no sign for {self._ledger.gone_seconds:g} s; nothing more is written "
-            "by this one. Run the same command again when the other has ended",
+            f"{why}; nothing more is written by this one. Run the same command again when no other is at work",
             path=self._shown,
         )
 
@@ -240,10 +248,6 @@ class Lease:
             self._keeper.join()
         with suppress(OSError):  # then it is taken over as that of a dead process
             self._beat(released=True)
-
-
-def in_use(holder: str, shown: str) -> DestinationError:
-    return DestinationError(f"in use by {holder}; wait for it, or stop it", path=shown)
 
 
 def _clock() -> float:

@@ -9,7 +9,6 @@ DST/.vidprep/lock           behind a URL: written by If-None-Match and If-Match.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import time
@@ -29,25 +28,10 @@ STORE_BEAT_SECONDS, STORE_GONE_SECONDS = 5.0, 60.0
 FOLDER_SETTLE_SECONDS, STORE_SETTLE_SECONDS = 1.0, 5.0
 NO_SUCH_TAG = f'"{"0" * 32}"'
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
-NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
 # File systems that one machine alone writes to. Any other may be seen from several.
 LOCAL_FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs", "overlay")
 )
-
-
-def flocked(lock: int, kind: int) -> bool:
-    """Ask for the kernel's lock, too, which ends with the process that has it. True also where the file system has none; False
-    where another process of this machine has it.
-    """
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_FLOCK:
-            raise
-    return True
 
 
 def file_system_of(folder: Path) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vidprep.formats.files.no_links import is_regular, remove_file
-from vidprep.formats.manifest.table import Journal, manifest_paths, read_table, with_columns, write_rows
+from vidprep.formats.manifest.table import Journal, fence_of, manifest_paths, read_table, with_columns, write_rows
 from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
 
 
@@ -20,7 +20,7 @@ def files_of(kind: str, names: Iterable[str]) -> Iterator[str]:
     """Those of the names in a folder that are shards or index files of a store of this kind."""
     layout = layout_of(kind)
     for name in names:
-        if layout.shard_number(name) is not None or any(fnmatch.fnmatchcase(name, each) for each in layout.index_files):
+        if layout.is_shard(name) or any(fnmatch.fnmatchcase(name, each) for each in layout.index_files):
             yield name
 
 
@@ -55,7 +55,7 @@ def forget_rows_of_others(root: Path, journal: Journal, kept: str) -> list[str]:
             remove_file(path)
             gone.append(path.name)
         elif not all(is_kept):
-            write_rows(path, table.filter(is_kept), ())
+            write_rows(path, table.filter(is_kept), (), fence=fence_of(path))
     if any(_kind(row.container) != kept for row in journal.rows()):
         journal.clear()
     return gone

@@ -14,31 +14,41 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vidprep.formats.errors import DestinationError, StorageError, StoreError
+from vidprep.formats.errors import DestinationError, StorageError
 from vidprep.formats.files.remote import NONE, RemoteFile, RemoteFolder
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.destination.array_plan import MERGED_PLAN_NAME, PART_END_NAME, PART_PLAN_NAME, PLAN_NAME
-from vidprep.transcode.destination.folder import MERGED_NAME, Destination, KnownUnit
+from vidprep.transcode.destination.folder import (
+    MERGED_NAME,
+    MERGED_PLAN_NAME,
+    PART_END_NAME,
+    PART_PLAN_NAME,
+    PLAN_NAME,
+    Destination,
+)
+from vidprep.transcode.destination.known_units import KnownUnit
 from vidprep.transcode.destination.ledgers import Ledger, StoreLedger
-from vidprep.transcode.destination.merge import Merged, merge
 from vidprep.transcode.destination.partition import Part
 from vidprep.transcode.destination.run_file import STATE_DIR
 from vidprep.transcode.destination.scratch import scratch_folder
-from vidprep.transcode.destination.sharded import PackedDestination
+from vidprep.transcode.destination.sharded import ShardedDestination
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import Upload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in segments, to which no condition is given
 JOURNAL = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
 PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
 PART_FILE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
-SHARED_NAMES = (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME)
 PART_LOCK = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/lock")
 STATE = re.compile(rf"{re.escape(STATE_DIR)}/run\.json|manifest[^/]*\.parquet")
 
@@ -103,9 +113,6 @@ class _Remote(Destination):
     @contextmanager
     def lock(self, *, merging: bool = False) -> Iterator[None]:
         with super().lock(merging=merging):
-            if merging:  # there, nothing is to be seen of it before all is done
-                yield
-                return
             over = threading.Event()
             keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
             keeper.start()
@@ -237,62 +244,50 @@ class _Remote(Destination):
     def check_opens(self) -> None:
         """Its shards are elsewhere."""
 
-    def _is_there(self, path: Path) -> bool:
-        """Whether a file of the scratch folder lies behind the URL, byte for byte."""
-        there = self._files.get(path.name)
-        size = path.stat().st_size
-        return there is not None and there.size_bytes == size and self._folder.read(path.name) == path.read_bytes()
-
-    def finish(self) -> None:
-        """The manifest last, and then the rows away that are in it. With no rows, an index that is lost or damaged there."""
+    def merge_journal(self) -> None:
+        """The manifest, and then the rows away that are in it."""
         with self._sending:
             had_rows = self.journal.path.exists()
-            super().finish()
-            for path in sorted(self.root.iterdir()):
-                if path.is_file() and not path.name.startswith("manifest") and (had_rows or not self._is_there(path)):
-                    self._folder.put(path, path.name)
-            if not had_rows:
-                return
-            self._put_manifest()
-            self._folder.remove(filter(self._is_own_journal, self._folder.files()))
+            super().merge_journal()
+            if had_rows:
+                self._folder.remove(filter(self._is_own_journal, self._folder.files()))
+                self._kept = self._sent = 0
 
-    def _put_manifest(self) -> None:
+    def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:
         """In the place of the one that was there when the lease was taken. Raises DestinationError where that is another by now."""
+        super().write_manifest(kept, rows)
         name, size = self.manifest.name, self.manifest.stat().st_size
         self.check_held()
         if self.lease is None or not self._ledger.has_conditions or size > SWAPPED_BYTES_MAX:
             self._folder.put(self.manifest, name)
             return
         before, data = self._files.get(name), self.manifest.read_bytes()
-        if self._folder.swap(name, data, before.tag if before else NONE) is None and self._folder.read(name) != data:
+        tag = self._folder.swap(name, data, before.tag if before else NONE)
+        if tag is None and self._folder.read(name) != data:
             raise DestinationError(
                 f"{name} was written by another run meanwhile; this one writes nothing more. Run the same command again",
                 path=self.shown,
             )
+        if (now := self._folder.file(name)) is not None:
+            self._files[name] = now if tag is None else replace(now, tag=tag)
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of all files there, by name."""
-        return {name: file.size_bytes for name, file in self._files.items()}
+    def fetch_array_plan(self) -> None:
+        for name in (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME):
+            self.shared_file(name)
 
-    def check_begun(self) -> None:
-        """Raises StoreError where no run ever began."""
-        if not any(name.startswith(f"{STATE_DIR}/") for name in self._files):
-            raise StoreError("is no destination of a run: .vidprep/run.json is not there", path=self.shown)
-
-    def put_merged(self) -> None:
-        """The scratch folder was merged: so is what lies behind the URL, the parts last, of them first what asks for their ends."""
-        for path in sorted(self.root.iterdir()):
-            if path.is_file():
-                self._folder.put(path, path.name)
-        for path in map(self.shared.joinpath, reversed(SHARED_NAMES)):
-            if path.exists():
-                self._folder.put(path, f"{STATE_DIR}/{path.name}")
+    def forget_parts(self, parts: Sequence[Part]) -> None:
         names = self._folder.files()
-        self._folder.remove(filter(PART_FILE.fullmatch, sorted(names, reverse=True)))
-        for name in names:
-            if name.startswith(f"{STATE_DIR}/part-") or JOURNAL.fullmatch(name) or PART_MANIFEST.fullmatch(name):
-                self._folder.remove([name])
-        self._folder.remove(f"{STATE_DIR}/{name}" for name in SHARED_NAMES if not (self.shared / name).exists())
+        self._folder.remove(filter(PART_FILE.fullmatch, sorted(names, reverse=True)))  # plans before ends
+        self._folder.remove(
+            name for name in names if name.startswith(f"{STATE_DIR}/part-") or PART_MANIFEST.fullmatch(name)
+        )
+        super().forget_parts(parts)
+
+    def put_plan_away(self, *, is_done: bool) -> None:
+        super().put_plan_away(is_done=is_done)
+        if (kept := self.shared / MERGED_PLAN_NAME).exists():
+            self._folder.put(kept, f"{STATE_DIR}/{MERGED_PLAN_NAME}")
+        self._folder.remove([f"{STATE_DIR}/{PLAN_NAME}"])
 
 
 class RemoteDestination(_Remote):
@@ -303,46 +298,37 @@ class RemoteDestination(_Remote):
         self._begin(url)
 
 
-class RemotePackedDestination(_Remote, PackedDestination):
-    """Shards behind a URL. One is here at a time; it goes there when the next one begins, and when the run ends."""
+class RemoteShardedDestination(_Remote, ShardedDestination):
+    """Shards behind a URL. One is here at a time; it goes there when it is whole."""
 
     def __init__(self, url: str, options: FrameOptions, part: Part | None = None) -> None:
         super().__init__(_scratch(), options, part)
         self._begin(url)
-        self._far_shards.update(self.sizes())
-        self._sizes.update(self._far_shards)
 
     def upload(self, _file_name: str) -> Upload | None:
         """The parent writes shards."""
         return None
 
-    def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
-        return PackedDestination.holds(self, unit, file_name)
+    def shards(self) -> dict[str, int]:
+        return {name: file.size_bytes for name, file in self._files.items() if self._layout.is_shard(name)}
 
-    def place(self, row: ManifestRow, partial: Path) -> None:
-        super().place(row, partial)
-        for path in self.root.iterdir():
-            if self._layout.shard_number(path.name) is not None and path.name != row.file_name:
-                self._folder.put(path, path.name)
-                self._far_shards[path.name] = path.stat().st_size
-                path.unlink()
+    def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
+        return ShardedDestination.holds(self, unit, file_name)
+
+    def keep_shard(self, path: Path) -> None:
+        self.check_held()
+        self._folder.put(path, path.name)
+        path.unlink()
+
+    def stored(self, row: ManifestRow) -> Iterator[bytes]:
+        assert row.offset is not None and row.stored_bytes is not None
+        return self._folder.read_range(row.file_name, row.offset, row.stored_bytes)
+
+    def keep_index(self, path: Path) -> None:
+        self._folder.put(path, path.name)
 
     def publish(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()
 
     def remove_output(self, _file_name: str) -> None:
         """What a unit was before stays in its shard."""
-
-
-def merge_remote(url: str) -> Merged:
-    """`merge` of parts behind a URL."""
-    place = RemoteDestination(url)
-    place.check_begun()
-    with place.lock(merging=True):
-        for name in SHARED_NAMES:
-            place.shared_file(name)
-        (place.shared / "index-stale").touch()
-        merged = merge(place.root, place.sizes())
-        place.check_held()
-        place.put_merged()
-    return merged

@@ -17,13 +17,15 @@ RUN_BYTES_MAX = 16 << 20
 SHOWN_LETTERS = 200
 
 
-def settings_of(destination: Path) -> RunSettings:
-    """What a destination was made with. Raises StoreError for what no run made."""
-    path = destination / STATE_DIR / "run.json"
+def settings_of(destination: Path, shown: str = "") -> RunSettings:
+    """What a destination was made with. shown: its name in messages. Raises StoreError for what no run made."""
+    state_dir = destination / STATE_DIR
     try:
-        return RunSettings.from_dict(read_run(path.parent)["settings"])
+        return RunSettings.from_dict(read_run(state_dir)["settings"])
     except (OSError, ValueError) as error:
-        raise StoreError(f"cannot be read ({error}); give the destination of a run", path=path) from error
+        path = f"{shown or destination}/{STATE_DIR}/run.json"
+        why = "it is not there" if isinstance(error, FileNotFoundError) else error
+        raise StoreError(f"cannot be read ({why}); give the destination of a run", path=path) from error
 
 
 def read_run(state_dir: Path) -> dict[str, Any]:

@@ -1,76 +1,104 @@
 """A destination whose units stand in shards: appended whole when they are proven, indexed when the run ends.
 
-The parent alone writes shards. A unit is appended, then its row is journalled, then its partial file goes: a kill
-between the first two leaves bytes that no row points at, which the next run cuts off.
+The parent alone writes shards. A unit is appended, then its row is journalled, then its partial file goes. What a kill leaves in a
+shard behind the last unit with a row is dead bytes, and so is a unit that was made again: its new row names another shard. Dead
+bytes go when a run ends by compaction, which copies what is alive into shards of that run. The manifest and the index then name
+those, and only then the old ones are removed.
 """
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.files.no_links import is_regular
-from vidprep.formats.manifest.table import ManifestRow, read_manifest
+from vidprep.formats.files.no_links import IS_A_LINK, NOT_REGULAR, is_regular
+from vidprep.formats.manifest.table import ManifestRow, read_manifest, read_table, with_columns
 from vidprep.formats.stores.registry import layout_of
-from vidprep.formats.stores.shards import Shards
-from vidprep.transcode.destination.folder import Destination, KnownUnit
+from vidprep.formats.stores.shards import ShardWriter, span
+from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.known_units import KnownUnit
 from vidprep.transcode.destination.partition import Part
 from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
 
+DEAD_SHARE_MAX = 0.25
+SMALL_SHARE = 0.25  # of the size of a shard
+SMALL_SHARDS_MAX = 8
+PLACE_COLUMNS = ["status", "file_name", "stored_bytes"]
 
-class PackedDestination(Destination):
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """shards: that were written anew. dead_bytes: that are gone with them."""
+
+    shards: int
+    dead_bytes: int
+
+
+class ShardedDestination(Destination):
     """Shards and their index in a folder."""
 
     torn = (*Destination.torn, ".index.parquet.partial", ".*.json.partial", ".meta_*.gmeta.partial")
 
-    def __init__(
-        self, root: Path, options: FrameOptions, part: Part | None = None, far_shards: Mapping[str, int] | None = None
-    ) -> None:
-        """far_shards: bytes of shards that are elsewhere, by name."""
+    def __init__(self, root: Path, options: FrameOptions, part: Part | None = None) -> None:
         super().__init__(root, part)
-        self._far_shards = dict(far_shards or {})
-        self._layout, self._shard_bytes = layout_of(options.store), options.shard_bytes
-        self._shards: Shards | None = None
-        self._sizes = self._far_shards.copy()
+        self._options, self._layout = options, layout_of(options.store)
+        self._kept_writer: ShardWriter | None = None
+        self._sizes: dict[str, int] | None = None
+
+    def of_part(self, part: Part) -> Destination:
+        return ShardedDestination(self.root, self._options, part)
+
+    def shards(self) -> dict[str, int]:
+        """Bytes of each shard that is there, by name. Raises DestinationError for one that is a link, or no regular file."""
+        if not self.root.is_dir():
+            return {}
+        found = {}
+        for path in (path for path in self.root.iterdir() if self._layout.is_shard(path.name)):
+            if not is_regular(path):
+                raise DestinationError(IS_A_LINK if path.is_symlink() else NOT_REGULAR, path=path)
+            found[path.name] = path.stat().st_size
+        return found
 
     def holds(self, unit: KnownUnit, _file_name: str) -> bool:
         if unit.offset is None or unit.stored_bytes is None:
             return False
-        if unit.file_name not in self._sizes:
-            path = self.root / unit.file_name
-            self._sizes[unit.file_name] = path.stat().st_size if is_regular(path) else 0
-        return self._sizes[unit.file_name] >= unit.offset + unit.stored_bytes
+        if self._sizes is None:
+            self._sizes = self.shards()
+        return self._sizes.get(unit.file_name, 0) >= unit.offset + unit.stored_bytes
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Also refuse a folder that holds files of these names that are not ours. Raises DestinationError."""
         super().check_settings(settings, overwrite=overwrite)
-        if not self.root.is_dir() or (self.shared / "run.json").exists():
+        if (self.shared / "run.json").exists():
             return
-        for path in self.root.iterdir():
-            if self._layout.shard_number(path.name) is not None:
-                raise DestinationError(
-                    f"holds {path.name}, which no run of vidprep wrote; take another folder", path=self.shown
-                )
+        if name := min(self.shards(), default=None):
+            raise DestinationError(f"holds {name}, which no run of vidprep wrote; take another folder", path=self.shown)
 
     def recover(self) -> int:
-        """After a kill: what no row points at is cut off. Nothing is named anew, so 0."""
+        """After a kill: shards stay as they are. Nothing is named anew, so 0. Raises DestinationError as `shards`."""
         self.remove_leftovers()
-        units = [unit for unit in self.known_units().values() if unit.ok and self.holds(unit, "")]
-        ends = ((unit.file_name, (unit.offset or 0) + (unit.stored_bytes or 0)) for unit in units)
-        mine = (self.part.index, self.part.count) if self.part else (0, 1)
-        self._shards = Shards.of(self.root, self._layout, self._shard_bytes, ends, mine)
-        self._shards.cut_back()
-        self._sizes = self._far_shards.copy()
+        self._sizes = self.shards()
         return 0
 
+    @property
+    def _writer(self) -> ShardWriter:
+        if self._kept_writer is None:
+            shard_bytes = self._options.shard_bytes
+            self._kept_writer = ShardWriter(self.root, self._layout, shard_bytes, self.run, self.keep_shard)
+        return self._kept_writer
+
+    def keep_shard(self, path: Path) -> None:
+        """A shard is whole: nothing is to be done where it stands in its place."""
+
     def place(self, row: ManifestRow, partial: Path) -> None:
-        assert self._shards is not None
         with partial.open("rb") as frames:
-            self._shards.append(row, frames)
+            self._writer.append(row, frames)
 
     def publish(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()
@@ -78,40 +106,104 @@ class PackedDestination(Destination):
     def remove_output(self, _file_name: str) -> None:
         """What a unit was before stays in its shard until the run ends."""
 
-    def finish(self) -> None:
-        """Journal into manifest, dead bytes away, and the index last; a run that is stopped in here leaves it to the next.
+    def finish(self, *, is_complete: bool = True) -> None:
+        """Journal into manifest, dead bytes away, and the index; a run that is stopped in here leaves it to the next.
 
         The index is written anew when nothing else was to do, too: it may have been lost or damaged. A part leaves dead bytes
         and index to `vidprep merge`.
         """
-        assert self._shards is not None
-        stale = self.shared / "index-stale"
-        if self.journal.path.exists():
-            stale.touch()
-        super().finish()
-        if self.part or not self.manifest.exists():
+        if self._kept_writer is not None:
+            self._kept_writer.close()
+        self.merge_journal()
+        if self.part is None and self.manifest.exists():
+            sizes, alive = self.shards(), self._alive_bytes()
+            self._replace(sizes, alive, self._due(sizes, alive) if is_complete else set())
+
+    def compact(self) -> Compacted:
+        """Write the shards anew that have dead bytes, and small ones together. Raises ManifestError, DestinationError, OSError."""
+        self.merge_journal()
+        sizes, alive = self.shards(), self._alive_bytes()
+        chosen = {name for name in alive.keys() & sizes.keys() if self._dead_bytes(sizes, alive, name) > 0}
+        if len(small := self._small(sizes, alive)) > 1:
+            chosen |= small
+        removed = self._replace(sizes, alive, chosen)
+        return Compacted(len(chosen), sum(self._dead_bytes(sizes, alive, name) for name in removed))
+
+    def _due(self, sizes: Mapping[str, int], alive: Mapping[str, int]) -> set[str]:
+        """The shards that have too many dead bytes, and the small ones where most are."""
+        allowed = 0.0 if self._layout.shows_dead_bytes else DEAD_SHARE_MAX
+        there = alive.keys() & sizes.keys()
+        due = {name for name in there if self._dead_bytes(sizes, alive, name) > allowed * sizes[name]}
+        small = self._small(sizes, alive)
+        return due | (small if len(small) > max(SMALL_SHARDS_MAX, len(alive) // 2) else set())
+
+    def _dead_bytes(self, sizes: Mapping[str, int], alive: Mapping[str, int], name: str) -> int:
+        return sizes[name] - alive.get(name, 0) - len(self._layout.tail)
+
+    def _small(self, sizes: Mapping[str, int], alive: Mapping[str, int]) -> set[str]:
+        return {name for name in alive.keys() & sizes.keys() if alive[name] < SMALL_SHARE * self._options.shard_bytes}
+
+    def _replace(self, sizes: Mapping[str, int], alive: Mapping[str, int], chosen: set[str]) -> set[str]:
+        """Write these shards anew, and remove all that no row names then; returns the names of those.
+
+        Whatever moment it is stopped at, the manifest and the index each name shards that are there.
+        """
+        self._move(chosen)
+        self._write_index()
+        unnamed = sizes.keys() - (self._alive_bytes() if chosen else alive).keys()
+        if unnamed:
+            self._remove_shards(unnamed)
+        return unnamed
+
+    def _alive_bytes(self) -> dict[str, int]:
+        """Of the shards that rows name."""
+        alive: dict[str, int] = defaultdict(int)
+        table = read_table(self.root, PLACE_COLUMNS)
+        if table is not None:
+            columns = (with_columns(table, PLACE_COLUMNS)[name].to_pylist() for name in PLACE_COLUMNS)
+            for status, name, size in zip(*columns, strict=True):
+                if status == "ok":
+                    alive[name] += size or 0
+        return dict(alive)
+
+    def _move(self, names: set[str]) -> None:
+        """Copy the units of some shards into shards of this run, and let the manifest name those."""
+        if not names:
             return
-        dead = self._rewrite_shards_with_dead_bytes(self._shards) if stale.exists() else []
-        about = read_run(self.shared)
-        self._layout.write_index(self.root, self._good_rows(), about | {"far_shards": self._far_shards})
-        for name in dead:
-            self._shards.forget(name)
-        stale.unlink(missing_ok=True)
+        for row in self._good_rows():
+            if row.file_name in names:
+                self._writer.copy(row, self.stored(row))
+                row.run = self.run
+                self.journal.append(row)
+        self._writer.close()
+        self.merge_journal()
+
+    def stored(self, row: ManifestRow) -> Iterator[bytes]:
+        """The bytes of a unit in its shard. Raises OSError."""
+        assert row.offset is not None and row.stored_bytes is not None
+        with (self.root / row.file_name).open("rb") as shard:
+            yield from span(shard, row.offset, row.stored_bytes)
 
     def _good_rows(self) -> Iterator[ManifestRow]:
         return (row for row in read_manifest(self.root) if row.ok)
 
-    def _rewrite_shards_with_dead_bytes(self, shards: Shards) -> list[str]:
-        units: dict[str, list[ManifestRow]] = defaultdict(list)
-        for row in self._good_rows():
-            units[row.file_name].append(row)
-        dead = []
-        for path in shards.paths():
-            alive = sum(row.stored_bytes or 0 for row in units[path.name])
-            if alive + len(self._layout.tail) < path.stat().st_size:
-                shards.rewrite(path.name, units[path.name])
-                for row in units[path.name]:
-                    self.journal.append(row)
-                dead.append(path.name)
-        super().finish()
-        return dead
+    def _write_index(self) -> None:
+        self.check_held()
+        for path in self._layout.write_index(self.root, self._good_rows(), self._about()):
+            self.keep_index(path)
+
+    def _about(self) -> Mapping[str, object]:
+        return read_run(self.shared)
+
+    def keep_index(self, path: Path) -> None:
+        """A file of the index is written: nothing is to be done where it stands in its place."""
+
+    def _remove_shards(self, names: Iterable[str]) -> None:
+        """What the manifest and the index that name them no more are on the disk."""
+        self.check_held()
+        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._remove([file for name in sorted(names) for file in (*self._layout.sidecars(name), name)])

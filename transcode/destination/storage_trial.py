@@ -6,7 +6,6 @@ holds between hosts.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 from vidprep.formats.files.remote import NONE, RemoteFolder
 from vidprep.transcode.destination.finding import Finding
-from vidprep.transcode.destination.ledgers import NO_FLOCK, NO_LINKS, NO_SUCH_TAG
+from vidprep.transcode.destination.ledgers import NO_LINKS, NO_SUCH_TAG
 
 ROUNDS = 20
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.05
@@ -47,7 +46,6 @@ def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Finding]
         if seconds is None:
             return
         yield _exclusive(path, first, second)
-        yield _flock(path, first, second)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -61,18 +59,6 @@ def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
     if twice:
         detail = f"{len(twice)} of {ROUNDS} names were made by both at once"
     return Finding("exclusive names", not twice, detail, "never start two runs in one destination here")
-
-
-def _flock(path: str, first: Submit, second: Submit) -> Finding:
-    holder = first(hold_flock, path)
-    answer = second(try_flock, path).result()
-    holder.result()
-    details = {
-        "refused": "a lock of one keeps the other out",
-        "taken": "is local to each machine; the lease that runs keep stands in for it",
-        "none": "is not there; the lease that runs keep stands in for it",
-    }
-    return Finding("flock", answer == "refused", details[answer], "nothing needs to be done", needed=False)
 
 
 def try_store(url: str) -> Iterator[Finding]:
@@ -134,32 +120,3 @@ def take_all(path: str) -> tuple[str, list[int]]:
             continue
         mine.append(number)
     return how, mine
-
-
-def hold_flock(path: str) -> None:
-    """Until the other has tried."""
-    with Path(path, "flock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_FLOCK:
-                raise
-        leave(path, "held")
-        seen_after(path, "tried")
-
-
-def try_flock(path: str) -> str:
-    """`refused` while another worker holds it, `taken` all the same, or `none` where there is no such lock."""
-    seen_after(path, "held")
-    try:
-        with Path(path, "flock").open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return "taken"
-    except BlockingIOError:
-        return "refused"
-    except OSError as error:
-        if error.errno not in NO_FLOCK:
-            raise
-        return "none"
-    finally:
-        leave(path, "tried")

@@ -21,7 +21,7 @@ from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.metadata import described
 from vidprep.formats.stores.registry import layout_of
-from vidprep.formats.stores.shards import Layout, Shards
+from vidprep.formats.stores.shards import Layout, ShardWriter
 from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings.options import FrameOptions
@@ -39,7 +39,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
     make_empty(out)
     as_videos = options.store == "webdataset" and isinstance(store, VideoStore)
     layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else layout_of(options.store)
-    shards = Shards.of(out, layout, options.shard_bytes, ())
+    shards = ShardWriter(out, layout, options.shard_bytes, run=0)
     rows: list[ManifestRow] = []
     for id_ in store.ids:
         frames = (
@@ -50,6 +50,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
         row = _row(store, id_, frames, options, as_videos=as_videos)
         shards.append(row, io.BytesIO(b"".join(frames)))
         rows.append(row)
+    shards.close()
     if as_videos:
         return len(rows)
     write_rows(out / MANIFEST_NAME, None, rows)
@@ -58,7 +59,8 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
     (out / ".vidprep" / "partial").mkdir(parents=True)
     with replacing(out / ".vidprep" / "run.json") as file:
         file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
-    layout.write_index(out, read_manifest(out), about)
+    for _ in layout.write_index(out, read_manifest(out), about):
+        pass
     return len(rows)
 
 

@@ -16,6 +16,7 @@ from vidprep.transcode.workers.unguarded import end_if_worker_starts
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow
     from vidprep.transcode.destination.merge import Merged
+    from vidprep.transcode.destination.sharded import Compacted
     from vidprep.transcode.run.run import Summary
 
 
@@ -73,14 +74,30 @@ def _run(
     return summary
 
 
+def compact(destination: str | Path) -> Compacted:
+    """Free the bytes in shards that no video needs any more, and join small shards. A kill at any moment loses nothing.
+
+    Raises InUseError while a run is at work, SettingsError for a destination without shards, DestinationError, StorageError,
+    StoreError, ManifestError.
+    """
+    from vidprep.transcode.destination.merge import finished
+    from vidprep.transcode.destination.sharded import ShardedDestination
+    from vidprep.transcode.settings.parse import as_place
+
+    place = finished(as_place(destination))
+    if not isinstance(place, ShardedDestination):
+        raise SettingsError(f"{destination}: has a file for each video, and no shards to be written anew")
+    with place.lock():
+        place.recover()
+        return place.compact()
+
+
 def merge(destination: str | Path) -> Merged:
     """Join the partitions of an array run into one destination, when its tasks have ended. Says what is missing, and why.
 
-    Raises DestinationError while a task is at work, StorageError, ManifestError.
+    Raises InUseError while a task is at work, DestinationError, StorageError, StoreError, ManifestError.
     """
-    from vidprep.transcode.destination.merge import merge as merge_folder
-    from vidprep.transcode.destination.remote import merge_remote
+    from vidprep.transcode.destination.merge import merge as join
     from vidprep.transcode.settings.parse import as_place
 
-    place = as_place(destination)
-    return merge_folder(place) if isinstance(place, Path) else merge_remote(place)
+    return join(as_place(destination))

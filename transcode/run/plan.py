@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.destination.folder import Destination, KnownUnit
+from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.known_units import KnownUnit
 from vidprep.transcode.run.ignored import counted
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
@@ -17,7 +18,7 @@ from vidprep.transcode.unit.job import Job, fail, new_row
 class Plan:
     """jobs: to be run, largest first. done: units whose output is there and current. skipped: failed before, and left.
 
-    rejected: rows of units that cannot even be started. replaced: old file names of jobs whose name changes.
+    rejected: rows of units that cannot even be started. before: the file names of what other units than the done ones were before.
     other_versions: done units that another encoder version made. bytes_before, bytes_after: of the done units. ignored: files
     that are no sources, by why.
     """
@@ -26,7 +27,7 @@ class Plan:
     done: int
     skipped: int
     rejected: tuple[ManifestRow, ...]
-    replaced: dict[str, str]
+    before: dict[str, str]
     other_versions: int
     bytes_before: int
     bytes_after: int
@@ -50,8 +51,7 @@ def plan(
     digest = settings.digest
     known = destination.known_units()
     jobs: list[Job] = []
-    replaced: dict[str, str] = {}
-    done = skipped = other_versions = before = after = 0
+    done = skipped = other_versions = bytes_before = bytes_after = 0
     for unit in sources.units:
         row = known.get(unit.id)
         file_name = f"{unit.id}.{extension}"
@@ -59,14 +59,12 @@ def plan(
             if _is_done(row, unit, digest, file_name, destination):
                 done += 1
                 other_versions += row.encoder_version != encoder_version
-                before += unit.size_bytes
-                after += row.size_bytes or 0
+                bytes_before += unit.size_bytes
+                bytes_after += row.size_bytes or 0
                 continue
             if skip_failed and not row.ok and _same_source(row, unit, digest):
                 skipped += 1
                 continue
-        if row is not None and row.file_name != file_name:
-            replaced[unit.id] = row.file_name
         partial = str(destination.partial(unit.id, extension))
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
         upload = destination.upload(file_name)
@@ -76,8 +74,10 @@ def plan(
         _rejected(problem, unit, settings)
         for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
     )
+    to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
+    before = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
     ignored = counted(sources.ignored)
-    return Plan(tuple(jobs), done, skipped, rejected, replaced, other_versions, before, after, ignored)
+    return Plan(tuple(jobs), done, skipped, rejected, before, other_versions, bytes_before, bytes_after, ignored)
 
 
 def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
-from vidprep.formats.errors import DestinationError, DiskFullError, TakenOverError, VidprepError, WorkerError
+from vidprep.formats.errors import (
+    STOPPED_CODE,
+    DestinationError,
+    DiskFullError,
+    TakenOverError,
+    VidprepError,
+    WorkerError,
+)
 from vidprep.formats.files.arrow import import_pyarrow
 from vidprep.formats.files.local import is_disk_full
 from vidprep.formats.manifest.row import checked
@@ -18,12 +26,12 @@ from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.unit.job import Done, Job, Made, Undone, discard, fail
 from vidprep.transcode.unit.queue import JobQueue
+from vidprep.transcode.workers.child import was_killed
 from vidprep.transcode.workers.host import Sample, judged, why_not_writable
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
 GRACE_SECONDS = 10.0
 KEPT_FAILURES = 20
-STOPPED_CODE = 3
 FAULTS_MAX = 3  # in a row: then no other video would fare better
 
 
@@ -93,10 +101,10 @@ def run(
             break
         on_row(rejected)
     with stopped_by_signals(workers, GRACE_SECONDS) as stop:
-        for job, made in workers.results(queue):
+        for job, made in chain(workers.results(queue), course.again(workers)):
             done = course.judge(job, made)
             row = None if done is None else queue.settle(job, done)
-            if row is None:
+            if row is None or course.is_to_be_tried_again(row):
                 continue
             row = _fitting(row, Path(job.partial))
             if course.settle(row, job):
@@ -121,6 +129,7 @@ class _Course:
         )  # fmt: skip
         self.finished = self._faults = 0
         self._abandoned: list[Job] = []
+        self._killed: dict[str, str] = {}
 
     def judge(self, job: Job, made: Made | None) -> Done | None:
         """What came of a job; None when it was not done, which is then accounted for."""
@@ -131,6 +140,24 @@ class _Course:
         if done is not None:
             self._undone(done)
         return None
+
+    def is_to_be_tried_again(self, row: ManifestRow) -> bool:
+        """Once more and alone, when its child was killed among others. The row of the second try says so."""
+        first = self._killed.get(row.id)
+        if first is None and was_killed(row) and not self._workers.tries_again:
+            self._killed[row.id] = row.message or ""
+            return True
+        if first is not None and row.ok:
+            row.warnings = [*row.warnings, f"made in a second try, alone: in the first {first}"]
+        elif first is not None:
+            row.message = f"{row.message}; so it was in a first try, beside others" if was_killed(row) else row.message
+        return False
+
+    def again(self, workers: Workers[Job, Made]) -> Iterator[tuple[Job, Made | None]]:
+        """The jobs whose children were killed, one after another, when all others are done."""
+        for job in self._plan.jobs:
+            if job.unit.id in self._killed:
+                yield from workers.results([replace(job, not_split=job.not_split or "")])
 
     def settle(self, row: ManifestRow, job: Job | None) -> bool:
         """Whether a row is safe on disk and its output has its name. job: None for a unit that was not started."""
@@ -160,7 +187,7 @@ class _Course:
             queue.give_up()
             if not self._abandoned:
                 destination.remove_leftovers()
-            destination.finish()
+            destination.finish(is_complete=self.summary.is_complete)
         except OSError as error:
             _explain(_of_destination(error, destination), destination, self._plan, self.summary)
 
@@ -200,10 +227,13 @@ def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: P
     if job is not None and partial is not None and job.upload is None and not partial.exists():
         message = f"the output of {row.source} never came to {destination.shown}: whoever made it writes elsewhere"
         return Undone("worker", WorkerError.__name__, message, stops=False)
+    row.run = destination.run
+    old = plan.before.get(row.id)
     destination.check_held()
     try:
         if partial is not None:
             destination.place(row, partial)
+            destination.check_held()  # or a row would stand among those of a successor
         destination.journal.append(row)
         if partial is not None:
             try:
@@ -215,10 +245,8 @@ def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: P
                 partial.unlink(missing_ok=True)
                 fail(row, error)
                 destination.journal.append(row)
-            else:
-                old = plan.replaced.get(row.id)
-                if old:
-                    destination.remove_output(old)
+        if old is not None and not (row.ok and old == row.file_name):
+            destination.remove_output(old)
     except OSError as error:
         return _of_destination(error, destination)
     _count(row, summary)

@@ -141,16 +141,16 @@ def _destination(where: Path | str, settings: RunSettings, options: RunOptions, 
     if isinstance(where, Path):
         if settings.frames is None:
             return Destination(where, part)
-        from vidprep.transcode.destination.sharded import PackedDestination
+        from vidprep.transcode.destination.sharded import ShardedDestination
 
-        return PackedDestination(where, settings.frames, part)
-    from vidprep.transcode.destination.remote import RemoteDestination, RemotePackedDestination
+        return ShardedDestination(where, settings.frames, part)
+    from vidprep.transcode.destination.remote import RemoteDestination, RemoteShardedDestination
 
     if options.backend != "local" and settings.frames is not None:
         raise SettingsError("burst on a cluster needs a destination that all workers see as a folder, and no URL")
     if settings.frames is None:
         return RemoteDestination(where, part)
-    return RemotePackedDestination(where, settings.frames, part)
+    return RemoteShardedDestination(where, settings.frames, part)
 
 
 def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:

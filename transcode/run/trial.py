@@ -9,7 +9,7 @@ from pathlib import Path
 from vidprep.formats.errors import StoppedError
 from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.transcode.destination.folder import Destination
-from vidprep.transcode.destination.sharded import PackedDestination
+from vidprep.transcode.destination.sharded import ShardedDestination
 from vidprep.transcode.media.versions import encoder_version, used_versions
 from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
@@ -24,7 +24,7 @@ def run_trial(
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""
-    place = PackedDestination(root, settings.frames) if settings.frames else Destination(root)
+    place = ShardedDestination(root, settings.frames) if settings.frames else Destination(root)
     with place.lock():
         place.recover()
         made_by = encoder_version(settings, ffmpeg)

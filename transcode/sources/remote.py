@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.files.remote import RemoteFolder
+from vidprep.formats.files.remote import RemoteFolder, split_url
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 
@@ -18,7 +18,7 @@ class RemoteFiles:
 
     def state(self, url: str) -> tuple[int, int] | None:
         """Size in bytes and time of change in ns; None for what is not there. Raises StorageError."""
-        folder, _, name = url.rpartition("/")
+        folder, name = split_url(url)
         if folder not in self._folders:
             files = RemoteFolder(folder).files(depth=1)
             self._folders[folder] = {key: (file.size_bytes, file.mtime_ns) for key, file in files.items()}
@@ -41,7 +41,7 @@ def list_remote(search: SourceSearch, url: str) -> None:
         elif reason := _why_ignored(search, path, relative):
             search.ignored.append((path, reason))
         else:
-            search.add(search.id_of(relative), path, state)
+            search.add(search.id_of("/".join(filter(None, relative.split("/")))), path, state)
         search.count()
 
 

@@ -219,6 +219,11 @@ def _why_none_starts() -> str:
     return f"no process starts for the videos: each ends before it takes one; look at {limits}, and run vidprep doctor"
 
 
+def was_killed(row: ManifestRow) -> bool:
+    """Whether its child was killed by SIGKILL, as the kernel does when memory runs out: others at work may be to blame."""
+    return row.error == CrashedError.__name__ and signal.SIGKILL.name in (row.message or "")
+
+
 def _how_it_died(exit_code: int) -> str:
     if exit_code >= 0:
         return f"the process that held it ended with code {exit_code}"

@@ -69,6 +69,8 @@ class ClusterWorkers(Workers[Job, Made]):
         self._jobs_per_task = 1
         self._killed = threading.Event()
 
+    tries_again = True
+
     def __enter__(self) -> Self:
         return self
 

@@ -22,7 +22,7 @@ from vidprep.formats.errors import (
     VidprepError,
     WorkerError,
 )
-from vidprep.formats.files.remote import RemoteFolder, is_url
+from vidprep.formats.files.remote import RemoteFolder, is_url, split_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings.run import RunSettings
@@ -224,7 +224,7 @@ def _state(path: str) -> tuple[int, int] | None:
     """Size in bytes and time of change in ns; None for what cannot be seen."""
     try:
         if is_url(path):
-            folder, _, name = path.rpartition("/")
+            folder, name = split_url(path)
             file = RemoteFolder(folder).file(name)
             return (file.size_bytes, file.mtime_ns) if file else None
         found = os.stat(path)  # noqa: PTH116

@@ -27,8 +27,10 @@ class Workers(Generic[T, R]):
     """do: what is to be done with each task, by means of a child. Children live to the end of the block.
 
     is_last: whether a result means that no other task is to be begun. started: the process of the first child, when it has been
-    started; it ends with the block.
+    started; it ends with the block. tries_again: whether a task whose child was killed is done again elsewhere before it is given up.
     """
+
+    tries_again = False
 
     def __init__(
         self, count: int, do: Callable[[Child, T], R], is_last: Callable[[R], bool] = lambda _result: False,

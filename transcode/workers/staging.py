@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError, TakenOverError
 from vidprep.formats.files.local import is_disk_full
-from vidprep.formats.files.remote import RemoteFolder, is_url
+from vidprep.formats.files.remote import RemoteFolder, is_url, split_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.lease import Holder
 from vidprep.transcode.unit.job import Job, Made, Upload, discard, fail, new_row
@@ -84,7 +84,7 @@ def _put(path: Path, upload: Upload) -> None:
 
 
 def _split(url: str) -> tuple[RemoteFolder, str]:
-    folder, _, name = url.rpartition("/")
+    folder, name = split_url(url)
     return _folder(folder), name
 
 

@@ -35,7 +35,7 @@ def videos(count: int = 130, frames: int = 3, seed: int = 0) -> Iterator[Indexed
 @pytest.fixture
 def folder(tmp_path) -> Path:
     (tmp_path / "data-00000.bin").touch()
-    write_index(tmp_path, "burst", videos(), labels=LABELS, about={"settings": {"quality": 90}})
+    list(write_index(tmp_path, "burst", videos(), labels=LABELS, about={"settings": {"quality": 90}}))
     return tmp_path
 
 
@@ -67,7 +67,7 @@ def test_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(folder
 def test_an_index_under_the_json_of_another_run_is_refused(folder):
     """As a kill between the two leaves them; the footers of these two are the same bytes."""
     about = (folder / "burst.json").read_bytes()
-    write_index(folder, "burst", videos(seed=1), labels=LABELS, about={})
+    list(write_index(folder, "burst", videos(seed=1), labels=LABELS, about={}))
     (folder / "burst.json").write_bytes(about)
     with pytest.raises(StoreError, match=r"index\.parquet.*run the same command again"):
         everything(folder)
@@ -172,7 +172,7 @@ def test_a_label_may_have_the_name_of_a_column(folder):
 def test_lists_of_unlike_lengths_are_refused(tmp_path):
     (tmp_path / "data-00000.bin").touch()
     short = (replace(video, crc32=video.crc32[:1]) for video in videos(2))
-    write_index(tmp_path, "burst", short, labels=LABELS, about={})
+    list(write_index(tmp_path, "burst", short, labels=LABELS, about={}))
     index = FrameIndex(tmp_path, "burst")
     with pytest.raises(StoreError, match="v0001: 3 offsets, 3 sizes, 1 checksums"):
         index.places("v0001")

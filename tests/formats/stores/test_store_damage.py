@@ -41,7 +41,7 @@ def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_noth
     folder = copied(store_of(kind), tmp_path)
     whole = read_all(folder)
     rng = random.Random(5)
-    names = [f"data-00000.{'bin' if kind == 'burst' else 'raw'}", "index.parquet", f"{kind}.json"]
+    names = [f"data-00001-00000.{'bin' if kind == 'burst' else 'raw'}", "index.parquet", f"{kind}.json"]
     for name, times in zip(names, (25, 120, 40), strict=True):
         data = (folder / name).read_bytes()
         refused = 0
@@ -175,7 +175,7 @@ def videos(count: int, frames: int = 3):
 
 def test_every_row_of_a_long_index_is_found_by_its_id(tmp_path):
     (tmp_path / "data-00000.bin").touch()
-    write_index(tmp_path, "burst", videos(1000), labels=pa.schema([("label", pa.int64())]), about={})
+    list(write_index(tmp_path, "burst", videos(1000), labels=pa.schema([("label", pa.int64())]), about={}))
     index = FrameIndex(tmp_path, "burst")
     assert len(index) == 1000
     assert index.ids() == [f"v{number:06d}" for number in range(1000)]
@@ -192,7 +192,7 @@ def test_every_row_of_a_long_index_is_found_by_its_id(tmp_path):
 
 
 def test_an_empty_index_is_no_error(tmp_path):
-    write_index(tmp_path, "burst", [], labels=pa.schema([]), about={})
+    list(write_index(tmp_path, "burst", [], labels=pa.schema([]), about={}))
     store = open_store(tmp_path)
     assert len(store) == 0
     assert list(store.ids) == []
@@ -201,5 +201,9 @@ def test_an_empty_index_is_no_error(tmp_path):
 def test_ids_out_of_order_are_refused(tmp_path):
     (tmp_path / "data-00000.bin").touch()
     with pytest.raises(StoreError, match="ascend"):
-        write_index(tmp_path, "burst", reversed(list(videos(3))), labels=pa.schema([("label", pa.int64())]), about={})
+        list(
+            write_index(
+                tmp_path, "burst", reversed(list(videos(3))), labels=pa.schema([("label", pa.int64())]), about={}
+            )
+        )
     assert not (tmp_path / "index.parquet").exists()

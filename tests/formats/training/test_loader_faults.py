@@ -42,7 +42,7 @@ def children() -> list[psutil.Process]:
 def test_an_error_comes_with_its_batch_and_the_rest_goes_on(processes, store_of, tmp_path):
     folder = tmp_path / "hurt"
     shutil.copytree(store_of("burst"), folder)
-    shard = folder / "data-00000.bin"
+    shard = folder / "data-00001-00000.bin"
     data = bytearray(shard.read_bytes())
     data[FrameIndex(folder, "burst").places("sub/c02").offsets[9] + 200] ^= 0xFF
     shard.write_bytes(data)
@@ -64,7 +64,7 @@ def test_an_error_comes_with_its_batch_and_the_rest_goes_on(processes, store_of,
             except StopIteration:
                 break
     assert [number for number, _ in said] == hurt
-    assert "data-00000.bin: frame" in said[0][1]
+    assert "data-00001-00000.bin: frame" in said[0][1]
     assert "is damaged" in said[0][1]
     assert len(names(seen)) == len(dataset) - 2
 

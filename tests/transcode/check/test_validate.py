@@ -130,7 +130,7 @@ def test_a_changed_source_is_found(finished, tmp_path):
 
 
 def test_an_index_that_says_something_else_is_found(made, tmp_path):
-    for kind, name in (("gulp", "meta_0.gmeta"), ("burst", "index.parquet"), ("tensor", "tensor.json")):
+    for kind, name in (("gulp", "meta_10000000000.gmeta"), ("burst", "index.parquet"), ("tensor", "tensor.json")):
         folder = Path(shutil.copytree(made(kind)[1], tmp_path / kind))
         path = folder / name
         text = path.read_bytes()

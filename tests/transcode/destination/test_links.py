@@ -66,7 +66,7 @@ def test_a_dangling_link_is_no_way_out_either(clips: Path, tmp_path: Path) -> No
         assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("name", [".vidprep/lock", ".vidprep/journal.jsonl", "data-00000.bin"])
+@pytest.mark.parametrize("name", [".vidprep/journal.jsonl", "data-00000.bin"])
 def test_nothing_is_written_into_a_file_that_has_another_name_elsewhere(
     name: str, clips: Path, outside: Path, tmp_path: Path
 ) -> None:
@@ -85,7 +85,7 @@ def test_nothing_is_written_into_a_file_that_has_another_name_elsewhere(
 def test_a_shard_that_is_a_link_is_neither_cut_nor_appended_to(clips: Path, outside: Path, tmp_path: Path) -> None:
     destination = tmp_path / "out"
     assert transcode(clips, destination, "--jobs", 1, verb="burst").code == 0
-    shard = destination / "data-00000.bin"
+    shard = destination / "data-00001-00000.bin"
     kept = outside / "shard"
     shard.rename(kept)
     kept.write_bytes(kept.read_bytes() + b"more")
@@ -200,8 +200,8 @@ def test_an_output_that_is_a_link_is_not_packed(clips: Path, outside: Path, tmp_
 def test_a_shard_that_is_a_link_is_not_packed(clips: Path, outside: Path, tmp_path: Path) -> None:
     destination = tmp_path / "out"
     assert transcode(clips, destination, "--jobs", 1, verb="burst").code == 0
-    shutil.move(destination / "data-00000.bin", outside / "private")
-    (destination / "data-00000.bin").symlink_to(outside / "private")
+    shutil.move(destination / "data-00001-00000.bin", outside / "private")
+    (destination / "data-00001-00000.bin").symlink_to(outside / "private")
     done = transcode(destination, tmp_path / "packed", "--to", "gulp", verb="pack")
     assert done.code == 2 and "symbolic link" in done.err
     assert not (tmp_path / "packed").exists()

@@ -12,8 +12,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,6 @@ from vidprep.formats.errors import DestinationError
 from vidprep.transcode.check.doctor import examine_destination
 from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, first_at_work, myself
 from vidprep.transcode.destination.ledgers import FolderLedger
-from vidprep.transcode.destination.storage_trial import try_folder
 
 SLOW = pytest.mark.slow
 # What stands in the place of flock.
@@ -319,21 +316,9 @@ def test_a_bucket_that_is_not_there_is_named(s3: Bucket, sources: Path) -> None:
         assert ran.code == 2 and f"{url}/.vidprep/lock: could not be written" in ran.err, ran.err
 
 
-@needs_namespaces
-@pytest.mark.parametrize(
-    ("flock", "said"), [("", "keeps the other out"), ("flock of one host", "is local"), ("no flock", "is not there")]
-)
-def test_doctor_says_what_locks_are_worth_between_two_workers(flock: str, said: str, tmp_path: Path) -> None:
-    if not flock:
-        found = {each.what: each for each in examine_destination(tmp_path / "new" / "made")}
-    else:
-        with ProcessPoolExecutor(1, get_context("spawn")) as one, ProcessPoolExecutor(1, get_context("spawn")) as two:
-            for pool in (one, two):
-                pool.submit(exec, f"import importlib; {FLOCKS[flock]}").result()
-            found = {each.what: each for each in try_folder(tmp_path, one.submit, two.submit)}
-    (flocks,) = (each for what, each in found.items() if what.endswith("flock"))
-    assert said in flocks.detail and flocks.ok == (not flock)
-    assert all(each.ok for each in found.values() if each is not flocks)
+def test_doctor_says_what_a_folder_is_worth_between_two_workers(tmp_path: Path) -> None:
+    found = examine_destination(tmp_path / "new" / "made")
+    assert any(each.what.endswith("exclusive names") for each in found) and all(each.ok for each in found)
     assert not list(tmp_path.iterdir())
 
 

@@ -27,7 +27,7 @@ from vidprep.formats.manifest.table import read_manifest
 from vidprep.transcode.destination.partition import Part, dealt, parse_part
 from vidprep.transcode.sources.unit import Unit
 
-TIMES = {"encode_seconds", "cpu_seconds", "attempts"}
+TIMES = {"encode_seconds", "cpu_seconds", "attempts", "run"}
 KINDS = {
     "h264": ("transcode", "--gop", 4),
     "burst": ("burst", "--shard-size", "1MiB"),
@@ -194,7 +194,7 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
 
 @pytest.mark.parametrize(
     ("kind", "where"),
-    [("h264", ("vidprep.transcode.destination.merge", "write_rows")), ("burst", ("shutil", "rmtree"))],
+    [("h264", ("vidprep.transcode.destination.folder", "write_rows")), ("burst", ("shutil", "rmtree"))],
 )
 def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
@@ -225,7 +225,8 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     assert ran.code == 2 and "run.json" in ran.err
 
 
-def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path):
+def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidprep.transcode.destination.ledgers.FOLDER_GONE_SECONDS", 2)
     made = tmp_path / "made"
     wait = fault(
         "vidprep.formats.manifest.table", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"
@@ -236,8 +237,12 @@ def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path):
     try:
         while not list(made.glob(".vidprep/part-*/journal.jsonl")) and not list(made.glob(".vidprep/part-*/partial/*")):
             assert task.poll() is None
-        for ran in (merge(made), transcode(sources, made), transcode(sources, made, "--shard", "0/2")):
-            assert ran.code == 2 and "in use by" in ran.err, ran.err
+        for ran, code in (
+            (merge(made), 3),
+            (transcode(sources, made), 2),
+            (transcode(sources, made, "--shard", "0/2"), 3),
+        ):
+            assert ran.code == code and "in use by" in ran.err, ran.err
         assert transcode(sources, made, "--shard", "1/2").code in (0, 1)
     finally:
         task.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 import unicodedata
@@ -101,7 +102,8 @@ def test_a_destination_in_use_is_refused_and_the_holder_named_and_a_dead_one_nev
         ran = transcode(src, dst)
         assert ran.code == 2
         assert f"in use by process {holder.pid} on " in ran.err
-        assert (dst / ".vidprep" / "lock").read_text().startswith(f"process {holder.pid} on ")
+        (lease,) = (dst / ".vidprep").glob("lease-*")
+        assert json.loads(lease.read_text())["holder"].startswith(f"process {holder.pid} on ")
     finally:
         holder.kill()
         holder.communicate()

@@ -88,7 +88,7 @@ def test_a_store_without_such_labels_has_the_json_it_always_had(tmp_path):
     transcode(
         tmp_path / "src", tmp_path / "out", "--format", "webdataset", "--label-from-folder", "--quiet", verb="burst"
     )
-    with tarfile.open(tmp_path / "out" / "data-00000.tar") as tar:
+    with tarfile.open(tmp_path / "out" / "data-00001-00000.tar") as tar:
         told = json.load(tar.extractfile("walk/a.json"))
     assert list(told.items()) == [
         ("id", "walk/a"), ("frame_rate", [25, 1]), ("num_frames", 3), ("width", 64), ("height", 48), ("label", "walk"),

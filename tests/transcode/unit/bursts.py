@@ -46,7 +46,9 @@ def stored_frames(destination: Path, row: ManifestRow) -> list[bytes]:
 
 
 def is_whole(destination: Path) -> dict[str, list[bytes]]:
-    """Frames by id; every byte of every shard belongs to a unit, every checksum holds, and nothing else lies about."""
+    """Frames by id; no two units share a byte, few bytes of a shard are dead (of a tar, which others read, none), every checksum holds,
+    and nothing else lies about.
+    """
     rows = good(destination)
     found = {}
     for row in rows.values():
@@ -59,10 +61,9 @@ def is_whole(destination: Path) -> dict[str, list[bytes]]:
     shards = {p for p in destination.iterdir() if p.suffix in SUFFIXES.values()}
     for shard in shards:
         mine = sorted((row.offset or 0, row.stored_bytes or 0) for row in rows.values() if row.file_name == shard.name)
-        assert mine[0][0] == 0
-        assert all(at + size == following for (at, size), (following, _) in pairwise(mine))
-        tail = 1024 if shard.suffix == ".tar" else 0
-        assert sum(mine[-1]) + tail == shard.stat().st_size
+        assert all(at + size <= following for (at, size), (following, _) in pairwise(mine))
+        dead = shard.stat().st_size - sum(size for _, size in mine)
+        assert dead == 1024 if shard.suffix == ".tar" else 0 <= dead <= shard.stat().st_size / 4
     assert not list((destination / ".vidprep" / "partial").iterdir())
     assert not list(destination.glob(".*.partial"))
     return found

@@ -120,7 +120,7 @@ def test_a_shard_takes_units_until_it_would_grow_past_its_size(tmp_path, dst):
     sizes = [path.stat().st_size for path in sorted(dst.glob("data-*.bin"))]
     assert len(sizes) > 1
     assert all(
-        size <= 1 << 20 or sum(r.file_name == f"data-{n:05d}.bin" for r in good(dst).values()) == 1
+        size <= 1 << 20 or sum(r.file_name == f"data-00001-{n:05d}.bin" for r in good(dst).values()) == 1
         for n, size in enumerate(sizes)
     )
 
@@ -181,7 +181,7 @@ def test_webdataset_reads_what_we_wrote(tmp_path, dst):
     reader = pytest.importorskip("webdataset")
     src = make_clips(tmp_path / "src" / "a.b", 3)
     assert burst(src.parent, dst, "--format", "webdataset", "--label-from-folder").code == 0
-    samples = list(reader.WebDataset(str(dst / "data-00000.tar"), shardshuffle=False))
+    samples = list(reader.WebDataset(str(dst / "data-00001-00000.tar"), shardshuffle=False))
     assert sorted(json.loads(sample["json"])["id"] for sample in samples) == ["a.b/c00", "a.b/c01", "a.b/c02"]
     frames = is_whole(dst)
     for sample in samples:
@@ -194,4 +194,4 @@ def test_webdataset_reads_what_we_wrote(tmp_path, dst):
 def test_tar_shards_have_the_same_bytes_wherever_they_are_written(clips, dst, tmp_path):
     for folder in (dst, tmp_path / "again"):
         assert burst(clips, folder, "--format", "webdataset", "--jobs", 1).code == 0
-    assert (dst / "data-00000.tar").read_bytes() == (tmp_path / "again" / "data-00000.tar").read_bytes()
+    assert (dst / "data-00001-00000.tar").read_bytes() == (tmp_path / "again" / "data-00001-00000.tar").read_bytes()
