@@ -23,7 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidprep.formats.errors import ManifestError
+from vidprep.formats.errors import ManifestError, TakenOverError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.no_links import open_unlinked
 from vidprep.formats.files.untrusted import arrow_file, as_parquet, check_regular, open_regular
@@ -261,8 +261,8 @@ def fence_of(path: Path) -> int:
 def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *, fence: int = 0) -> None:
     """Write a manifest: the rows of `kept` and the new ones, sorted by id. Of several of an id the one of the newest run counts, of one
     run the last. A row with a value that its column cannot hold becomes a failed row that says so. fence: the number of the
-    lease under which it is written, which is kept in it. Raises ManifestError when the new rows do not fit the old, or when a
-    later lease has written a manifest.
+    lease under which it is written, which is kept in it. Raises ManifestError when the new rows do not fit the old, TakenOverError when
+    a later lease has written a manifest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -282,7 +282,7 @@ def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         if fence and fence_of(path) > fence:
-            raise ManifestError(
+            raise TakenOverError(
                 "was written by a run that took over from this one; this one writes nothing more", path=path
             )
 

@@ -135,6 +135,11 @@ class Destination:
         if (holder := first_at_work(others, self.say)) is not None:
             raise InUseError(holder, self.shown)
 
+    def _refused(self, error: OSError, path: str | Path) -> DestinationError:
+        """Why a file could not be written: a successor takes away what this run was about to name, and TakenOverError says so."""
+        self.check_held()
+        return DestinationError(f"cannot be written: {error.strerror}", path=path)
+
     def check_held(self) -> None:
         """Before anything takes its name. Raises TakenOverError when another run has taken this one for dead."""
         if self.lease is not None:
@@ -203,7 +208,7 @@ class Destination:
                 self.shared / "run.json"
             )  # tasks that start at once do not meet half way
         except OSError as error:
-            raise DestinationError(f"cannot be written: {error.strerror}", path=self.shown) from error
+            raise self._refused(error, self.shown) from error
 
     def shared_file(self, name: str) -> Path | None:
         """A file of the whole destination in DST/.vidprep, as it is now; None where it is not there."""
@@ -229,7 +234,7 @@ class Destination:
                     own.replace(path)
             own.unlink(missing_ok=True)
         except OSError as error:
-            raise DestinationError(f"cannot be written: {error.strerror}", path=path) from error
+            raise self._refused(error, path) from error
 
     def remove_shared(self, *names: str) -> None:
         for name in names:
@@ -241,7 +246,7 @@ class Destination:
             with replacing(self.state_dir / name) as file:
                 file.write(data)
         except OSError as error:
-            raise DestinationError(f"cannot be written: {error.strerror}", path=self.state_dir / name) from error
+            raise self._refused(error, self.state_dir / name) from error
 
     def remove_own(self, name: str) -> None:
         remove_file(self.state_dir / name)

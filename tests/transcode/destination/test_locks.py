@@ -202,6 +202,42 @@ def test_a_run_that_was_paused_until_another_took_over_publishes_nothing_more(
         assert [row for row in rows if hashlib.sha256(after[row["file_name"]]).hexdigest() != row["sha256"]] == []
 
 
+@needs_namespaces
+@pytest.mark.parametrize("store", in_turn(["burst", "webdataset", "gulp", "tensor"], 4))
+def test_a_run_that_wakes_inside_a_shard_changes_nothing_of_its_successor(
+    store: str, sources: Path, tmp_path: Path
+) -> None:
+    """It cut the shard back to where it had begun to write: 24 of 30 videos of the other were gone."""
+    impatient = "m = importlib.import_module('vidprep.transcode.destination.ledgers'); m.FOLDER_GONE_SECONDS, m.FOLDER_BEAT_SECONDS = 1.5, 0.3"
+    stop = fault(
+        "vidprep.formats.stores.shards",
+        "_written",
+        at=40 if store == "webdataset" else 5,
+        code="os.kill(os.getpid(), signal.SIGSTOP)",
+        only="parent",
+    )
+    made = tmp_path / "made"
+    env = hooked(tmp_path / "one", impatient, more=[stop])
+    paused = start(on_host("one", sources, made, "--jobs", 1, "--format", store, verb="burst"), env)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{paused.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+        assert time.monotonic() < deadline and paused.poll() is None
+        time.sleep(0.1)
+    try:
+        env = hooked(tmp_path / "two", impatient)
+        ((code, said),) = ended(start(on_host("two", sources, made, "--format", store, verb="burst"), env))
+        assert code == 0, said
+        after = outputs(made)
+    finally:
+        os.killpg(paused.pid, signal.SIGCONT)
+    ((code, said),) = ended(paused)
+    assert code == 3 and "was taken over by process" in said and "on two since" in said, said
+    now = outputs(made)  # its own shard may have grown by bytes that no row names
+    assert now.keys() == after.keys() and all(now[name].startswith(data) for name, data in after.items())
+    checked = transcode(sources, made, "--cross-check", 0, verb="validate")
+    assert checked.code == 0, checked.out
+
+
 @pytest.mark.parametrize("place", in_turn(["folder", "bucket"], 2))
 def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
     place: str, s3: Bucket, sources: Path, tmp_path: Path

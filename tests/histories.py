@@ -1,0 +1,230 @@
+"""Random histories of a destination: after each step it must be whole, and equal to what one fresh run makes.
+
+    python -m tests.histories [SEEDS] [--first N] [--seconds S]
+
+A history has one kind of output, and is made by single runs or by arrays. Its sources come, go, and are replaced by good or
+bad ones; runs are whole, overwrite, or are killed or stopped and woken when another has taken over; merges are done twice. After
+each step `validate SRC DST` finds nothing, or names just what is missing; in the end the rows are those of one fresh run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clip, manifest, transcode
+from tests.transcode.destination.arrays import KINDS, contents
+
+STEPS = 4
+MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes", "source"}
+IMPATIENT = "m = importlib.import_module('vidprep.transcode.destination.ledgers'); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
+STOPS = (
+    ("vidprep.formats.manifest.table", "Journal.append"), ("vidprep.formats.stores.shards", "copy"), ("os", "replace"),
+    ("vidprep.transcode.destination.folder", "write_rows"), ("pathlib", "Path.replace"), ("os", "unlink"),
+)  # fmt: skip
+
+
+class Wrong(Exception):
+    pass
+
+
+class History:
+    def __init__(self, seed: int, work: Path) -> None:
+        self.rng = random.Random(seed)
+        self.kind = self.rng.choice(list(KINDS))
+        self.count = self.rng.choice((0, 0, 2, 3, 7))
+        self.labels = self.rng.random() < 0.3
+        self.src, self.made, self.work = work / "src", work / "made", work
+        self.told: list[str] = [f"{self.kind}, {self.count or 'no'} parts{', labels' if self.labels else ''}"]
+        self.clips = 0
+        self.src.mkdir()
+        for _ in range(self.rng.randint(4, 8)):
+            self.add()
+
+    # ------------------------------------------------------------------------------------------- what happens to the sources
+
+    def add(self) -> None:
+        self.put(f"c{self.clips:02d}")
+
+    def put(self, name: str) -> None:
+        self.clips += 1
+        make_clip(self.src / f"{name}.mp4", self.rng.randint(3, 9), seed=self.clips)
+
+    def remove(self) -> None:
+        there = sorted(self.src.glob("*.mp4"))
+        if len(there) > 3:
+            self.rng.choice(there).unlink()
+
+    def replace(self) -> None:
+        self.put(self.rng.choice(sorted(self.src.glob("*.mp4"))).stem)
+
+    def spoil(self) -> None:
+        self.rng.choice(sorted(self.src.glob("*.mp4"))).write_bytes(bytes(3000 + self.clips))
+
+    # ------------------------------------------------------------------------------------------- runs
+
+    def given(self, *more: object, to: Path | None = None) -> tuple[str, list[object]]:
+        """A command and its arguments."""
+        verb, *options = KINDS[self.kind]
+        if self.kind != "h264":
+            options += ["--shard-size", "1MiB"]
+        if self.labels:
+            options += ["--label-from-folder"]
+        return verb, [self.src, to or self.made, *options, "--quiet", *more]
+
+    def run(self, *more: object, env: dict[str, str] | None = None, to: Path | None = None) -> int:
+        verb, given = self.given(*more, to=to)
+        ran = transcode(*given, verb=verb, env=env)
+        self.said = ran.err
+        return ran.code
+
+    def broken(self, code: str) -> dict[str, str]:
+        """An environment in which the parent is stopped somewhere, by `code`."""
+        where, name = self.rng.choice(STOPS)
+        hook = self.work / f"hook{len(self.told)}"
+        return environment(
+            hook, fault(where, name, at=self.rng.randint(1, 4), when=self.rng.choice(("before", "after")), code=code, only="parent"),
+            fault("vidprep.transcode.destination.folder", "Destination.lock", code=IMPATIENT, only="parent"),
+        )  # fmt: skip
+
+    def stopped_and_woken(self, *more: object) -> None:
+        """A run on another host is stopped; another takes over and ends; the first wakes."""
+        env = self.broken("os.kill(os.getpid(), signal.SIGSTOP)")
+        host = ["unshare", "-u", "sh", "-c", 'hostname other; exec "$@"', "sh"]
+        verb, given = self.given("--jobs", 1, *more)
+        first = subprocess.Popen(
+            [*host, *command(*given, verb=verb)], env=env, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )  # fmt: skip
+        try:
+            while first.poll() is None and _state(first.pid) != "T":
+                time.sleep(0.05)
+            if first.poll() is None:
+                time.sleep(0.5)
+                hook = self.work / f"second{len(self.told)}"
+                impatient = fault(
+                    "vidprep.transcode.destination.folder", "Destination.lock", code=IMPATIENT, only="parent"
+                )
+                if self.run(*more, env=environment(hook, impatient)) not in (0, 1):
+                    raise Wrong(f"the second run: {self.said}")
+        finally:
+            if first.poll() is None:
+                os.killpg(first.pid, signal.SIGCONT)
+        _, said = first.communicate(timeout=60)
+        self.told.append(f"  woken: {first.returncode}")
+        if first.returncode not in (0, 1, 3) or "Traceback" in said:
+            raise Wrong(f"the woken run ended with {first.returncode}: {said}")
+
+    def step(self) -> None:
+        for change in self.rng.sample(
+            (self.add, self.remove, self.replace, self.replace, self.spoil), self.rng.randint(0, 2)
+        ):
+            change()
+            self.told.append(f"  {change.__name__}")
+        overwrite = ("--overwrite",) if self.rng.random() < 0.2 else ()
+        how = self.rng.choice(("whole", "whole", "killed", "woken"))
+        parts = (
+            [("--shard", f"{n}/{self.count}") for n in range(self.count)]
+            if self.count and self.rng.random() < 0.8
+            else [()]
+        )
+        hurt = self.rng.randrange(len(parts)) if how != "whole" else None
+        self.told.append(f"{how} {' '.join(overwrite)} {len(parts)} parts, {hurt}")
+        for number, part in enumerate(parts):
+            if number == hurt and how == "killed":
+                if self.run("--jobs", 1, *overwrite, *part, env=self.broken(KILL_ALL)) not in (-9, 0, 1):
+                    raise Wrong(self.said)
+                if part and self.rng.random() < 0.3:
+                    self.merge()
+            elif number == hurt:
+                self.stopped_and_woken(*overwrite, *part)
+            if self.run(*overwrite, *part) not in (0, 1):
+                raise Wrong(self.said)
+        if parts != [()]:
+            for _ in range(self.rng.choice((1, 2))):
+                self.merge()
+
+    def merge(self) -> None:
+        ran = transcode(self.made, verb="merge")
+        if ran.code not in (0, 1):
+            raise Wrong(ran.err)
+
+    # ------------------------------------------------------------------------------------------- what must be so
+
+    def check(self) -> None:
+        there = {path.stem for path in self.src.glob("*.mp4")}
+        checked = transcode(self.src, self.made, "--cross-check", 0, "--quiet", verb="validate")
+        faults = [line for line in checked.out.splitlines() if "its source is not among" not in line and line.strip()]
+        rows = manifest(self.made)
+        if faults or not there <= rows.keys():
+            raise Wrong(f"{there - rows.keys()} {faults} {checked.err[-300:]}")
+        if left := leftovers(self.made):
+            raise Wrong(f"left behind: {left}")
+        fresh = self.work / "fresh"
+        shutil.rmtree(fresh, ignore_errors=True)
+        self.run(to=fresh)
+        expected, found = _plain(manifest(fresh)), _plain({id_: rows[id_] for id_ in there})
+        if expected != found:
+            differing = [
+                (id_, name) for id_ in expected for name in expected[id_] if expected[id_][name] != found[id_].get(name)
+            ]
+            raise Wrong(f"rows differ from those of a fresh run: {differing[:5]}")
+        whole, made = contents(fresh), contents(self.made)
+        if any(made.get(id_) != data for id_, data in whole.items()):
+            raise Wrong("contents differ from those of a fresh run")
+        bad = {id_ for id_ in there if rows[id_]["status"] != "ok"}
+        if bad & made.keys():
+            raise Wrong(f"outputs of failed videos: {bad & made.keys()}")
+
+
+def _plain(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        id_: {name: value for name, value in row.items() if name not in MADE_UP and value is not None}
+        for id_, row in rows.items()
+    }
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return "Z"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seeds", type=int, nargs="?", default=60)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    asked = parser.parse_args()
+    begun, done, wrong = time.monotonic(), 0, 0
+    for seed in range(asked.first, asked.first + asked.seeds):
+        if time.monotonic() - begun > asked.seconds:
+            break
+        with tempfile.TemporaryDirectory() as work:
+            history = History(seed, Path(work))
+            done += 1
+            try:
+                history.step()
+                history.check()
+                for _ in range(history.rng.randint(2, STEPS) - 1):
+                    history.step()
+                    history.check()
+            except (Wrong, subprocess.TimeoutExpired, OSError, AssertionError, json.JSONDecodeError) as error:
+                wrong += 1
+                print(f"seed {seed}: {type(error).__name__}: {error}", *history.told, sep="\n    ", flush=True)
+    print(f"{done} histories, {wrong} wrong, {time.monotonic() - begun:.0f} s")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
