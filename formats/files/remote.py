@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vidprep.formats.errors import DiskFullError, MissingError, SettingsError, StorageError
+from vidprep.formats.errors import STOPPED_CODE, DiskFullError, MissingError, SettingsError, StorageError
 from vidprep.formats.files.local import is_disk_full
 
 T = TypeVar("T")
@@ -39,6 +39,12 @@ TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "modified", "c
 
 def is_url(text: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
+
+
+def normalized(url: str) -> str:
+    """With its protocol in small letters."""
+    protocol, separator, rest = url.partition("://")
+    return protocol.lower() + separator + rest
 
 
 def names_no_place(url: str) -> bool:
@@ -69,6 +75,7 @@ class RemoteFolder:
     """Raises StorageError, with the URL; MissingError where the driver is not installed. May be used by several threads."""
 
     def __init__(self, url: str) -> None:
+        url = normalized(url)
         self.url = url if url.endswith("://") else url.rstrip("/")
         protocol = url.partition("://")[0]
         if "::" in url:
@@ -232,7 +239,10 @@ class RemoteFolder:
                 if permanent or attempt == TRIES:
                     times = "" if permanent else f" in {TRIES} tries"
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
-                    raise StorageError(f"could not be {done}{times}: {reason}", path=f"{self.url}/{name}") from error
+                    failed = StorageError(f"could not be {done}{times}: {reason}", path=f"{self.url}/{name}")
+                    if not permanent or isinstance(error, PermissionError):
+                        failed.exit_code = STOPPED_CODE  # nothing that was asked for is wrong
+                    raise failed from error
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause *= 2
         raise AssertionError

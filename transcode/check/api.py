@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import chain
@@ -19,18 +20,20 @@ if TYPE_CHECKING:
 def validate(
     destination: str | Path, source: str | Path | None = None, *, sample: int | None = None, cross_check: int = 3,
     vmaf: bool = False, seek_check: int | None = None, ffmpeg: str | None = None, jobs: int | None = None, progress: bool = False,
-    on_fault: Callable[[str], object] = lambda _text: None, **which: Unpack[SourceKeywords],
+    out: str | Path | None = None, on_fault: Callable[[str], object] = lambda _text: None, **which: Unpack[SourceKeywords],
 ) -> ValidationReport:  # fmt: skip
-    """Check a finished destination from its bytes; with `source`, also against the videos it was made of.
+    """Check a finished destination, a folder or a URL, from its bytes; with `source`, also against the videos it was made of.
 
     sample: read so many units again, None for all. cross_check: with a source, score so many by the ffmpeg command too. vmaf: all
-    of them, by libvmaf. seek_check: so many random seeks in each video, in every reader that is installed. which: the keywords
+    of them, by libvmaf. seek_check: so many random seeks in each video, in every reader that is installed. out: a folder that is
+    given validation.parquet too; what lies behind a URL is copied to TMPDIR, and nothing is written there. which: the keywords
     that the run chose its sources by. on_fault: called with each fault as it is found; all are in the report as well.
 
     Raises StoreError, ManifestError, SettingsError, MissingError, SourceError; KeyboardInterrupt when it was interrupted.
     """
     end_if_worker_starts()
-    from vidprep.transcode.check.validate import ValidateOptions, check_destination
+    from vidprep.transcode.check.validate import VALIDATION_NAME, ValidateOptions, check_destination
+    from vidprep.transcode.destination.copied import as_folder
     from vidprep.transcode.destination.run_file import settings_of
     from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
@@ -40,24 +43,25 @@ def validate(
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.local import default_jobs
 
-    destination, units = Path(destination), None
-    if source is not None:
-        choice = built(SourceOptions, which)
-        found = find_sources(
-            as_place(source), destination, extension=settings_of(destination).extension, **asdict(choice)
-        )
-        units = {unit.id: unit for unit in (*found.units, *map(unit_of_problem, found.problems, found.problem_units))}
+    place, units = as_place(destination), None
     options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
-    with bar(is_shown=progress) as shown:
-        return check_destination(
-            destination,
-            units,
-            options,
-            jobs=jobs or default_jobs(),
-            on_fault=on_fault,
-            on_start=shown.reset,
-            on_unit=shown.update,
-        )
+    with as_folder(place) as folder, bar(is_shown=progress) as shown:
+        if source is not None:
+            choice = built(SourceOptions, which)
+            found = find_sources(
+                as_place(source), place, extension=settings_of(folder, str(place)).extension, **asdict(choice)
+            )
+            asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
+            units = {unit.id: unit for unit in asked}
+        report = check_destination(
+            folder, units, options, jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update,
+            on_fault=lambda text: on_fault(text.replace(str(folder), str(place))),
+        )  # fmt: skip
+        report.faults = [text.replace(str(folder), str(place)) for text in report.faults]
+        if out is not None and (folder / VALIDATION_NAME).exists():
+            Path(out).mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / VALIDATION_NAME, out)
+        return report
 
 
 def doctor(

@@ -29,7 +29,7 @@ OF_VALIDATE, OF_REPORT, OF_PACK = defaults_of(check), defaults_of(write), defaul
 
 
 @click.command(cls=Command)
-@click.argument("paths", metavar="[SRC] DST", type=LocalPath(), nargs=-1, required=True)
+@click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True)
 @SOURCE_OPTIONS
 @click.option(
     "--sample", type=click.IntRange(min=1), metavar="N", help="Read only N units again, the same ones each time."
@@ -56,16 +56,17 @@ OF_VALIDATE, OF_REPORT, OF_PACK = defaults_of(check), defaults_of(write), defaul
     help="The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Units at a time. Default: one per core.")
+@click.option("--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Put validation.parquet there too.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def validate(
-    paths: tuple[Path, ...], sample: int | None, cross_check: int, vmaf: bool, seek_check: int | None,
-    ffmpeg: str | None, jobs: int | None, quiet: bool, **chosen: Any,
+    paths: tuple[Path | str, ...], sample: int | None, cross_check: int, vmaf: bool, seek_check: int | None,
+    ffmpeg: str | None, jobs: int | None, out: Path | None, quiet: bool, **chosen: Any,
 ) -> None:  # fmt: skip
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
 
     With SRC (and --include, --limit and the like, as the run was given them), every source must have a row, and frames are made
     anew from the sources, compared and scored. A line for each fault on stdout, with file and offset; what was measured goes to
-    DST/validation.parquet. Interrupted, the same command goes on.
+    DST/validation.parquet. Interrupted, the same command goes on. A DST behind a URL is copied to TMPDIR, and nothing is written there.
 
     \b
     Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage, 130 interrupted.
@@ -75,7 +76,7 @@ def validate(
     *source, destination = paths
     report = check(
         destination, source[0] if source else None, sample=sample, cross_check=cross_check, vmaf=vmaf, seek_check=seek_check,
-        ffmpeg=ffmpeg, jobs=jobs, progress=not quiet, on_fault=lambda text: click.echo(printable(text)), **chosen,
+        ffmpeg=ffmpeg, jobs=jobs, progress=not quiet, out=out, on_fault=lambda text: click.echo(printable(text)), **chosen,
     )  # fmt: skip
     say = partial(click.echo, err=True)
     for name, seeks in report.seeks.items():
@@ -94,7 +95,7 @@ def validate(
 
 
 @click.command(cls=Command)
-@click.argument("paths", metavar="DST…", type=LocalPath(), nargs=-1, required=True)
+@click.argument("paths", metavar="DST…", type=FolderOrUrl(), nargs=-1, required=True)
 @click.option(
     "--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Folder for the report. Default: the first DST."
 )
@@ -109,7 +110,9 @@ def validate(
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Videos at a time. Default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-def report(paths: tuple[Path, ...], out: Path | None, title: str, worst: int, jobs: int | None, quiet: bool) -> None:
+def report(
+    paths: tuple[Path | str, ...], out: Path | None, title: str, worst: int, jobs: int | None, quiet: bool
+) -> None:
     """Make a report of one or more destinations, side by side: sizes, PSNR and SSIM, worst frames, failures, settings.
 
     Writes report.html (one file, no network), report.md and report.json; prints the path of the page on stdout.

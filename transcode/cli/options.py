@@ -13,12 +13,13 @@ from typing import Any
 import click
 
 from vidprep.formats.errors import SettingsError, VidprepError
-from vidprep.formats.files.remote import is_url, names_no_place
+from vidprep.formats.files.remote import is_url
 from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.run.text import printable
 from vidprep.transcode.settings.keywords import default_of
 from vidprep.transcode.settings.options import FITS, SCALERS
+from vidprep.transcode.settings.parse import as_place
 from vidprep.transcode.settings.run import AUDIO, ENGINES, HDR
 
 
@@ -127,12 +128,10 @@ class FolderOrUrl(click.Path):
     """A path here, or a URL that fsspec knows, which stays text."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
-        path = str(value).removeprefix("file://")
-        if not is_url(path):
-            return Path(path)
-        if names_no_place(path):
-            self.fail(f"{path} names no bucket; give s3://bucket/folder.", param, ctx)
-        return path
+        try:
+            return as_place(value)
+        except SettingsError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 SOURCE_OPTIONS = _options(

@@ -388,10 +388,21 @@ class Destination:
 
     def free_bytes(self) -> int:
         """Free bytes on the device that the folder is, or will be, on."""
+        return shutil.disk_usage(self._there).free
+
+    @property
+    def _there(self) -> Path:
         place = self.root
         while not place.exists():
             place = place.parent
-        return shutil.disk_usage(place).free
+        return place
+
+    def room(self) -> str:
+        """What is left on that device, in words."""
+        disk = os.statvfs(self._there)
+        if disk.f_files and not disk.f_favail:
+            return f"it can hold no more files (all {disk.f_files} inodes are taken)"
+        return f"{self.free_bytes()} bytes are free"
 
 
 def _partial_name(unit_id: str) -> str:

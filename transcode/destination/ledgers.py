@@ -21,6 +21,7 @@ from vidprep.formats.files.untrusted import read_regular
 from vidprep.transcode.destination.lease import Holder, LeaseEntry
 from vidprep.transcode.destination.lease import Ledger as Ledger
 
+LEASE_OBJECT = "lock"
 LEASE = re.compile(r"lease-(\d{6,15})", re.ASCII)
 FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS = 2.0, 30.0
 STORE_BEAT_SECONDS, STORE_GONE_SECONDS = 5.0, 60.0

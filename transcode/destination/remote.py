@@ -32,7 +32,7 @@ from vidprep.transcode.destination.folder import (
     Destination,
 )
 from vidprep.transcode.destination.known_units import KnownUnit
-from vidprep.transcode.destination.ledgers import Ledger, StoreLedger
+from vidprep.transcode.destination.ledgers import LEASE_OBJECT, Ledger, StoreLedger
 from vidprep.transcode.destination.partition import Part
 from vidprep.transcode.destination.run_file import STATE_DIR
 from vidprep.transcode.destination.scratch import scratch_folder
@@ -49,7 +49,7 @@ SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in segments, to which 
 JOURNAL = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
 PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
 PART_FILE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
-PART_LOCK = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/lock")
+PART_LEASE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/{LEASE_OBJECT}")
 STATE = re.compile(rf"{re.escape(STATE_DIR)}/run\.json|manifest[^/]*\.parquet")
 
 
@@ -70,7 +70,7 @@ class _Remote(Destination):
     def _begin(self, url: str) -> None:
         self._folder = RemoteFolder(url)
         self.shown = self._folder.url
-        self._segment = f"{self._house_name}/journal-{time.time_ns():020d}"
+        self._segment = f"{self._state_name}/journal-{time.time_ns():020d}"
         self._sending = threading.Lock()
         self._files: dict[str, RemoteFile] = {}
         self._segments, self._sent, self._kept = 0, 0, 0
@@ -131,15 +131,15 @@ class _Remote(Destination):
         self._fetch_state()
 
     @property
-    def _house_name(self) -> str:
+    def _state_name(self) -> str:
         return str(self.state_dir.relative_to(self.root))
 
     @property
     def _lease_name(self) -> str:
-        return f"{self._house_name}/lock"
+        return f"{self._state_name}/{LEASE_OBJECT}"
 
     def _other_ledgers(self) -> list[Ledger]:
-        names = [f"{STATE_DIR}/lock"] if self.part else filter(PART_LOCK.fullmatch, self._folder.files())
+        names = [f"{STATE_DIR}/{LEASE_OBJECT}"] if self.part else filter(PART_LEASE.fullmatch, self._folder.files())
         return [StoreLedger(self._folder, name) for name in names]
 
     @property
@@ -198,11 +198,11 @@ class _Remote(Destination):
 
     def write_own(self, name: str, data: bytes) -> None:
         super().write_own(name, data)
-        self._folder.write(f"{self._house_name}/{name}", data)
+        self._folder.write(f"{self._state_name}/{name}", data)
 
     def remove_own(self, name: str) -> None:
         super().remove_own(name)
-        self._folder.remove([f"{self._house_name}/{name}"])
+        self._folder.remove([f"{self._state_name}/{name}"])
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Against what they are now: another run may have been here since the state was fetched."""
@@ -323,6 +323,13 @@ class RemoteShardedDestination(_Remote, ShardedDestination):
     def stored(self, row: ManifestRow) -> Iterator[bytes]:
         assert row.offset is not None and row.stored_bytes is not None
         return self._folder.read_range(row.file_name, row.offset, row.stored_bytes)
+
+    def _write_index(self) -> None:
+        """Beside what says of the index of before."""
+        about = f"{self._layout.name}.json"
+        if about in self._files:
+            self._fetch(about, self.root / about)
+        super()._write_index()
 
     def keep_index(self, path: Path) -> None:
         self._folder.put(path, path.name)

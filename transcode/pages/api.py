@@ -20,27 +20,33 @@ def report(
 ) -> ReportFiles:  # fmt: skip
     """Write report.html, report.md and report.json about destinations of runs, side by side, and results of `sweep`.
 
-    out: a folder; None takes the first destination. worst: so many of the worst frames of each destination are shown. Raises
-    MissingError without `vidprep[report]`, SettingsError, ManifestError, StoreError; KeyboardInterrupt when it was interrupted.
+    destinations: folders, or URLs, which are copied to TMPDIR. out: a folder; None takes the first destination. worst: so many of
+    the worst frames of each destination are shown. Raises MissingError without `vidprep[report]`, SettingsError, ManifestError,
+    StoreError; KeyboardInterrupt when it was interrupted.
     """
     end_if_worker_starts()
+    from contextlib import ExitStack
     from datetime import datetime
 
+    from vidprep.transcode.destination.copied import as_folder
     from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.settings.parse import as_place
     from vidprep.transcode.workers.local import default_jobs
 
     try:
         from vidprep.transcode.pages.report import write_report
     except ModuleNotFoundError as error:
         raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
-    given = [destinations] if isinstance(destinations, str | Path) else destinations
-    paths = [Path(path) for path in given]
-    if not paths:
+    places = [as_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
+    if not places:
         raise SettingsError("give one destination or more")
-    folder = paths[0] if out is None else Path(out)
+    folder = places[0] if out is None else Path(out)
+    if isinstance(folder, str):
+        raise SettingsError(f"{folder}: nothing is written behind a URL; give <out>", out="FOLDER")
     check_writable(folder, "give --out another folder")
-    with bar(is_shown=progress) as shown:
+    with ExitStack() as copies, bar(is_shown=progress) as shown:
+        paths = [copies.enter_context(as_folder(place)) for place in places]
         return write_report(
-            paths, folder, title=title, created=f"{datetime.now():%Y-%m-%d %H:%M}", jobs=jobs or default_jobs(),
-            strips=worst, on_start=shown.reset, on_still=shown.update,
+            paths, folder, title=title, created=f"{datetime.now():%Y-%m-%d %H:%M}", jobs=jobs or default_jobs(), strips=worst,
+            on_start=shown.reset, on_still=shown.update, names=dict(zip(map(str, paths), map(str, places), strict=True)),
         )  # fmt: skip

@@ -7,9 +7,10 @@ worst frames that are shown, and a sample of stills that tells what PNG and JPEG
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.compute as pc
@@ -42,11 +43,13 @@ class ReportFiles:
 def write_report(
     paths: Sequence[Path], out: Path, *, title: str, created: str, jobs: int, strips: int,
     on_start: Callable[[int], None] = lambda _count: None, on_still: Callable[[], object] = lambda: None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportFiles:  # fmt: skip
     """Write out/report.html, .md and .json about destinations of runs, and results of `vidprep sweep`. created: the date as it
     is shown. strips: worst frames for each destination.
 
-    on_start: called with the number of videos that are decoded, on_still after each. Raises KeyboardInterrupt when a signal
+    on_start: called with the number of videos that are decoded, on_still after each. names: of paths, as they are shown.
+    Raises KeyboardInterrupt when a signal
     stopped it, ManifestError, MissingError, StoreError.
     """
     if len({path.resolve() for path in paths}) < len(paths):
@@ -68,11 +71,13 @@ def write_report(
         sections += run_sections(runs, all_figures, worst, shown)
     page = Page(title, f"{' · '.join(map(str, paths))} — {created}", sections)
     known = {"format": "vidprep report 1", "created": created, "destinations": for_json(all_figures), "sweeps": sweeps}
-    return write_page(page, out, known)
+    return write_page(page, out, known, names)
 
 
-def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
-    """known: the figures, as they go into report.json."""
+def write_page(
+    page: Page, out: Path, known: dict[str, Any], names: Mapping[str, str] = MappingProxyType({})
+) -> ReportFiles:
+    """known: the figures, as they go into report.json. names: of paths, as they are shown."""
     written = ReportFiles(out / "report.html", out / "report.md", out / "report.json")
     texts = {
         written.html: as_html(page),
@@ -81,6 +86,8 @@ def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
     }
     out.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
+        for name, shown in names.items():
+            text = text.replace(name, shown)
         with replacing(path) as file:
             file.write(text.encode())
     return written

@@ -208,8 +208,8 @@ def _of_destination(error: OSError, destination: Destination) -> Undone:
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
     needed = sum(job.unit.size_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
     return (
-        f"no room left in {destination.disk}: {destination.free_bytes()} bytes are free, the sources still "
-        f"to do hold {needed}; make room and run the same command again"
+        f"no room left in {destination.disk}: {destination.room()}, the sources still to do hold {needed} bytes; make room and run "
+        "the same command again"
     )
 
 

@@ -9,7 +9,7 @@ from os import environ
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.remote import is_url
+from vidprep.formats.files.remote import OBJECT_STORES, is_url
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Part, parse_part
@@ -139,6 +139,15 @@ def _part(settings: RunSettings, options: RunOptions) -> Part | None:
 
 def _destination(where: Path | str, settings: RunSettings, options: RunOptions, part: Part | None) -> Destination:
     if isinstance(where, Path):
+        if (
+            where.parts
+            and (protocol := where.parts[0].removesuffix(":")) in OBJECT_STORES
+            and where.parts[0] != protocol
+        ):
+            url = f"{protocol}://{'/'.join(where.parts[1:])}"
+            raise SettingsError(
+                f"{where}: would be a folder named {protocol}: here; give {url}, or the full path of such a folder"
+            )
         if settings.frames is None:
             return Destination(where, part)
         from vidprep.transcode.destination.sharded import ShardedDestination

@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.remote import is_url, names_no_place
+from vidprep.formats.files.remote import is_url, names_no_place, normalized
 from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 from vidprep.formats.model import FrameSize
 
@@ -77,6 +77,6 @@ def as_place(path: Path | str) -> Path | str:
     text = str(path).removeprefix("file://")
     if not is_url(text):
         return Path(text)
-    if names_no_place(text):
+    if names_no_place(text := normalized(text)):
         raise SettingsError(f"{text} names no bucket; give s3://bucket/folder")
     return text

@@ -19,6 +19,9 @@ class RemoteFiles:
     def state(self, url: str) -> tuple[int, int] | None:
         """Size in bytes and time of change in ns; None for what is not there. Raises StorageError."""
         folder, name = split_url(url)
+        if "/" in name:
+            file = RemoteFolder(folder).file(name)
+            return None if file is None else (file.size_bytes, file.mtime_ns)
         if folder not in self._folders:
             files = RemoteFolder(folder).files(depth=1)
             self._folders[folder] = {key: (file.size_bytes, file.mtime_ns) for key, file in files.items()}

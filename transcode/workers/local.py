@@ -135,7 +135,8 @@ class Stop:
 
 @contextmanager
 def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iterator[Stop]:
-    """The first SIGINT, SIGTERM or SIGUSR1 lets the videos in flight finish within the grace time; the second does not.
+    """The first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU lets the videos in flight finish within the grace time; the second does
+    not. One that whoever started this process has switched off, as nohup does, stays so.
 
     Off the main thread, signals are left to whoever runs it.
     """
@@ -154,8 +155,9 @@ def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iter
 
     timer = threading.Timer(grace_seconds, workers.kill)
     timer.daemon = True
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = {number: signal.signal(number, handle) for number in caught}
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU)
+    heard = [number for number in caught if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield stop
     finally:

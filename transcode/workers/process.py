@@ -25,7 +25,7 @@ FIRST_LINES = (
     "import pickle, sys; calls = open(int(sys.argv[2]), 'rb'); sys.path[:] = pickle.load(calls); "
     "from vidprep.transcode.workers.serve import serve; serve(calls, *map(int, sys.argv[3:]))"
 )
-LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1}
+LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1, signal.SIGHUP}
 LONGEST_WAIT_SECONDS = 10**6
 SECONDS_TO_END = 10
 TAKEN, WORK, CORES = range(3)  # the numbers that parent and child share

@@ -35,7 +35,7 @@ def test_no_room_for_an_output_stops_the_run_and_the_next_one_finishes(
     assert not ran.rows, ran.out
     assert (ran.summary["failed"], ran.summary["not_started"]) == (0, 3)
     needed = sum(path.stat().st_size for path in src.iterdir())
-    assert "bytes are free" in ran.err and f"hold {needed};" in ran.err
+    assert "bytes are free" in ran.err and f"hold {needed} bytes;" in ran.err
     assert outputs(dst) == {} and leftovers(dst) == []
     again = transcode(src, dst, *args)
     assert again.code == 0, again.err

@@ -1,0 +1,222 @@
+"""What whoever runs a cluster meets: keys that are no paths, permissions, signals, stores behind URLs that are to be proven."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import (
+    command,
+    environment,
+    fault,
+    leftovers,
+    make_clip,
+    make_clips,
+    manifest,
+    start,
+    table,
+    transcode,
+)
+from tests.s3 import Bucket, bucket
+from tests.transcode.destination.arrays import contents
+from tests.transcode.destination.test_locks import mounted, needs_namespaces
+from tests.transcode.unit.bursts import burst
+from vidprep.formats.errors import StorageError
+from vidprep.formats.files.remote import RemoteFolder, split_url
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory):
+    with bucket(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_clips(tmp_path_factory.mktemp("sources") / "raw", 4, 6)
+
+
+def test_a_key_is_no_path(there: Bucket, sources: Path, tmp_path: Path) -> None:
+    """Of col/a.mp4 and col//a.mp4 one was made and nothing said of the other; col//b.mp4 was "gone"."""
+    there.put(sources / "c00.mp4", "col/a.mp4")
+    there.put(sources / "c01.mp4", "col//a.mp4")
+    ran = transcode("s3://videos/col", tmp_path / "made", env=there.environment)
+    assert ran.code == 2 and "s3://videos/col//a.mp4 and s3://videos/col/a.mp4" in ran.err
+    there.put(sources / "c01.mp4", "other//b.mp4")
+    there.put(sources / "c02.mp4", "other/deep//er/c.mp4")
+    assert transcode("s3://videos/other", tmp_path / "made", env=there.environment).code == 0
+    assert {id_: row["source"] for id_, row in manifest(tmp_path / "made").items()} == {
+        "b": "s3://videos/other//b.mp4", "deep/er/c": "s3://videos/other/deep//er/c.mp4",
+    }  # fmt: skip
+    named = table(tmp_path / "t.csv", [{"path": "s3://videos/other//b.mp4"}, {"path": "s3://videos/col//a.mp4"}])
+    assert transcode(named, tmp_path / "table", env=there.environment).code == 0
+    assert {row["num_frames"] for row in manifest(tmp_path / "table").values()} == {7}
+
+
+def test_how_a_url_is_split() -> None:
+    for url, parts in {
+        "s3://b/a/c.mp4": ("s3://b/a", "c.mp4"), "s3://b/a//c.mp4": ("s3://b/a", "/c.mp4"),
+        "s3://b/a///c.mp4": ("s3://b/a", "//c.mp4"), "s3://b//a/c.mp4": ("s3://b//a", "c.mp4"), "s3://b/c.mp4": ("s3://b", "c.mp4"),
+    }.items():  # fmt: skip
+        assert split_url(url) == parts
+
+
+def test_a_store_behind_a_url_is_proven_and_reported(there: Bucket, sources: Path, tmp_path: Path) -> None:
+    for url, verb in (("s3://videos/encoded", "transcode"), ("S3://videos/frames", "burst")):
+        assert transcode(sources, url, verb=verb, env=there.environment).code == 0
+        before = there.objects(url.rpartition("/")[2] + "/")
+        checked = transcode(
+            sources, url, "--cross-check", 0, "--out", tmp_path / verb, verb="validate", env=there.environment
+        )
+        assert (checked.code, "4 units read again, 0 faults" in checked.err) == (0, True), checked.out + checked.err
+        assert len(pq.read_table(tmp_path / verb / "validation.parquet")) == 4
+        refused = transcode(url, verb="report", env=there.environment)
+        assert refused.code == 2 and "--out" in refused.err
+        assert transcode(url, "--out", tmp_path / verb, verb="report", env=there.environment).code == 0
+        for name in ("report.html", "report.md", "report.json"):
+            text = (tmp_path / verb / name).read_text()
+            assert "s3://videos/" in text and "vidprep-scratch" not in text
+        assert there.objects(url.rpartition("/")[2] + "/") == before
+        name = next(name for name in before if name.endswith((".mp4", ".bin")))
+        there.client.put_object(Bucket=there.name, Key=f"{url.rpartition('/')[2]}/{name}", Body=b"-" + before[name][1:])
+        hurt = transcode(url, verb="validate", env=there.environment)
+        assert hurt.code == 1 and "s3://videos/" in hurt.out and "vidprep-scratch" not in hurt.out
+    nothing = transcode("s3://videos/nothing", verb="validate", env=there.environment)
+    assert nothing.code == 2 and "nothing is there" in nothing.err
+
+
+def test_dead_bytes_go_behind_a_url_too(there: Bucket, sources: Path, tmp_path: Path) -> None:
+    src, url = Path(shutil.copytree(sources, tmp_path / "src")), "s3://videos/again"
+    assert burst(src, url, "--format", "webdataset", env=there.environment).code == 0
+    make_clip(src / "c01.mp4", 9, seed=70)
+    assert burst(src, url, "--format", "webdataset", env=there.environment).code == 0
+    assert burst(src, url, "--format", "webdataset", "--overwrite", env=there.environment).code == 0
+    assert [name for name in there.objects("again/") if name.endswith(".tar")] == ["data-00003-00000.tar"]
+    assert transcode(url, verb="compact", env=there.environment).code == 0
+    checked = transcode(src, url, "--cross-check", 0, verb="validate", env=there.environment)
+    assert checked.code == 0, checked.out
+
+
+def test_a_compaction_behind_a_url_that_is_killed_leaves_a_whole_store(
+    there: Bucket, sources: Path, tmp_path: Path
+) -> None:
+    src = Path(shutil.copytree(sources, tmp_path / "src"))
+    assert burst(src, "s3://videos/first", env=there.environment).code == 0
+    make_clip(src / "c01.mp4", 9, seed=70)
+    assert burst(src, "s3://videos/first", env=there.environment).code == 0
+    whole, due = there.objects("first/"), fetched_contents(there, "first/", tmp_path / "first")
+    keys = {name: value for name, value in there.environment.items() if name.startswith("AWS_")}
+    kills = 0
+    for method in ("put", "swap", "remove", "write"):
+        for at in range(1, 12):
+            for name, data in whole.items():
+                there.client.put_object(Bucket=there.name, Key=f"killed/{name}", Body=data)
+            kill = fault(
+                "vidprep.formats.files.remote",
+                f"RemoteFolder.{method}",
+                at=at,
+                code="os.killpg(0, signal.SIGKILL)",
+                only="parent",
+            )
+            ran = transcode("s3://videos/killed", verb="compact", env=environment(tmp_path / "hook", kill, **keys))
+            if ran.code == 0:
+                break
+            kills += 1
+            assert fetched_contents(there, "killed/", tmp_path / f"{method}{at}") == due, f"before {method} {at}"
+            assert transcode("s3://videos/killed", verb="compact", env=there.environment).code == 0
+            checked = transcode(src, "s3://videos/killed", "--cross-check", 0, verb="validate", env=there.environment)
+            assert checked.code == 0, checked.out
+            for name in there.objects("killed/"):
+                there.client.delete_object(Bucket=there.name, Key=f"killed/{name}")
+    assert kills >= 4
+
+
+def fetched_contents(there: Bucket, prefix: str, copy: Path) -> dict[str, bytes]:
+    for name, data in there.objects(prefix).items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(data)
+    return contents(copy)
+
+
+def test_what_a_permission_stops_ends_with_3(there: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in there.environment.items():
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, value)
+    folder = RemoteFolder("s3://videos/denied")
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError("Forbidden")
+
+    monkeypatch.setattr(type(folder._fs), "find", denied)
+    with pytest.raises(StorageError, match="could not be listed: PermissionError: Forbidden") as raised:
+        folder.files()
+    assert raised.value.exit_code == 3
+
+
+def test_a_url_with_one_slash_makes_no_folder(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = transcode(sources, "s3:/bucket/made")
+    assert ran.code == 2 and "would be a folder named s3: here; give s3://bucket/made" in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGXCPU])
+def test_hangup_and_the_limit_of_cpu_time_end_a_run_as_sigterm_does(
+    number: signal.Signals, sources: Path, tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.5)", only="child")
+    running = start(sources, made, "--jobs", 1, env=environment(tmp_path / "hook", slow))
+    while not (made / ".vidprep" / "journal.jsonl").exists():
+        assert running.poll() is None
+        time.sleep(0.02)
+    (os.killpg if number == signal.SIGHUP else os.kill)(running.pid, number)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 143, said
+    assert all(row["status"] == "ok" for row in manifest(made).values()) and leftovers(made) == []
+    assert transcode(sources, made).code == 0
+
+
+def test_nohup_goes_on(sources: Path, tmp_path: Path) -> None:
+    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.2)", only="child")
+    running = subprocess.Popen(
+        ["nohup", *command(sources, tmp_path / "made", "--jobs", 1)], env=environment(tmp_path / "hook", slow),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    while not (tmp_path / "made" / ".vidprep" / "journal.jsonl").exists():
+        assert running.poll() is None
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGHUP)
+    assert running.wait(timeout=60) == 0
+    assert len(manifest(tmp_path / "made")) == 4
+
+
+@needs_namespaces
+def test_a_folder_that_can_hold_no_more_files_says_so(sources: Path, tmp_path: Path) -> None:
+    """It was "10358784 bytes are free"."""
+    made = tmp_path / "made"
+    made.mkdir()
+    small = f"mount -t tmpfs -o size=100m,nr_inodes=9 none {made}"
+    ran = subprocess.run(
+        mounted(small, sources, made, verb="transcode"), env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 3 and "can hold no more files (all 9 inodes are taken)" in ran.stderr, ran.stderr
+
+
+def test_a_lease_that_somebody_removed_is_said(sources: Path, tmp_path: Path) -> None:
+    """It was "gave no sign for 30 s"."""
+    made = tmp_path / "made"
+    gone = "[path.unlink() for path in __import__('pathlib').Path(args[0].path).parent.glob('lease-*')]"
+    env = environment(
+        tmp_path / "hook", fault("vidprep.formats.manifest.table", "Journal.append", at=2, code=gone, only="parent")
+    )
+    ran = transcode(sources, made, "--jobs", 1, env=env)
+    assert ran.code == 3 and "the lease of this run was removed" in ran.err, ran.err
+    assert transcode(sources, made).code == 0

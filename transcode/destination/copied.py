@@ -1,0 +1,41 @@
+"""A finished destination behind a URL, as a folder for as long as it is looked at."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vidprep.formats.errors import DiskFullError, StoreError
+from vidprep.formats.files.remote import RemoteFolder
+from vidprep.transcode.destination.ledgers import LEASE_OBJECT
+from vidprep.transcode.destination.run_file import STATE_DIR
+from vidprep.transcode.destination.scratch import scratch_folder
+
+
+@contextmanager
+def as_folder(place: Path | str) -> Iterator[Path]:
+    """The folder itself, or a copy of all that lies behind a URL, under TMPDIR. What lies there is only read.
+
+    Raises StoreError where nothing is there, DiskFullError, StorageError.
+    """
+    if isinstance(place, Path):
+        yield place
+        return
+    there = RemoteFolder(place)
+    files = {name: file.size_bytes for name, file in there.files().items() if name != f"{STATE_DIR}/{LEASE_OBJECT}"}
+    if not files:
+        raise StoreError("nothing is there; give the destination of a run", path=place)
+    with scratch_folder() as folder:
+        needed, free = sum(files.values()), shutil.disk_usage(folder).free
+        if needed > free:
+            raise DiskFullError(
+                f"{needed} bytes of {place} are to be fetched, and {free} are free; set TMPDIR", path=folder
+            )
+        for name in files:
+            if not {"", ".", ".."}.isdisjoint(name.split("/")):
+                raise StoreError(f"{name!r} is no name that a file can have in a folder", path=place)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            there.fetch(name, folder / name)
+        yield folder
