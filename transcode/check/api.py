@@ -13,8 +13,8 @@ from vidprep.transcode.settings.keywords import SourceKeywords
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
+    from vidprep.transcode.check.finding import Finding
     from vidprep.transcode.check.validate import ValidationReport
-    from vidprep.transcode.destination.finding import Finding
 
 
 def validate(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.destination.finding import Finding
+from vidprep.transcode.check.finding import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
@@ -90,8 +90,8 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
     from contextlib import ExitStack
     from multiprocessing import get_context
 
+    from vidprep.transcode.check.storage_trial import try_folder, try_store
     from vidprep.transcode.destination.ledgers import file_system_of
-    from vidprep.transcode.destination.storage_trial import try_folder, try_store
 
     with ExitStack() as stack:
         if isinstance(destination, Path):

@@ -23,7 +23,7 @@ from vidprep.transcode.run.api import merge as join
 from vidprep.transcode.run.text import printable
 
 if TYPE_CHECKING:
-    from vidprep.transcode.destination.finding import Finding
+    from vidprep.transcode.check.finding import Finding
 
 OF_VALIDATE, OF_REPORT, OF_PACK = defaults_of(check), defaults_of(write), defaults_of(make)
 

@@ -121,10 +121,6 @@ def _merged(path: Path) -> MergedParts:
         return MergedParts()
     try:
         found = parse_json(read_regular(path))
-        if isinstance(found, list):  # of a version that knew no plans
-            for index, count in found:
-                whole_between("part", index, 0, whole_between("number of parts", count, 1, MAX_PARTS) - 1)
-            return MergedParts()
         missing = {str(id_): str(why) for id_, why in found["missing"].items()}
         ended = frozenset(whole_between("part", index, 0, MAX_PARTS) for index in found["ended"])
         return MergedParts(str(found["plan"]), ended, missing)

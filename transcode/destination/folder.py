@@ -47,7 +47,6 @@ from vidprep.transcode.destination.lease import Lease, first_at_work
 from vidprep.transcode.destination.ledgers import FolderLedger, Ledger
 from vidprep.transcode.destination.partition import Part, parts_in
 from vidprep.transcode.destination.run_file import STATE_DIR, differences, read_run
-from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 
 
 class Destination:
-    """The folder that outputs go to. Nothing is written before `hold`. part: of an array run, None for a whole one.
+    """The folder that outputs go to. Nothing is written before `lock`. part: of an array run, None for a whole one.
 
     torn: what a kill may leave of its own files. shown: its name in messages. say: told of what takes long. lease: while it is
     held.
@@ -93,7 +92,7 @@ class Destination:
                 if self.part:
                     refuse_links(self.state_dir)
                 self.partials.mkdir(parents=True, exist_ok=True)
-                self._lock(locks)
+                self._take_lease(*self._ledgers(), locks)
             except InUseError as error:
                 if merging or self.part:
                     error.exit_code = STOPPED_CODE
@@ -112,16 +111,12 @@ class Destination:
                 )
             yield
 
-    def _lock(self, locks: ExitStack) -> None:
-        """Raises DestinationError, OSError."""
-        self._take_lease(FolderLedger(self.state_dir), self._other_ledgers(), locks)
-
-    def _other_ledgers(self) -> list[Ledger]:
-        """Of the whole, for a part; of all parts, for the whole."""
+    def _ledgers(self) -> tuple[Ledger, list[Ledger]]:
+        """Its own; and that of the whole, for a part, or those of all parts, for the whole."""
         state_dirs = [self.shared] if self.part else sorted(self.shared.glob("part-*"))
-        return [FolderLedger(state_dir) for state_dir in state_dirs]
+        return FolderLedger(self.state_dir), [FolderLedger(state_dir) for state_dir in state_dirs]
 
-    def _take_lease(self, ledger: Ledger, others: list[Ledger], locks: ExitStack) -> None:
+    def _take_lease(self, ledger: Ledger, others: Sequence[Ledger], locks: ExitStack) -> None:
         """Its own first, and then a look at the others: of two that do so at once, one at least sees the other.
 
         Its number is higher than any that was given here, to the whole or, before the whole, to a part: so is that of the run.
@@ -191,22 +186,13 @@ class Destination:
                 path=self.shown,
             )
 
-    def value_found_for(self, target: Target | None) -> int | None:
-        """The CRF or quality that an earlier run found for this target, or None."""
-        try:
-            before = RunSettings.from_dict(read_run(self.shared)["settings"])
-        except (OSError, ValueError):
-            return None
-        return int(before.quality_value) if before.target == target else None
-
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": versions}
         try:
             with replacing(self.state_dir / "run.json") as file:
                 file.write(json.dumps(content, indent=1).encode())
-            (self.state_dir / "run.json").replace(
-                self.shared / "run.json"
-            )  # tasks that start at once do not meet half way
+            # Tasks that start at once do not meet half way.
+            (self.state_dir / "run.json").replace(self.shared / "run.json")
         except OSError as error:
             raise self._refused(error, self.shown) from error
 
@@ -290,10 +276,10 @@ class Destination:
     def publish(self, row: ManifestRow, partial: Path, /) -> None:
         """Give a proven output its final name. Raises DestinationError, OSError when the disk is full."""
         try:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.lstat(
-                    self.root / row.file_name
-                )  # a path that is too long could be made from here, and never be opened
+            with suppress(
+                FileNotFoundError, NotADirectoryError
+            ):  # one that is too long could be made from here, and never be opened
+                os.lstat(self.root / row.file_name)
             with folder_of(self.root, row.file_name, make=True) as (folder, name):
                 os.replace(partial, name, dst_dir_fd=folder)
         except OSError as error:

@@ -124,10 +124,14 @@ class _Remote(Destination):
                 if self.is_held():
                     self._send_rows()
 
-    def _lock(self, locks: ExitStack) -> None:
-        """What was fetched before another ended is not what is there now."""
+    def _ledgers(self) -> tuple[Ledger, list[Ledger]]:
         self._ledger = StoreLedger(self._folder, self._lease_name)
-        self._take_lease(self._ledger, self._other_ledgers(), locks)
+        names = [f"{STATE_DIR}/{LEASE_OBJECT}"] if self.part else filter(PART_LEASE.fullmatch, self._folder.files())
+        return self._ledger, [StoreLedger(self._folder, name) for name in names]
+
+    def _take_lease(self, ledger: Ledger, others: Sequence[Ledger], locks: ExitStack) -> None:
+        """What was fetched before another ended is not what is there now."""
+        super()._take_lease(ledger, others, locks)
         self._fetch_state()
 
     @property
@@ -137,10 +141,6 @@ class _Remote(Destination):
     @property
     def _lease_name(self) -> str:
         return f"{self._state_name}/{LEASE_OBJECT}"
-
-    def _other_ledgers(self) -> list[Ledger]:
-        names = [f"{STATE_DIR}/{LEASE_OBJECT}"] if self.part else filter(PART_LEASE.fullmatch, self._folder.files())
-        return [StoreLedger(self._folder, name) for name in names]
 
     @property
     def disk(self) -> str:
@@ -237,9 +237,7 @@ class _Remote(Destination):
         self._folder.remove(name for name in file_names if self._files.pop(name, None))
 
     def _is_own_journal(self, name: str) -> bool:
-        return JOURNAL.fullmatch(name) is not None and name.rpartition("/")[0] == str(
-            self.state_dir.relative_to(self.root)
-        )
+        return JOURNAL.fullmatch(name) is not None and name.rpartition("/")[0] == self._state_name
 
     def check_opens(self) -> None:
         """Its shards are elsewhere."""

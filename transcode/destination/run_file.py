@@ -10,6 +10,7 @@ from typing import Any
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import read_json
 from vidprep.formats.manifest.columns import is_text
+from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 
 STATE_DIR = ".vidprep"
@@ -37,6 +38,15 @@ def read_run(state_dir: Path) -> dict[str, Any]:
     if not isinstance(versions, dict) or not all(map(is_text, versions.values())):
         raise ValueError("its versions are no texts")
     return found
+
+
+def value_found_for(target: Target, state_dir: Path) -> int | None:
+    """The CRF or quality that an earlier run found for this target, or None."""
+    try:
+        before = RunSettings.from_dict(read_run(state_dir)["settings"])
+    except (OSError, ValueError):
+        return None
+    return int(before.quality_value) if before.target == target else None
 
 
 def differences(before: dict[str, Any], settings: RunSettings) -> Iterator[str]:

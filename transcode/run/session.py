@@ -13,6 +13,7 @@ from vidprep.formats.files.remote import OBJECT_STORES, is_url
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Part, parse_part
+from vidprep.transcode.destination.run_file import value_found_for
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
 from vidprep.transcode.media.versions import encoder_version, used_versions
 from vidprep.transcode.run.plan import Plan, plan
@@ -185,7 +186,7 @@ def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
     settings, target = request.settings, request.settings.target
     if target is None or target.per_video:
         return settings, False
-    value = None if request.options.overwrite else request.place.value_found_for(target)
+    value = None if request.options.overwrite else value_found_for(target, request.place.shared)
     return (settings, True) if value is None else (settings.at(value), False)
 
 

@@ -104,6 +104,7 @@ def test_dead_bytes_go_behind_a_url_too(there: Bucket, sources: Path, tmp_path: 
     assert checked.code == 0, checked.out
 
 
+@pytest.mark.long
 def test_a_compaction_behind_a_url_that_is_killed_leaves_a_whole_store(
     there: Bucket, sources: Path, tmp_path: Path
 ) -> None:

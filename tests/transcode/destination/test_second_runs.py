@@ -177,6 +177,7 @@ CHANGES = {
 CHANGES_MAX = 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", in_turn(FORMATS, 4))
 def test_a_compaction_killed_before_any_change_of_a_file_leaves_a_whole_store(store: str, tmp_path: Path) -> None:
     src = make_clips(tmp_path / "src", 4, 6)

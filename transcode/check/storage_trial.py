@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vidprep.formats.files.remote import NONE, RemoteFolder
-from vidprep.transcode.destination.finding import Finding
+from vidprep.transcode.check.finding import Finding
 from vidprep.transcode.destination.ledgers import NO_LINKS, NO_SUCH_TAG
 
 ROUNDS = 20
