@@ -68,6 +68,7 @@ def test_how_a_url_is_split() -> None:
         assert split_url(url) == parts
 
 
+@pytest.mark.long
 def test_a_store_behind_a_url_is_proven_and_reported(there: Bucket, sources: Path, tmp_path: Path) -> None:
     for url, verb in (("s3://videos/encoded", "transcode"), ("S3://videos/frames", "burst")):
         assert transcode(sources, url, verb=verb, env=there.environment).code == 0
@@ -92,6 +93,7 @@ def test_a_store_behind_a_url_is_proven_and_reported(there: Bucket, sources: Pat
     assert nothing.code == 2 and "nothing is there" in nothing.err
 
 
+@pytest.mark.long
 def test_dead_bytes_go_behind_a_url_too(there: Bucket, sources: Path, tmp_path: Path) -> None:
     src, url = Path(shutil.copytree(sources, tmp_path / "src")), "s3://videos/again"
     assert burst(src, url, "--format", "webdataset", env=there.environment).code == 0

@@ -26,8 +26,8 @@ def is_proven(sources: Path, made: Path) -> None:
 
 @pytest.fixture(scope="module")
 def thirteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As tensors, more than two shards of a megabyte."""
-    return make_clips(tmp_path_factory.mktemp("raw") / "src", 13, 20)
+    """More than two shards of a megabyte, in all formats."""
+    return make_clips(tmp_path_factory.mktemp("raw") / "src", 13, 12, size=(160, 120), noise=True)
 
 
 @pytest.mark.parametrize("store", in_turn(FORMATS, 4))
@@ -73,16 +73,14 @@ def test_parts_that_are_run_again_count_as_they_are_now(kind: str, tmp_path: Pat
 
 
 def test_a_row_that_was_tried_more_often_does_not_count_for_it(tmp_path: Path) -> None:
-    src, made = tmp_path / "src", tmp_path / "made"
-    good = make_clips(tmp_path / "good", 4, 6)
-    src.mkdir()
-    for path in good.iterdir():
-        (src / path.name).write_bytes(b"not there yet")
+    src, made = make_clips(tmp_path / "src", 4, 6), tmp_path / "made"
+    crash = fault(
+        "vidprep.transcode.unit.run_job", "run_job", at=-1, code="os.kill(os.getpid(), signal.SIGSEGV)", only="child"
+    )
     for _ in range(3):
-        assert transcode(src, made).code == 1
-    for path in good.iterdir():
-        shutil.copy(path, src)
+        assert transcode(src, made, env=environment(tmp_path / "hook", crash)).code == 1
     assert transcode(src, made).code == 0
+    assert {row["attempts"] for row in manifest(made).values()} == {4}
     make_clip(src / "c01.mp4", 9, seed=50)
     for n in range(2):
         assert transcode(src, made, "--shard", f"{n}/2").code == 0
