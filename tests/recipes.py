@@ -185,6 +185,8 @@ recipe("colour_untagged_hd.mp4", *CHART_IN, "-vf",
 coloured("colour_deep.mp4", "bt709", "bt709 bt709 bt709 tv", pixels="yuv420p10le")
 coloured("colour_2020.mp4", "bt2020", "bt2020nc bt2020 bt2020-10 tv", pixels="yuv420p10le")
 coloured("colour_240.mp4", "smpte240m", "smpte240m smpte240m smpte240m tv")
+recipe("colour_limited.avi", *CHART_IN, "-vf", "scale=out_color_matrix=bt601:out_range=limited:flags=bicubic+accurate_rnd+full_chroma_int,"
+       "format=yuv420p,setparams=range=tv", "-c:v", "mjpeg", "-color_range", "tv", "-strict", "unofficial", "-q:v", 2, stdin=chart)  # fmt: skip
 coloured("colour_444_full.mp4", "bt601", "smpte170m smpte170m smpte170m pc", full=True, pixels="yuv444p")
 
 
@@ -328,7 +330,7 @@ PLAIN = (
     "with_sound.mkv", "turned_90.mp4", "turned_180.mp4", "turned_270.mp4", "mirrored.mp4", "upside_down.mp4",
     "turned_90_mirrored.mp4", "turned_270_mirrored.mp4", "turned_90_sar.mp4", "edit_list.mp4", "edit_list_late.mp4",
     "colour_709.mp4", "colour_601.mp4", "colour_pal.mp4", "colour_full.mp4", "colour_untagged.mp4", "colour_deep.mp4",
-    "colour_2020.mp4", "colour_240.mp4", "colour_444_full.mp4", "pq.mp4", "hlg.mp4", "alpha.webm", "alpha.mov",
+    "colour_2020.mp4", "colour_240.mp4", "colour_limited.avi", "colour_444_full.mp4", "pq.mp4", "hlg.mp4", "alpha.webm", "alpha.mov",
     "alpha.gif",
 )  # fmt: skip
 INTERLACED_CLIPS = (

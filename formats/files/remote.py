@@ -94,6 +94,10 @@ class RemoteFolder:
             raise MissingError(f"{protocol}:// needs a driver for fsspec: {extra}") from error
         except ValueError as error:
             raise SettingsError(f"{url}: {error}") from error
+        except OSError as error:  # some drivers connect at once
+            failed = StorageError(f"cannot be reached: {error.strerror or error}", path=url)
+            failed.exit_code = STOPPED_CODE
+            raise failed from error
         self._is_atomic = protocol in OBJECT_STORES
         self.knows_conditions = protocol in CONDITIONAL
         self.is_own = protocol == "memory"  # nobody else sees it

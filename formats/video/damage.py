@@ -61,6 +61,9 @@ HARMLESS = re.compile(
             r"is not implemented|if you want to help, upload",
             r"app fields",
             r"bits left in packet",
+            r"creation time before 1970|udta parsing failed|overread end of atom 'colr'|unhandled metadata",
+            r"unsupported color_parameter_type|elst atom of \d+ bytes, bigger than|vps vui not supported",
+            r"low_delay flag set incorrectly|sample size \(\d+\) != block align",
             r"(not matching first dts|out of order|invalid timestamps|non.monoton\w+)",
         )
     ),

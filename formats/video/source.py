@@ -88,6 +88,7 @@ class Source:
         self._tick_seconds: dict[int, float] = {}
         self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
+        self._latest: dict[int, int] = {}
         self._clock_restarted = False
         try:
             self._container = self._open(max_pixels)
@@ -254,7 +255,10 @@ class Source:
         tick = self._tick_seconds.get(stream)
         if tick is None:
             tick = self._tick_seconds[stream] = float(time_base_of(packet))
-        begin, end = pts * tick, (pts + (packet.duration or 0)) * tick
+        # FLV, WMV and ASF do not say how long the last frame is shown: as long as the one before.
+        duration = packet.duration or max(0, pts - self._latest.get(stream, pts))
+        self._latest[stream] = max(pts, self._latest.get(stream, pts))
+        begin, end = pts * tick, (pts + duration) * tick
         self._starts[stream] = min(begin, self._starts.get(stream, begin))
         latest = max(end, self._ends.get(stream, end))
         self._clock_restarted |= latest - end > RESTART_SECONDS
@@ -351,7 +355,7 @@ class Source:
             if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
                 continue
             tolerance = span_tolerance(claimed, self.info.frame_rate)
-            counts_from_zero = self.info.format_name in ("matroska", "nut") and end - claimed <= tolerance
+            counts_from_zero = self.info.format_name in ("matroska", "nut", "flv") and end - claimed <= tolerance
             end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
             if claimed - end > tolerance:
                 yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"

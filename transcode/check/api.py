@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vidprep.transcode.settings.keywords import SourceKeywords
+from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.check.validate import ValidationReport
 
 
+@typed
 def validate(
     destination: str | Path, source: str | Path | None = None, *, sample: int | None = None, cross_check: int = 3,
     vmaf: bool = False, seek_check: int | None = None, ffmpeg: str | None = None, jobs: int | None = None, progress: bool = False,
@@ -64,6 +66,7 @@ def validate(
         return report
 
 
+@typed
 def doctor(
     destination: str | Path | None = None, *, ffmpeg: str | None = None,
     on_finding: Callable[[Finding], object] = lambda _finding: None,

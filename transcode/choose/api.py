@@ -13,6 +13,7 @@ from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.transcode.settings.keywords import PictureKeywords, SourceKeywords, built
 from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run_options import SourceOptions
+from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class SampleKeywords(SourceKeywords, PictureKeywords):
     """Which sources, and what becomes of their pictures."""
 
 
+@typed
 def sweep(
     source: str | Path, out: str | Path, *, codec: Sequence[str] = ("h264", "hevc", "vp9", "av1", "jpeg", "png"),
     crf: Mapping[str, Sequence[int]] | None = None, quality: Sequence[int] = (), gop: Sequence[int] = (16,),
@@ -62,6 +64,7 @@ def sweep(
         )  # fmt: skip
 
 
+@typed
 def tune(
     source: str | Path, *, target_psnr: float = 38.0, sequence_length: int = 8, stride: int = 1, storage: float | None = None,
     loader: str | None = None, codec: Sequence[str] = ("h264", "hevc", "vp9", "av1", "jpeg"), sample: int = 6, seconds: float = 5.0,
@@ -107,6 +110,7 @@ def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, 
     return find_sources(source, out, **asdict(built(SourceOptions, keywords))).units
 
 
+@typed
 def bench(
     stores: str | Path | Sequence[str | Path], *, loader: Sequence[str] = (), pattern: Sequence[str] = ("consecutive", "single"),
     frames: int = 8, stride: int = 4, workers: Sequence[int] = (1,), cache: str = "warm", seconds: float = 2.0, sample: int = 16,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
+from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
@@ -21,6 +22,7 @@ class Packed:
     labels_unseen: int = 0
 
 
+@typed
 def pack(
     store: str | Path, out: str | Path, *, to: str, quality: int = 90, subsampling: str = "420",
     shard_size: str | int = "1GiB", labels: str | Path | None = None,

@@ -41,7 +41,7 @@ def input_colour(source: SourcePicture, warnings: list[str]) -> Colour:
         if matrix in MATRICES and not is_grey:
             raise PictureError(f"its colour matrix (H.273 code {matrix}) is none that can be converted")
         matrix = guess
-    if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not tagged.full_range):
+    if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not source.is_tagged_limited):
         full = True
     family = {BT709: BT709, BT2020: BT2020, SMPTE240M: SMPTE240M, BT470BG: BT470BG}.get(matrix, SMPTE170M)
     primaries, transfer = tagged.primaries, tagged.transfer

@@ -15,6 +15,7 @@ CONVERTER_NAMES = {
     BT709: "bt709", FCC: "fcc", BT470BG: "bt470bg", SMPTE170M: "smpte170m", SMPTE240M: "smpte240m", BT2020: "bt2020nc",
 }  # fmt: skip
 PQ, HLG = 16, 18
+LIMITED, FULL = 1, 2  # ranges, as libavutil numbers them
 # All that H.273 gives a meaning; what is reserved says as little as what is not tagged. RGB, 0, is no matrix of YCbCr.
 PRIMARIES, TRANSFERS, MATRICES = {BT709, *range(4, 13), 22}, {BT709, *range(4, 19)}, {BT709, *range(4, 18)}
 LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it would leave them as they are
@@ -31,7 +32,7 @@ def is_hdr(frame: VideoFrame) -> bool:
 
 def tags_of(frame: VideoFrame) -> Colour:
     primaries, transfer = int(frame.color_primaries), int(frame.color_trc)
-    return Colour(int(frame.colorspace), primaries, transfer, int(frame.color_range) == 2)
+    return Colour(int(frame.colorspace), primaries, transfer, int(frame.color_range) == FULL)
 
 
 def is_refused(tagged: Colour) -> bool:

@@ -13,14 +13,14 @@ from vidprep.formats.video.light import light_of
 from vidprep.formats.video.orientation import turn_of
 from vidprep.formats.video.pixel_shape import new_shape_of
 from vidprep.formats.video.pyav import is_one_of_views
-from vidprep.transcode.media.h273 import MATRICES, RGB, UNSPECIFIED, is_hdr, is_rgb, tags_of
+from vidprep.transcode.media.h273 import LIMITED, MATRICES, RGB, UNSPECIFIED, is_hdr, is_rgb, tags_of
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePicture:
     """What the first frame shows of itself: what every decision about the picture is taken from.
 
-    warnings: for the row.
+    is_tagged_limited: its range; a frame may as well say nothing of it. warnings: for the row.
     """
 
     stored: FrameSize
@@ -31,6 +31,7 @@ class SourcePicture:
     rotation_degrees: int
     tagged: Colour
     codec: str
+    is_tagged_limited: bool = False
     light: Light = NO_LIGHT
     warnings: tuple[str, ...] = ()
 
@@ -75,6 +76,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         rotation_degrees=turn.degrees,
         tagged=tags_of(frame),
         codec=info.codec,
+        is_tagged_limited=int(frame.color_range) == LIMITED,
         light=light,
         warnings=tuple(warnings),
     )

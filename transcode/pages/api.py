@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.files.local import check_writable
+from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.transcode.pages.report import ReportFiles
 
 
+@typed
 def report(
     destinations: str | Path | Sequence[str | Path], *, out: str | Path | None = None, title: str = "vidprep report",
     worst: int = 6, jobs: int | None = None, progress: bool = False,

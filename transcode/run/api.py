@@ -11,6 +11,7 @@ from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
 from vidprep.transcode.settings.keywords import BurstKeywords, TranscodeKeywords, built, settings_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.run.run import Summary
 
 
+@typed
 def transcode(
     source: str | Path, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[TranscodeKeywords],
@@ -36,6 +38,7 @@ def transcode(
     return _run(source, destination, settings, progress, on_row, keywords, of_frames=False)
 
 
+@typed
 def burst(
     source: str | Path, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[BurstKeywords],
@@ -74,6 +77,7 @@ def _run(
     return summary
 
 
+@typed
 def compact(destination: str | Path) -> Compacted:
     """Free the bytes in shards that no video needs any more, and join small shards. A kill at any moment loses nothing.
 
@@ -92,6 +96,7 @@ def compact(destination: str | Path) -> Compacted:
         return place.compact()
 
 
+@typed
 def merge(destination: str | Path) -> Merged:
     """Join the partitions of an array run into one destination, when its tasks have ended. Says what is missing, and why.
 

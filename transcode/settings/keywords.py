@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from vidprep.formats.errors import SettingsError
@@ -49,7 +50,7 @@ class EncodeKeywords(TypedDict, total=False):
     split: float | str
     encoder_threads: int | None
     engine: str
-    ffmpeg: str | None
+    ffmpeg: str | Path | None
 
 
 class StoreKeywords(TypedDict, total=False):
@@ -78,7 +79,7 @@ class WorkKeywords(TypedDict, total=False):
     max_frames: int
     overwrite: bool
     skip_failed: bool
-    events: str | None
+    events: str | Path | None
 
 
 class TranscodeKeywords(SourceKeywords, PictureKeywords, EncodeKeywords, CheckKeywords, WorkKeywords):

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from vidprep.formats.errors import SourceError
+from vidprep.formats.errors import SourceError, StorageError
 from vidprep.formats.files.remote import RemoteFolder, split_url
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 
 
 class RemoteFiles:
-    """Size and time of single files behind URLs; a folder is listed once."""
+    """Size and time of single files behind URLs; a folder is listed once. fault: of the first that did not answer; answered: whether
+    any did.
+    """
 
     def __init__(self) -> None:
-        self._folders: dict[str, dict[str, tuple[int, int]]] = {}
+        self._folders: dict[str, dict[str, tuple[int, int]] | StorageError] = {}
+        self.fault: StorageError | None = None
+        self.answered = False
 
     def state(self, url: str) -> tuple[int, int] | None:
-        """Size in bytes and time of change in ns; None for what is not there. Raises StorageError."""
+        """Size in bytes and time of change in ns; None for what is not there. Raises StorageError, for all of a folder at once."""
         folder, name = split_url(url)
+        if folder not in self._folders:
+            try:
+                self._folders[folder] = self._listed(folder)
+                self.answered = True
+            except StorageError as error:
+                self._folders[folder] = error
+                self.fault = self.fault or error
+        files = self._folders[folder]
+        if isinstance(files, StorageError):
+            raise files
         if "/" in name:
             file = RemoteFolder(folder).file(name)
             return None if file is None else (file.size_bytes, file.mtime_ns)
-        if folder not in self._folders:
-            files = RemoteFolder(folder).files(depth=1)
-            self._folders[folder] = {key: (file.size_bytes, file.mtime_ns) for key, file in files.items()}
-        return self._folders[folder].get(name)
+        return files.get(name)
+
+    def _listed(self, folder: str) -> dict[str, tuple[int, int]]:
+        files = RemoteFolder(folder).files(depth=1)
+        return {key: (file.size_bytes, file.mtime_ns) for key, file in files.items()}
 
 
 def list_remote(search: SourceSearch, url: str) -> None:

@@ -7,7 +7,7 @@ import csv
 import os
 from decimal import ROUND_HALF_UP, Decimal
 
-from vidprep.formats.errors import SourceError
+from vidprep.formats.errors import SourceError, StorageError
 from vidprep.formats.files.remote import is_url
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
@@ -41,6 +41,8 @@ def read_table(search: SourceSearch, table: str) -> None:
         except ValueError as error:
             raise SourceError(f"row {number}: {error}", path=table) from None
         search.count()
+    if remote.fault is not None and not remote.answered:
+        raise remote.fault
 
 
 def _add_row(search: SourceSearch, remote: RemoteFiles, table: str, number: int, row: Row, labels: Labels) -> None:
@@ -62,9 +64,12 @@ def _add_row(search: SourceSearch, remote: RemoteFiles, table: str, number: int,
         search.ignored.append((path, where + reason))
         return
     if is_url(given_path):
-        state = remote.state(path)
+        try:
+            state, why = remote.state(path), "no such file"
+        except StorageError as error:
+            state, why = None, str(error)
         if state is None:
-            search.refuse(number, Unit(unit_id, path, 0, 0, *cut, labels), where + "no such file")
+            search.refuse(number, Unit(unit_id, path, 0, 0, *cut, labels), where + why)
         else:
             search.add(unit_id, path, state, cut, labels)
         return

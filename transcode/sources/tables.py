@@ -101,11 +101,13 @@ def _csv_rows(table: str) -> list[Row]:
 
 
 def _converter(cells: list[str]) -> Callable[[str], object]:
-    """What all these cells can be read as without loss: 007 and long digits stay text."""
-    if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", cell) for cell in cells):
+    """What all these cells can be read as, and be written again as they stand: 007, 1.10 beside 1.1, and long digits stay text."""
+    if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", cell) and str(int(cell)) == cell for cell in cells):
         return int
-    if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?", cell) for cell in cells):
-        return float
+    if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?(e[+-]?[0-9]{2})?", cell) for cell in cells):
+        written = [repr(float(cell)) for cell in cells]
+        if cells in (written, [text.removesuffix(".0") for text in written]):
+            return float
     return (lambda cell: cell.lower() == "true") if {c.lower() for c in cells} <= {"true", "false"} else str
 
 

@@ -14,6 +14,7 @@ from vidprep.transcode.media.verify import Measured
 from vidprep.transcode.unit.engines import Outcome
 
 GAP_STEPS = Fraction(5, 2)
+MIN_STEP_SECONDS = Fraction(1, 1000)
 
 
 def describe_header(row: ManifestRow, info: VideoInfo) -> None:
@@ -67,9 +68,14 @@ def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
     return None
 
 
-def _gap(steps: set[int], time_base: Fraction) -> str | None:
-    """Where frames that come at a constant rate stop for longer than one dropped frame takes."""
+def _gap(facts: SourceFacts, time_base: Fraction) -> str | None:
+    """Where frames that come at a constant rate stop for longer than one dropped frame takes. Doubled timestamps make steps of their
+    own, which say nothing of a rate.
+    """
+    steps = facts.steps
     usual = min(steps, default=0)
+    if facts.stamps_nudged or facts.stamps_crowded or usual * time_base < MIN_STEP_SECONDS:
+        return None
     short = {step for step in steps if step <= GAP_STEPS * usual}
     gap = max(steps, default=0) * time_base
     if not steps - short or is_vfr(short, time_base):
@@ -81,7 +87,7 @@ def remarks(made: Outcome, stream: FrameStream) -> list[str]:
     """What reading the frames showed, in sentences for the row."""
     facts, picture_filter = made.facts, stream.picture_filter
     warnings = []
-    if gap := _gap(facts.steps, stream.info.time_base):
+    if gap := _gap(facts, stream.info.time_base):
         warnings.append(gap)
     if facts.num_deinterlaced:
         warnings.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")

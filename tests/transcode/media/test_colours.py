@@ -21,7 +21,7 @@ MEANING = {
     "colour_709.mp4": ("bt709", "limited"), "colour_601.mp4": ("bt601", "limited"), "colour_pal.mp4": ("bt601", "limited"),
     "colour_full.mp4": ("bt709", "full"), "colour_untagged.mp4": ("bt601", "limited"),
     "colour_deep.mp4": ("bt709", "limited"), "colour_2020.mp4": ("bt2020", "limited"),
-    "colour_240.mp4": ("smpte240m", "limited"), "colour_444_full.mp4": ("bt601", "full"),
+    "colour_240.mp4": ("smpte240m", "limited"), "colour_444_full.mp4": ("bt601", "full"), "colour_limited.avi": ("bt601", "limited"),
 }  # fmt: skip
 
 
@@ -30,6 +30,7 @@ TAGS = {
     "colour_709.mp4": "tv, bt709", "colour_601.mp4": "tv, smpte170m", "colour_pal.mp4": "tv, bt470bg",
     "colour_full.mp4": "tv, bt709", "colour_untagged.mp4": "tv, smpte170m", "colour_deep.mp4": "tv, bt709",
     "colour_2020.mp4": "tv, bt2020nc/bt2020/bt2020-10", "colour_240.mp4": "tv, smpte240m", "colour_444_full.mp4": "tv, smpte170m",
+    "colour_limited.avi": "tv, bt470bg",
 }  # fmt: skip
 
 

@@ -1,0 +1,115 @@
+"""What whole files say and show that is no damage."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import av.logging
+import imageio_ffmpeg
+import pytest
+
+from tests.helpers import make_clips, manifest, table, transcode
+from vidprep.formats.video.damage import Witnesses
+
+# Said of files that lose no frame, which were called damaged for it.
+WORDS = (
+    "Detected creation time before 1970, parsing as unix timestamp.", "UDTA parsing failed retrying raw",
+    "overread end of atom 'colr' by 1 bytes", "Skipping unhandled metadata com.apple.photos", "unsupported color_parameter_type prof",
+    "ELST atom of 28 bytes, bigger than 1 entries.", "VPS VUI not supported", "low_delay flag set incorrectly, clearing it",
+    "sample size (1) != block align (4)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_words_about_metadata_are_no_damage(text: str) -> None:
+    witnesses = Witnesses()
+    witnesses.hear([(av.logging.WARNING, "mov,mp4,m4a,3gp,3g2,mj2", text), (av.logging.ERROR, "wav", text)])
+    assert witnesses.found() == []
+
+
+def test_few_frames_a_second_end_where_the_header_says(tmp_path: Path) -> None:
+    """The last packet of FLV, WMV and ASF has no duration, and FLV counts from 0: "the header says 5.00 s, the data ends at 4.80"."""
+    made = tmp_path / "src"
+    made.mkdir()
+    for extension, codec in (
+        ("flv", "libx264"),
+        ("flv", "flv1"),
+        ("wmv", "wmv2"),
+        ("asf", "msmpeg4v3"),
+        ("mkv", "libx264"),
+    ):
+        for rate in (1, 2, 5, 10):
+            asked = (
+                "-f",
+                "lavfi",
+                "-i",
+                f"testsrc2=s=96x64:r={rate}:d=5",
+                "-c:v",
+                codec,
+                f"{made}/{codec}{rate}.{extension}",
+            )
+            subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *asked], check=True)
+    ran = transcode(made, tmp_path / "dst", "--on-damage", "fail", "--keep-source-suffix")
+    assert ran.code == 0, ran.err
+    for path in made.iterdir():
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 7 // 10])
+    ran = transcode(made, tmp_path / "cut", "--on-damage", "fail", "--keep-source-suffix")
+    assert ran.code == 1 and {row["status"] for row in manifest(tmp_path / "cut").values()} == {"failed"}
+
+
+def test_doubled_timestamps_set_no_rate(tmp_path: Path) -> None:
+    """ "no frame for up to 0.03 s where one comes every 0.000 s" cannot be true."""
+    clip = tmp_path / "src" / "doubled.mp4"
+    clip.parent.mkdir()
+    asked = (
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc2=s=96x64:r=30:d=1",
+        "-vf",
+        "settb=1/90000,setpts='if(eq(mod(N,7),3),PREV_OUTPTS+1,N*3000)'",
+        "-fps_mode",
+        "passthrough",
+    )
+    subprocess.run(
+        [
+            imageio_ffmpeg.get_ffmpeg_exe(),
+            "-v",
+            "error",
+            *asked,
+            "-c:v",
+            "libx264",
+            "-bf",
+            "0",
+            "-video_track_timescale",
+            "90000",
+            "-enc_time_base",
+            "1/90000",
+            str(clip),
+        ],
+        check=True,
+    )
+    assert transcode(clip, tmp_path / "dst").code == 0
+    (row,) = manifest(tmp_path / "dst").values()
+    assert not [text for text in row["warnings"] if "every 0.00" in text], row["warnings"]
+
+
+def test_one_dead_url_of_a_table_costs_its_rows(tmp_path: Path) -> None:
+    """It stopped the run with "[Errno 111]", and named no row."""
+    pytest.importorskip("fsspec")
+    clips = make_clips(tmp_path / "src", 2)
+    dead = {"path": "ftp://127.0.0.1:9/dead.mp4", "id": "dead"}
+    mixed = table(
+        tmp_path / "mixed.csv",
+        [{"path": clips / "c00.mp4", "id": "here"}, dead, {"path": "memory://there/none.mp4", "id": "none"}],
+    )
+    ran = transcode(mixed, tmp_path / "dst")
+    assert ran.code == 1 and "mixed.csv row 2: " in ran.err and "cannot be reached" in ran.err, ran.err
+    assert {id_: row["status"] for id_, row in manifest(tmp_path / "dst").items()} == {
+        "here": "ok",
+        "dead": "failed",
+        "none": "failed",
+    }
+    alone = transcode(table(tmp_path / "alone.csv", [dead]), tmp_path / "alone")
+    assert alone.code == 3 and "ftp://127.0.0.1:9" in alone.err and not (tmp_path / "alone").exists(), alone.err

@@ -1,0 +1,115 @@
+"""Arguments of the functions that people call, held against their annotations before anything is done with them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from vidprep.formats.errors import SettingsError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Of each type: which values are taken for it, and how it is called. True is no number.
+_TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    float: (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
+    Fraction: (lambda value: isinstance(value, Fraction), "a Fraction"),
+    str: (lambda value: isinstance(value, str), "text"),
+    Path: (lambda value: isinstance(value, os.PathLike) and isinstance(os.fspath(value), str), "a path"),
+    type(None): (lambda value: value is None, "None"),
+}
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which raises SettingsError for an argument of another type than it declares, with the argument's name.
+
+    What is declared by other types than those above and sequences of them is taken as it is.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        hints = _hints(function)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            is_open = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            for keyword, given in value.items() if is_open else ((name, value),):
+                hint = hints.get(keyword)
+                if hint is not None and not _fits(given, hint):
+                    raise SettingsError(f"<{keyword}>: give {_words(hint)}", **{keyword: _Shown(given)})
+        return function(*args, **kwargs)
+
+    return checked
+
+
+class _Shown(str):
+    """A value as Python writes it."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: object) -> _Shown:
+        return super().__new__(cls, repr(value))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """By name, those of an Unpack[TypedDict] too. One that names what is imported for the type checker alone is left out."""
+    names = vars(sys.modules[function.__module__])
+    found: dict[str, Any] = {}
+    for name, annotation in inspect.get_annotations(function).items():
+        try:
+            hint = eval(annotation, dict(names)) if isinstance(annotation, str) else annotation
+        except NameError:
+            continue
+        if typing.get_origin(hint) is typing.Unpack:
+            found |= typing.get_type_hints(typing.get_args(hint)[0])
+        elif name != "return":
+            found[name] = hint
+    return found
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    return any(_fits_one(value, member) for member in _members(hint))
+
+
+def _fits_one(value: object, hint: Any) -> bool:
+    if hint in _TAKEN:
+        return _TAKEN[hint][0](value)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and Ellipsis not in inner:
+        return isinstance(value, tuple | list) and len(value) == len(inner) and all(map(_fits, value, inner))
+    if origin in (Sequence, list, tuple):
+        return (
+            isinstance(value, Sequence)
+            and not isinstance(value, bytes)
+            and all(_fits(each, inner[0]) for each in value)
+        )
+    return True
+
+
+def _words(hint: Any) -> str:
+    words = [_TAKEN[member][1] if member in _TAKEN else _words_of_many(member) for member in _members(hint)]
+    return " or ".join(words)
+
+
+def _words_of_many(hint: Any) -> str:
+    inner = [each for each in typing.get_args(hint) if each is not Ellipsis]
+    if typing.get_origin(hint) is tuple and len(inner) > 1:
+        return f"({', '.join(map(_words, inner))})"
+    return f"a list of {_words(inner[0])}" if inner else getattr(hint, "__name__", str(hint))
