@@ -5,6 +5,7 @@ What not every command needs is imported late.
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from vidprep.transcode.cli.options import (
     RUN_OPTIONS,
     SOURCE_OPTIONS,
     STORE_OPTIONS,
+    USAGE_ERROR,
     Command,
     FolderOrUrl,
+    LinePrinter,
 )
 from vidprep.transcode.settings.keywords import built, settings_of
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
@@ -106,7 +109,8 @@ def _run(source: Path | str, destination: Path | str, given: dict[str, Any], *, 
     if options.events == "-" and as_json:
         raise SettingsError("--events - and --json both write to stdout; give --events a file")
     events = Events(options.events) if options.events and not dry_run else None
-    on_row = (lambda row: click.echo(row.as_json())) if as_json else None
+    printer = LinePrinter()
+    on_row = (lambda row: printer.print(row.as_json())) if as_json else None
     progress = Progress(is_shown=True, has_bar=not quiet, events=events, on_row=on_row)
     request = make_request(source, destination, settings, built(SourceOptions, given), options, progress)
     if dry_run:
@@ -114,7 +118,10 @@ def _run(source: Path | str, destination: Path | str, given: dict[str, Any], *, 
         return
     summary = carry_out(request)
     if as_json:
-        click.echo(summary.as_json())
+        printer.print(summary.as_json())
+    if printer.fault is not None and printer.fault.errno != errno.EPIPE:
+        click.echo(f"vidprep: not all rows could be printed: {printer.fault.strerror}; the manifest has them", err=True)
+        sys.exit(summary.exit_code or USAGE_ERROR)
     sys.exit(summary.exit_code)
 
 

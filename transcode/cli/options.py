@@ -6,6 +6,7 @@ import errno
 import inspect
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,23 @@ def _say(error: Exception) -> None:
     """What names, ids and labels from elsewhere would do to a terminal is shown, not done."""
     text = error.on_command_line if isinstance(error, SettingsError) else str(error)
     click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
+
+
+class LinePrinter:
+    """Prints lines for machines. A stdout that takes no more ends no work that is under way: fault says why it took none."""
+
+    def __init__(self) -> None:
+        self.fault: OSError | None = None
+
+    def print(self, line: str) -> None:
+        if self.fault is not None:
+            return
+        try:
+            click.echo(line)
+        except OSError as error:
+            self.fault = error
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 (what is left in its buffer goes there when Python ends)
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 class Command(click.Command):

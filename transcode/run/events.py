@@ -15,6 +15,7 @@ whole, give each a file of its own.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -38,6 +39,23 @@ if TYPE_CHECKING:
 
 PROGRESS_SECONDS = 2.0
 RECENT_SECONDS = 60.0
+READER_SECONDS = 5.0
+NOT_READ = "is a named pipe that nobody reads; start `vidprep monitor` on it first"
+
+
+def _opened(target: str) -> int:
+    """A file to append to. A named pipe is given a moment for its reader to come. Raises OSError."""
+    deadline = time.monotonic() + READER_SECONDS
+    while True:
+        try:
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            os.set_blocking(fd, True)
+            return fd
 
 
 class Events:
@@ -51,11 +69,10 @@ class Events:
         self._over = threading.Event()
         self._target, self._is_mute = target, False
         try:
-            self._fd = (
-                sys.stdout.fileno() if target == "-" else os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            )
+            self._fd = sys.stdout.fileno() if target == "-" else _opened(target)
         except OSError as error:
-            raise DestinationError(f"cannot be written: {error.strerror}", path=target) from error
+            why = NOT_READ if error.errno == errno.ENXIO else f"cannot be written: {error.strerror}"
+            raise DestinationError(why, path=target) from error
 
     def begun(self, plan: Plan, destination: str, backend: str) -> None:
         """From now on progress is told every few seconds, until `ended`."""

@@ -12,7 +12,7 @@ from vidprep.formats.files.remote import is_url
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
 from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_of, why_not
-from vidprep.transcode.sources.tables import KEYS, READERS, Row, checked_label, checked_seconds, one_line
+from vidprep.transcode.sources.tables import KEYS, READERS, Row, checked_label, checked_seconds, one_line, storable
 from vidprep.transcode.sources.unit import Cut, Labels, Unit
 
 
@@ -32,6 +32,8 @@ def read_table(search: SourceSearch, table: str) -> None:
     if names.pop("", 0) is None:  # what pandas writes for its row numbers
         search.ignored.append((table, "a column without a name"))
     label_names = [name for name in names if name not in KEYS]
+    if odd := [name for name in label_names if storable(name) != name]:
+        raise SourceError(f"has a column {one_line(odd[0])}, whose name is not valid Unicode; rename it", path=table)
     kinds: dict[str, type] = {}
     remote = RemoteFiles()
     for number, row in enumerate(rows, 1):

@@ -149,6 +149,9 @@ def test_a_command_that_cannot_print_says_so_once(
     assert done.stderr.count("No space left on device") == 1
     assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
     assert done.returncode == 2
+    if verb == "transcode" and "--json" in how:
+        assert "the manifest has them" in done.stderr
+        assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
 def test_who_stops_listening_ends_nothing(clip: Path, tmp_path: Path) -> None:
@@ -157,6 +160,26 @@ def test_who_stops_listening_ends_nothing(clip: Path, tmp_path: Path) -> None:
         ["bash", "-o", "pipefail", "-c", f"{asked} | true"], capture_output=True, text=True, timeout=60, check=False
     )
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
+
+
+def test_a_named_pipe_that_nobody_reads_is_said(clip: Path, tmp_path: Path) -> None:
+    """It waited for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    ran = transcode(clip.parent, tmp_path / "out", "--events", tmp_path / "pipe", env=environment())
+    assert ran.code == 2 and "nobody reads; start `vidprep monitor`" in ran.err
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True) as reader:
+        assert transcode(clip.parent, tmp_path / "out", "--events", tmp_path / "pipe", env=environment()).code == 0
+        assert reader.stdout is not None and '"event": "ended"' in reader.stdout.read()
+
+
+def test_a_label_without_a_valid_name_is_refused_before_any_work(clip: Path, tmp_path: Path) -> None:
+    """Every row failed after its video had been encoded."""
+    (tmp_path / "t.jsonl").write_text(json.dumps({"path": str(clip), "\ud800": 1}))
+    ran = transcode(tmp_path / "t.jsonl", tmp_path / "out")
+    assert ran.code == 2 and r"a column \ud800, whose name is not valid Unicode" in ran.err, ran.err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("missing", in_turn(["keyframe_interval_max", "codec"], 2))
