@@ -31,6 +31,13 @@ VALUES_PER_BYTE, VALUES_ALLOWED = 64, 1_000_000
 ROWS_ALLOWED = 1000
 
 
+class NotRegularError(OSError):
+    """A folder, a FIFO, a socket or a device, where a file was expected."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: is {self.strerror}"
+
+
 def check_regular(path: str | Path) -> None:
     """Raises OSError for what is there and is no regular file. Nothing there is fine."""
     try:
@@ -38,7 +45,7 @@ def check_regular(path: str | Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
+        raise NotRegularError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
 
 
 def _kind(mode: int) -> str:
@@ -52,7 +59,7 @@ def open_descriptor(path: str | Path) -> int:
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
         os.close(number)
-        raise OSError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
+        raise NotRegularError(errno.EINVAL, f"not a regular file: a {_kind(mode)}", str(path))
     return number
 
 

@@ -309,6 +309,11 @@ class Source:
             raise ReadError(f"no seek to tick {ticks}: {error}", path=self.path) from error
 
     @property
+    def has_headers_alone(self) -> bool:
+        """Whether it was read to its end and is what DASH calls an initialization segment."""
+        return self.info.format_name == "mov" and not self._packets_seen and not self.info.num_frames
+
+    @property
     def reorder_depth(self) -> int:
         """By how many frames the stream says that its packets are out of order."""
         return self._decoder.reorder_depth

@@ -125,6 +125,8 @@ def source_frames(
 
 def _nothing_found(source: Source, start: Fraction | None, end: Fraction | None) -> str:
     damage = "; ".join(source.damage(read_to_end=True))
+    if source.has_headers_alone:
+        return "holds headers and no frames; join it with its media segments, as `cat init.m4s *.m4s` does"
     if start is None and end is None:
         return f"no frame could be decoded{': ' + damage if damage else ''}"
     span = f"{float(start or 0):g} s to {'the end' if end is None else f'{float(end):g} s'}"

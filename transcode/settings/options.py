@@ -95,7 +95,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.timeout_seconds is not None and not 0 < self.timeout_seconds < 1e9:
-            raise SettingsError("<timeout>: give seconds above 0", timeout=self.timeout_seconds)
+            raise SettingsError("<timeout>: give seconds, above 0 and below 1000000000", timeout=self.timeout_seconds)
         if self.max_pixels < 1 or self.max_frames < 1:
             raise SettingsError("<max_pixels> and <max_frames>: give 1 or more", **asdict(self))
         if self.max_pixels > INT32_MAX or self.max_frames > INT32_MAX:

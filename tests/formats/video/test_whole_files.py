@@ -113,3 +113,16 @@ def test_one_dead_url_of_a_table_costs_its_rows(tmp_path: Path) -> None:
     }
     alone = transcode(table(tmp_path / "alone.csv", [dead]), tmp_path / "alone")
     assert alone.code == 3 and "ftp://127.0.0.1:9" in alone.err and not (tmp_path / "alone").exists(), alone.err
+
+
+def test_an_initialization_segment_says_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    asked = ("-f", "lavfi", "-i", "testsrc2=s=96x64:d=1", "-c:v", "libx264", "-f", "dash", str(tmp_path / "x.mpd"))
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *asked], check=True, cwd=tmp_path)
+    segments = sorted(tmp_path.glob("*stream0*.m4s"), key=lambda path: "init" not in path.name)
+    (tmp_path / "src" / "init.mp4").write_bytes(segments[0].read_bytes())
+    (tmp_path / "src" / "joined.mp4").write_bytes(b"".join(path.read_bytes() for path in segments))
+    assert transcode(tmp_path / "src", tmp_path / "dst").code == 1
+    rows = manifest(tmp_path / "dst")
+    assert rows["joined"]["status"] == "ok"
+    assert "holds headers and no frames; join it with its media segments" in rows["init"]["message"]
