@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -64,12 +64,10 @@ class Layout(Protocol):
 
 
 class ShardWriter:
-    """Writes the shards of one run. closed: called with each shard when it is whole and on the disk."""
+    """Writes the shards of one run."""
 
-    def __init__(
-        self, root: Path, layout: Layout, shard_bytes: int, run: int, closed: Callable[[Path], object] = lambda _path: None
-    ) -> None:  # fmt: skip
-        self._root, self._layout, self._shard_bytes, self._run, self._closed = root, layout, shard_bytes, run, closed
+    def __init__(self, root: Path, layout: Layout, shard_bytes: int, run: int) -> None:
+        self._root, self._layout, self._shard_bytes, self._run = root, layout, shard_bytes, run
         self._number = self._end = 0
         self._fd: int | None = None  # of the newest shard, which is not whole yet
 
@@ -117,9 +115,12 @@ class ShardWriter:
             return
         os.fsync(self._fd)
         os.close(self._fd)
-        self._fd, path = None, self._path
-        self._number += 1
-        self._closed(path)
+        self._fd, self._number = None, self._number + 1
+
+    @property
+    def unfinished(self) -> str | None:
+        """The name of the shard that the next unit may go into; all others are whole, and on the disk."""
+        return None if self._fd is None else self._path.name
 
 
 def numbered_shard(run: int, number: int) -> str:

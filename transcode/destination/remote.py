@@ -308,15 +308,20 @@ class RemoteShardedDestination(_Remote, ShardedDestination):
         return None
 
     def shards(self) -> dict[str, int]:
-        return {name: file.size_bytes for name, file in self._files.items() if self._layout.is_shard(name)}
+        there = {name: file for name, file in self._folder.files(depth=1).items() if self._layout.is_shard(name)}
+        self._files |= there
+        return {name: file.size_bytes for name, file in there.items()}
 
     def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
         return ShardedDestination.holds(self, unit, file_name)
 
-    def keep_shard(self, path: Path) -> None:
-        self.check_held()
-        self._folder.put(path, path.name)
-        path.unlink()
+    def keep_shards(self) -> None:
+        """Those that are whole go there. One that could not go is tried again with the next, and before the manifest names it."""
+        for path in sorted(self.root.iterdir()):
+            if self._layout.is_shard(path.name) and path.name != self._writer.unfinished:
+                self.check_held()
+                self._folder.put(path, path.name)
+                path.unlink()
 
     def stored(self, row: ManifestRow) -> Iterator[bytes]:
         assert row.offset is not None and row.stored_bytes is not None

@@ -90,15 +90,21 @@ class ShardedDestination(Destination):
     def _writer(self) -> ShardWriter:
         if self._kept_writer is None:
             shard_bytes = self._options.shard_bytes
-            self._kept_writer = ShardWriter(self.root, self._layout, shard_bytes, self.run, self.keep_shard)
+            self._kept_writer = ShardWriter(self.root, self._layout, shard_bytes, self.run)
         return self._kept_writer
 
-    def keep_shard(self, path: Path) -> None:
-        """A shard is whole: nothing is to be done where it stands in its place."""
+    def keep_shards(self) -> None:
+        """Of those that this run has written, some may be whole by now: they stand in their place."""
 
     def place(self, row: ManifestRow, partial: Path) -> None:
         with partial.open("rb") as frames:
             self._writer.append(row, frames)
+        self.keep_shards()
+
+    def has(self, row: ManifestRow) -> bool:
+        if self._sizes is None:
+            self._sizes = self.shards()
+        return not row.ok or self._sizes.get(row.file_name, 0) >= (row.offset or 0) + (row.stored_bytes or 0)
 
     def publish(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()
@@ -114,6 +120,7 @@ class ShardedDestination(Destination):
         """
         if self._kept_writer is not None:
             self._kept_writer.close()
+            self.keep_shards()
         self.merge_journal()
         if self.part is None and self.manifest.exists():
             sizes, alive = self.shards(), self._alive_bytes()
@@ -174,8 +181,10 @@ class ShardedDestination(Destination):
             if row.file_name in names:
                 self._writer.copy(row, self.stored(row))
                 row.run = self.run
+                self.keep_shards()
                 self.journal.append(row)
         self._writer.close()
+        self.keep_shards()
         self.merge_journal()
 
     def stored(self, row: ManifestRow) -> Iterator[bytes]:

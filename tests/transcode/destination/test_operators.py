@@ -148,6 +148,38 @@ def fetched_contents(there: Bucket, prefix: str, copy: Path) -> dict[str, bytes]
     return contents(copy)
 
 
+@pytest.mark.long
+def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Bucket, tmp_path: Path) -> None:
+    """Neither of a run whose bucket refuses one, nor of a part that was killed before its shard was whole."""
+    src = make_clips(tmp_path / "src", 6, 12, size=(160, 120), noise=True)
+    keys = {name: value for name, value in there.environment.items() if name.startswith("AWS_")}
+    options = ("--format", "tensor", "--shard-size", "1MiB", "--jobs", 1)
+    refused = fault(
+        "vidprep.formats.files.remote", "RemoteFolder.put", at=2, only="parent",
+        code="raise importlib.import_module('vidprep.formats.errors').StorageError('refused')",
+    )  # fmt: skip
+    kill = fault(
+        "vidprep.formats.manifest.table",
+        "Journal.append",
+        at=2,
+        when="after",
+        code="time.sleep(6); os.killpg(0, signal.SIGKILL)",
+        only="parent",
+    )
+    ran = burst(src, "s3://videos/refused", *options, env=environment(tmp_path / "one", refused, **keys))
+    assert ran.code in (0, 3), ran.err
+    for part, env in ((0, environment(tmp_path / "two", kill, **keys)), (1, there.environment)):
+        burst(src, "s3://videos/parts", *options, "--shard", f"{part}/2", env=env)
+    merged = transcode("s3://videos/parts", verb="merge", env=there.environment)
+    assert merged.code == 1 and "1 of 2 parts did not end (0)" in merged.err, merged.err
+    for name in ("refused", "parts"):
+        checked = transcode(f"s3://videos/{name}", "--cross-check", 0, verb="validate", env=there.environment)
+        assert all(": no row: part 0 of 2 did not end" in line for line in checked.out.splitlines()), checked.out
+        assert burst(src, f"s3://videos/{name}", *options, env=there.environment).code == 0
+        checked = transcode(src, f"s3://videos/{name}", "--cross-check", 0, verb="validate", env=there.environment)
+        assert checked.code == 0, checked.out + checked.err
+
+
 def test_what_a_permission_stops_ends_with_3(there: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in there.environment.items():
         if name.startswith("AWS_"):
