@@ -133,4 +133,5 @@ def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
             before += num_shown(packet)
         if packet.dts is not None and packet.dts >= start:  # Matroska gives the first packets none
             break
+    source.begins_inside = before > 0
     return Entry(chain(waiting, following), origin_pts=origin, frames_before=before)

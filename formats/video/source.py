@@ -50,6 +50,8 @@ READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
 
 # Where packets lie one by one, so that their frames can be counted instead of decoded on the way to a cut.
 INDEXED = {"mov", "matroska"}
+# What the decoder of H.264 says of pictures before the one that it began with, which later ones tell it to forget.
+MISSED_BEFORE = "mmco: unref short failure"
 
 # Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
@@ -90,6 +92,7 @@ class Source:
         self._ends: dict[int, float] = {}
         self._latest: dict[int, int] = {}
         self._clock_restarted = False
+        self.begins_inside = False  # decoding, so that pictures before are missed
         try:
             self._container = self._open(max_pixels)
             self._stream = self._best_stream()
@@ -216,6 +219,8 @@ class Source:
         return bool(self._decoder.codec.capabilities & Capabilities.delay) or self._decoder.thread_count > 1
 
     def _harvest(self) -> None:
+        if self.begins_inside:
+            self._log[:] = [line for line in self._log if MISSED_BEFORE not in line[2]]
         self._witnesses.hear(self._log, self._other_decoders, self._own_names)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
@@ -303,6 +308,7 @@ class Source:
 
     def seek(self, ticks: int) -> None:
         """To a keyframe at or before a PTS. Raises ReadError."""
+        self.begins_inside = True
         try:
             self._container.seek(ticks, stream=self._stream)
         except (AvError, OSError) as error:

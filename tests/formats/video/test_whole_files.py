@@ -126,3 +126,15 @@ def test_an_initialization_segment_says_what_it_lacks(tmp_path: Path) -> None:
     rows = manifest(tmp_path / "dst")
     assert rows["joined"]["status"] == "ok"
     assert "holds headers and no frames; join it with its media segments" in rows["init"]["message"]
+
+
+def test_cuts_of_open_gops_are_whole(tmp_path: Path) -> None:
+    """What the decoder says of pictures before the keyframe that it began with was called damage, in 16 of 24 cuts."""
+    clip = tmp_path / "open.mp4"
+    shape = "open-gop=1:keyint=20:bframes=3:ref=4:b-pyramid=normal"
+    asked = ("-f", "lavfi", "-i", "testsrc2=s=160x120:r=25:d=4", "-c:v", "libx264", "-x264-params", shape, str(clip))
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *asked], check=True)
+    cuts = [{"path": clip, "id": f"cut{n}", "start": 0.3 + 0.43 * n, "end": 0.9 + 0.43 * n} for n in range(7)]
+    ran = transcode(table(tmp_path / "t.csv", cuts), tmp_path / "dst", "--on-damage", "fail")
+    assert ran.code == 0, ran.err
+    assert {row["num_frames"] for row in manifest(tmp_path / "dst").values()} == {15}
