@@ -70,7 +70,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(function).items():
         try:
-            hint = eval(annotation, dict(names)) if isinstance(annotation, str) else annotation
+            # Compiled first: a KeyboardInterrupt in the eval of a text makes Python end by SIGINT, whoever catches it.
+            hint = eval(compile(annotation, name, "eval"), dict(names)) if isinstance(annotation, str) else annotation
         except NameError:
             continue
         if typing.get_origin(hint) is typing.Unpack:
