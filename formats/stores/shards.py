@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import open_unlinked
 from vidprep.formats.manifest.table import ManifestRow
 
@@ -147,10 +148,13 @@ def copy(file: BinaryIO) -> Iterator[bytes]:
 
 
 def span(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
+    """So many bytes of a file. Raises DestinationError where it ends before, OSError."""
     file.seek(offset)
     while size:
         piece = file.read(min(size, COPY_BYTES))
         if not piece:
-            raise OSError(f"{file.name} ends before the unit does")
+            raise DestinationError(
+                "ends before a video that its row places there; `vidprep validate` names it", path=file.name
+            )
         size -= len(piece)
         yield piece

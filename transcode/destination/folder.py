@@ -156,7 +156,7 @@ class Destination:
         return self.partials / f"{_partial_name(unit_id)}{mine}.{extension}"
 
     def upload(self, _file_name: str) -> Upload | None:
-        """Where a worker puts an output that is proven; None leaves that to `name`."""
+        """Where a worker puts an output that is proven; None leaves that to `publish`."""
         return None
 
     def known_units(self) -> dict[str, KnownUnit]:
@@ -276,9 +276,8 @@ class Destination:
     def publish(self, row: ManifestRow, partial: Path, /) -> None:
         """Give a proven output its final name. Raises DestinationError, OSError when the disk is full."""
         try:
-            with suppress(
-                FileNotFoundError, NotADirectoryError
-            ):  # one that is too long could be made from here, and never be opened
+            # A path that is too long could be made from here, and never be opened.
+            with suppress(FileNotFoundError, NotADirectoryError):
                 os.lstat(self.root / row.file_name)
             with folder_of(self.root, row.file_name, make=True) as (folder, name):
                 os.replace(partial, name, dst_dir_fd=folder)

@@ -66,6 +66,9 @@ class ShardedDestination(Destination):
         return found
 
     def holds(self, unit: KnownUnit, _file_name: str) -> bool:
+        return self._is_there(unit)
+
+    def _is_there(self, unit: KnownUnit | ManifestRow) -> bool:
         if unit.offset is None or unit.stored_bytes is None:
             return False
         if self._sizes is None:
@@ -102,9 +105,7 @@ class ShardedDestination(Destination):
         self.keep_shards()
 
     def has(self, row: ManifestRow) -> bool:
-        if self._sizes is None:
-            self._sizes = self.shards()
-        return not row.ok or self._sizes.get(row.file_name, 0) >= (row.offset or 0) + (row.stored_bytes or 0)
+        return not row.ok or self._is_there(row)
 
     def publish(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()

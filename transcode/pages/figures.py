@@ -43,12 +43,13 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FinishedDestination:
-    """A finished destination as it is reported. table: COLUMNS of every unit; good: of those that are ok."""
+    """A finished destination as it is reported. table: COLUMNS of every unit; good: of those that are ok. shown: its name."""
 
     path: Path
     run: dict[str, Any]
     table: pa.Table
     good: pa.Table
+    shown: str
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class FinishedDestination:
         return "frames" in self.settings
 
 
-def open_destination(path: Path) -> FinishedDestination:
+def open_destination(path: Path, shown: str) -> FinishedDestination:
     """Raises ManifestError, StoreError for what is no destination of a run."""
     try:
         run = read_run(path / STATE_DIR)
@@ -74,7 +75,7 @@ def open_destination(path: Path) -> FinishedDestination:
     if table is None or not table.num_rows:
         raise StoreError("has no manifest with rows; let the run finish first", path=path)
     table = with_columns(table, COLUMNS)
-    return FinishedDestination(path, run, table, table.filter(pc.equal(table["status"], "ok")))
+    return FinishedDestination(path, run, table, table.filter(pc.equal(table["status"], "ok")), shown)
 
 
 def figures(destination: FinishedDestination) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
     frames, cpu, wall = _sum(good, "num_frames"), _sum(good, "cpu_seconds"), _sum(good, "encode_seconds")
     warned = [texts for texts in good["warnings"].to_pylist() if texts]
     return {
-        "path": str(destination.path),
+        "path": destination.shown,
         "holds": "frames" if destination.holds_frames else "videos",
         "videos": {"ok": good.num_rows, "failed": table.num_rows - good.num_rows, "warned": len(warned)},
         "bytes": {"sources": source_bytes, "outputs": output_bytes},

@@ -54,8 +54,9 @@ def write_report(
     """
     if len({path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a destination was given twice")
-    sweeps = {str(path): _summary(path) for path in paths if (path / SUMMARY_NAME).is_file()}
-    runs = [open_destination(path) for path in paths if str(path) not in sweeps]
+    shown_as = {path: names.get(str(path), str(path)) for path in paths}
+    sweeps = {shown_as[path]: _summary(path) for path in paths if (path / SUMMARY_NAME).is_file()}
+    runs = [open_destination(path, shown_as[path]) for path in paths if shown_as[path] not in sweeps]
     sections, all_figures = [], []
     for path, summary in sweeps.items():
         sections += _sections_of_sweep(summary, path, several=len(paths) > 1)
@@ -69,15 +70,13 @@ def write_report(
             figure["stills"] = _stills(destination, [each for each in sizes if isinstance(each, StillSizes)])
             figure["worst_frames"] = [{"id": task.unit.id, "frame": task.number} for task in tasks]
         sections += run_sections(runs, all_figures, worst, shown)
-    page = Page(title, f"{' · '.join(map(str, paths))} — {created}", sections)
+    page = Page(title, f"{' · '.join(shown_as.values())} — {created}", sections)
     known = {"format": "vidprep report 1", "created": created, "destinations": for_json(all_figures), "sweeps": sweeps}
-    return write_page(page, out, known, names)
+    return write_page(page, out, known)
 
 
-def write_page(
-    page: Page, out: Path, known: dict[str, Any], names: Mapping[str, str] = MappingProxyType({})
-) -> ReportFiles:
-    """known: the figures, as they go into report.json. names: of paths, as they are shown."""
+def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
+    """known: the figures, as they go into report.json."""
     written = ReportFiles(out / "report.html", out / "report.md", out / "report.json")
     texts = {
         written.html: as_html(page),
@@ -86,8 +85,6 @@ def write_page(
     }
     out.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
-        for name, shown in names.items():
-            text = text.replace(name, shown)
         with replacing(path) as file:
             file.write(text.encode())
     return written

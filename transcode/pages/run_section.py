@@ -42,7 +42,7 @@ def run_sections(
     worst: list[list[CompareTask]],
     shown: dict[Task, Taken],
 ) -> list[Section]:
-    names = _names([destination.path for destination in destinations])
+    names = _names([Path(destination.shown) for destination in destinations])
     several = len(names) > 1
     sections = [
         Section(f"At a glance: {name}" if several else "At a glance", tiles=_tiles(figure))

@@ -155,7 +155,7 @@ class _Course:
 
     def again(self, workers: Workers[Job, Made]) -> Iterator[tuple[Job, Made | None]]:
         """The jobs whose children were killed, one after another, when all others are done."""
-        for job in self._plan.jobs:
+        for job in self._plan.jobs if self._killed else ():
             if job.unit.id in self._killed:
                 yield from workers.results([replace(job, not_split=job.not_split or "")])
 
