@@ -64,6 +64,7 @@ HARMLESS = re.compile(
             r"creation time before 1970|udta parsing failed|overread end of atom 'colr'|unhandled metadata",
             r"unsupported color_parameter_type|elst atom of \d+ bytes, bigger than|vps vui not supported",
             r"low_delay flag set incorrectly|sample size \(\d+\) != block align",
+            r"dts discontinuity in stream",
             r"(not matching first dts|out of order|invalid timestamps|non.monoton\w+)",
         )
     ),

@@ -35,6 +35,7 @@ from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
 from vidprep.formats.video.file_ends import missing_end
+from vidprep.formats.video.mov_index import contradictions
 from vidprep.formats.video.pixel_shape import PixelShapes
 from vidprep.formats.video.pyav import fraction, open_input, time_base_of
 from vidprep.formats.video.shown_frames import num_shown, shown_counter
@@ -340,6 +341,8 @@ class Source:
         read_to_end: False when reading stopped on purpose, where a missing end means nothing.
         """
         found = self._witnesses.found()
+        if self.info.format_name == "mov":
+            found += contradictions(self.path, self._stream.id)
         if read_to_end:
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
@@ -366,6 +369,10 @@ class Source:
             if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
                 continue
             tolerance = span_tolerance(claimed, self.info.frame_rate)
+            if (
+                self.info.format_name == "mov" and self.info.frame_rate
+            ):  # an edit that begins within a frame shows it from 0 on
+                tolerance = max(tolerance, float(1 / self.info.frame_rate))
             counts_from_zero = self.info.format_name in ("matroska", "nut", "flv") and end - claimed <= tolerance
             end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
             if claimed - end > tolerance:

@@ -1,0 +1,251 @@
+"""Whether the sample tables of an MP4 or MOV agree with one another (ISO/IEC 14496-12, 8).
+
+One flipped bit in them moves, hides or drops frames, and what is read then looks whole. But the same facts stand there more than
+once: how many samples there are (stts, ctts, stsc, stsz), how long they last (stts, mdhd, tkhd, elst), and when they are shown
+(ctts, as regularly as stts says).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.int64]
+
+MAX_INDEX_BYTES = 1 << 30
+UNKNOWN = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
+NOTHING = -1  # the media time of an edit that shows nothing
+# Where the rows of a table begin, and bytes of a row.
+ROWS = {b"stts": (8, 8), b"ctts": (8, 8), b"stsc": (8, 12), b"stco": (8, 4), b"co64": (8, 8), b"stss": (8, 4)}
+# More samples than one in so many that differ from the others are a way to write, not an accident.
+ONE_IN = 10
+# Frames that a decoder may hold back (max_dec_frame_buffering of H.264 and HEVC), and the one that is shown.
+MOST_REORDERED = 17
+MAX_SAMPLES = 1 << 24
+
+
+def contradictions(path: str | Path, track_id: int) -> list[str]:
+    """What the tables of a track say against one another, a line each. What is not understood is left alone, and so is a file of
+    fragments, whose tables are empty.
+    """
+    with suppress(OSError, struct.error, StopIteration):
+        movie = _index_of(Path(path))
+        track = next(track for track in movie.all(b"trak") if _number_of(track) == track_id)
+        if not movie.has(b"mvex"):
+            return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(_Track(movie, track)))
+    return []
+
+
+class _Box(NamedTuple):
+    """The contents of a box."""
+
+    data: memoryview
+
+    def all(self, kind: bytes) -> Iterator[_Box]:
+        at = 0
+        while at + 8 <= len(self.data):
+            size, found = struct.unpack_from(">I4s", self.data, at)
+            if size < 8:
+                return
+            if found == kind:
+                yield _Box(self.data[at + 8 : at + size])
+            at += size
+
+    def one(self, *path: bytes) -> _Box:
+        """Raises StopIteration where it is missing."""
+        box = self
+        for kind in path:
+            box = next(box.all(kind))
+        return box
+
+    def has(self, kind: bytes) -> bool:
+        return any(True for _ in self.all(kind))
+
+    def numbers(self, kinds: str, at: int) -> tuple[int, ...]:
+        """Raises struct.error behind the end."""
+        return struct.unpack_from(">" + kinds, self.data, at)
+
+    @property
+    def version(self) -> int:
+        return self.data[0]
+
+    def rows(self, columns: int, kind: str = ">u4") -> Table:
+        count = self.numbers("I", 4)[0]
+        return np.frombuffer(self.data, kind, columns * count, 8).reshape(count, columns).astype(np.int64)
+
+
+def _index_of(path: Path) -> _Box:
+    """The moov box. Raises StopIteration where there is none."""
+    with path.open("rb") as file:
+        while len(header := file.read(8)) == 8:
+            size, kind = struct.unpack(">I4s", header)
+            head = 8
+            if size == 1:
+                size, head = struct.unpack(">Q", file.read(8))[0], 16
+            if kind == b"moov" and size <= MAX_INDEX_BYTES:
+                return _Box(memoryview(file.read(size - head if size else MAX_INDEX_BYTES)))
+            if size < head:
+                break
+            file.seek(size - head, 1)
+    raise StopIteration
+
+
+def _number_of(track: _Box) -> int:
+    head = track.one(b"tkhd")
+    return head.numbers("I", 20 if head.version else 12)[0]
+
+
+def _overfull(tables: _Box) -> Iterator[str]:
+    for kind, (begin, size) in ROWS.items():
+        for table in tables.all(kind):
+            count = table.numbers("I", 4)[0]
+            if begin + size * count > len(table.data):
+                yield f"its {kind.decode()} table claims {count} rows and has room for {(len(table.data) - begin) // size}"
+
+
+class _Track:
+    """What the tables of a track say. Durations and times in ticks of the media, but for edits, whose durations are in ticks of the
+    movie."""
+
+    def __init__(self, movie: _Box, track: _Box) -> None:
+        head = track.one(b"tkhd")
+        self.duration = head.numbers("Q", 28)[0] if head.version else head.numbers("I", 20)[0]
+        head = movie.one(b"mvhd")
+        self.movie_rate = head.numbers("I", 20 if head.version else 12)[0]
+        head = track.one(b"mdia", b"mdhd")
+        self.rate, self.media_duration = head.numbers("IQ", 20) if head.version else head.numbers("II", 12)
+        self.edits = [edit for lists in track.all(b"edts") for box in lists.all(b"elst") for edit in _edits(box)]
+        tables = track.one(b"mdia", b"minf", b"stbl")
+        self.steps = tables.one(b"stts").rows(2)
+        self.delays = tables.one(b"ctts").rows(2, ">i4") if tables.has(b"ctts") else None
+        self.chunks = tables.one(b"stsc").rows(3)
+        self.num_chunks = next(tables.one(kind).numbers("I", 4)[0] for kind in (b"stco", b"co64") if tables.has(kind))
+        self.num_samples = tables.one(b"stsz").numbers("I", 8)[0]
+        self.num_descriptions = tables.one(b"stsd").numbers("I", 4)[0]
+
+    @cached_property
+    def step(self) -> int:
+        """What most samples last."""
+        by_step = self.steps[np.argsort(self.steps[:, 1], kind="stable")]
+        half = int(np.searchsorted(np.cumsum(by_step[:, 0]), self.num_samples / 2))
+        return int(by_step[half, 1]) if len(by_step) else 0
+
+    @cached_property
+    def longest(self) -> int:
+        return _largest(self.steps[:, 1])
+
+    @cached_property
+    def irregular(self) -> Table:
+        """The samples that last longer or shorter."""
+        return np.flatnonzero(_spread(self.steps) != self.step)
+
+    @cached_property
+    def delay(self) -> Table:
+        """From when a sample is decoded to when it is shown."""
+        return np.zeros(self.num_samples, np.int64) if self.delays is None else _spread(self.delays)
+
+    @cached_property
+    def shown(self) -> Table:
+        """When each frame is, in decode order."""
+        steps = _spread(self.steps)
+        return np.cumsum(steps) - steps + self.delay
+
+
+def _spread(runs: Table) -> Table:
+    """(count, value) as values."""
+    return np.repeat(runs[:, 1], runs[:, 0])
+
+
+def _largest(values: Table) -> int:
+    return int(np.max(values)) if len(values) else 0
+
+
+def _edits(box: _Box) -> Iterator[tuple[int, int]]:
+    """(duration, time in the media)."""
+    kinds, size = ("Qq", 20) if box.version else ("Ii", 12)
+    for number in range(box.numbers("I", 4)[0]):
+        duration, begin = box.numbers(kinds, 8 + size * number)
+        yield duration, begin
+
+
+def _disagreeing(track: _Track) -> Iterator[str]:
+    if differing := _counts(track):
+        yield differing
+    elif 0 < track.num_samples <= MAX_SAMPLES:
+        yield from _durations(track)
+        if track.delays is not None:
+            yield from _order(track)
+
+
+def _counts(track: _Track) -> str | None:
+    counts = {"stsz": track.num_samples, "stts": int(track.steps[:, 0].sum())}
+    if track.delays is not None:
+        counts["ctts"] = int(track.delays[:, 0].sum())
+    first, per_chunk, description = track.chunks.T
+    counts["stsc"] = int((np.diff(first, append=track.num_chunks + 1) * per_chunk).sum())
+    if len(set(counts.values())) > 1:
+        return "its tables differ in the number of frames: " + ", ".join(f"{n} in {kind}" for kind, n in counts.items())
+    if wrong := [number for number in description.tolist() if not 1 <= number <= track.num_descriptions]:
+        return f"its stsc table names description {wrong[0]} of {track.num_descriptions}"
+    return None
+
+
+def _durations(track: _Track) -> Iterator[str]:
+    steps, known = track.steps[:, 1], track.media_duration not in UNKNOWN
+    grid = track.step if len(track.irregular) <= 1 else math.gcd(*steps.tolist())
+    total = int((track.steps[:, 0] * steps).sum())
+    left = abs(total - track.media_duration)
+    # Some writers do not count the last frame, or count when it is shown.
+    if known and left not in (0, steps[-1]) and (left > 2 * track.step or left % max(1, grid)):
+        yield f"its frames last {total} ticks by stts, {track.media_duration} by mdhd"
+    if track.duration in UNKNOWN or not known or not track.movie_rate or not track.rate:
+        return
+    edited = sum(duration for duration, _ in track.edits)
+    if edited and abs(edited - track.duration) > 1 + len(track.edits):
+        yield f"its edits last {edited} ticks, its track {track.duration}"
+    elif not track.edits:
+        media = Fraction(track.media_duration, track.rate)
+        if abs(Fraction(track.duration, track.movie_rate) - media) > 2 * Fraction(1, track.movie_rate):
+            yield f"its track lasts {track.duration / track.movie_rate:.3f} s, its media {float(media):.3f} s"
+    end = _largest(track.shown) + track.longest
+    for duration, begin in track.edits:
+        last = begin + Fraction(duration * track.rate, track.movie_rate)
+        latest = end + track.longest + 2 * Fraction(track.rate, track.movie_rate)
+        if begin != NOTHING and not 0 <= begin <= last <= latest:
+            yield f"an edit shows ticks {begin} to {float(last):.0f} of a media of {end}"
+
+
+def _order(track: _Track) -> Iterator[str]:
+    """What is odd about when frames are shown: a few of them, where the others are not."""
+    shown = np.sort(track.shown)
+    most = len(shown) // ONE_IN
+
+    doubled = int((np.diff(shown) == 0).sum())
+    if 0 < doubled <= most:
+        yield f"{doubled} of its frames are shown at the time of another"
+
+    far = MOST_REORDERED * track.longest
+    late = int((np.abs(track.delay - np.median(track.delay)) > far).sum())
+    if 0 < late <= most:
+        yield f"{late} of its frames are shown long before or after they are decoded"
+
+    if track.step and set(track.irregular) <= {len(shown) - 1}:
+        counts = np.unique(shown % track.step, return_counts=True)[1]
+        if 0 < (off := len(shown) - _largest(counts)) <= most:
+            yield f"{off} of its frames are shown between the times of all others"
+        slots = np.unique(shown // track.step)
+        # What is shown before this was decoded before the end, as it is shown no earlier than decoded.
+        end = len(shown) + int(np.quantile(track.delay, 1 / ONE_IN)) // track.step
+        begin = int(slots[len(slots) // ONE_IN])
+        holes = end - begin - int(((begin <= slots) & (slots < end)).sum())
+        if 0 < holes <= most:
+            yield f"{holes} of its frames are missing where they should be shown"
