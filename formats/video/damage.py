@@ -6,6 +6,7 @@ decoder say counts from the opening on, but for what HARMLESS lists: that is sai
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from fractions import Fraction
@@ -13,6 +14,8 @@ from fractions import Fraction
 import av.logging
 from av.packet import Packet
 from av.video.frame import VideoFrame
+
+from vidprep.formats.video.shown_frames import Shown
 
 KEPT_LOG_LINES = 3
 LogLine = tuple[int, str, str]
@@ -25,6 +28,12 @@ SMALL_HEADER_BYTES = 64
 ZEROS = bytes(256)
 WITHOUT_ZEROS = {"h264", "hevc", "vp8", "vp9", "av1"}
 MAY_END_IN_ZEROS = {"h264", "hevc"}  # trailing_zero_8bits (ITU-T H.264 and H.265, annex B)
+# Nor do these stand behind start codes, where they are kept from looking like one (ITU-T H.264 and H.265, 7.4.1.1): a start code
+# that was overwritten, and hides the unit behind it in the one before.
+START_CODES = (b"\0\0\1", b"\0\0\0\1")
+ZEROS_AND_MORE = (b"\0\0\0", b"\0\0\2")
+NO_PAYLOAD = re.compile(rb"(?<!\x00)\x00\x00(?:\x02|\x00++[^\x00\x01])")
+ALWAYS = -math.inf  # where raw streams begin, whose packets have no times
 SOUND_SECONDS = 0.06
 MIN_STEP_SECONDS = 0.04  # headers claim 1000 frames a second
 MAX_STEP_SECONDS = 0.1
@@ -87,8 +96,9 @@ class Witnesses:
         self.end_byte = 0
         self._passed_over = 0
         self._zeroed_packets = 0
-        self._opening: int | None = None
-        self._due_frames = 0
+        self._impossible_packets = 0
+        self._opening: float | None = None
+        self._due_frames = self._frames_before = 0
         self.num_frames = 0
 
     def hear(self, log: list[LogLine], others: Collection[str] = (), own: Collection[str] | None = None) -> None:
@@ -117,31 +127,35 @@ class Witnesses:
             self._passed_over += packet.pos - self.end_byte
         self.end_byte = max(self.end_byte, packet.pos + packet.size)
 
-    def see_packet(self, packet: Packet, data: bytes, codec: str) -> None:  # type: ignore[type-arg]
+    def see_packet(self, packet: Packet, data: bytes, codec: str, *, has_start_codes: bool) -> None:  # type: ignore[type-arg]
         self._corrupt_packets += packet.is_corrupt
         if codec in WITHOUT_ZEROS:
             self._zeroed_packets += _has_zeros(data, codec)
+        if codec in MAY_END_IN_ZEROS and has_start_codes and data.startswith(START_CODES):
+            self._impossible_packets += any(zeros in data for zeros in ZEROS_AND_MORE) and bool(NO_PAYLOAD.search(data))
 
-    def see_fed(self, packet: Packet, num_shown: int) -> None:  # type: ignore[type-arg]
-        """Of every packet that the decoder is given; those on the way to a cut are not. num_shown: frames that it shows."""
-        if packet.pts is None or packet.is_discard:
+    def see_fed(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
+        """Of every packet that the decoder is given; those on the way to a cut are not."""
+        if packet.is_discard:
             return
         if self._opening is None:
-            if not packet.is_keyframe:
+            if not shown.is_entry and (shown.is_entry is False or not packet.is_keyframe or packet.pts is None):
+                self._frames_before += shown.frames
                 return
-            self._opening = packet.pts
-        if packet.pts >= self._opening:
-            self._due_frames += num_shown  # what is shown before leans on what was cut off
+            self._opening = ALWAYS if packet.pts is None else packet.pts
+        if self._opening == ALWAYS or (packet.pts is not None and packet.pts >= self._opening):
+            self._due_frames += shown.frames  # what is shown before leans on what was cut off
 
     def see_frames(self, frames: list[VideoFrame]) -> None:
         self.num_frames += len(frames)
         for frame in frames:
             self._corrupt_frames += frame.is_corrupt
 
-    @property
-    def missing_frames(self) -> int:
-        """That packets from the first keyframe on show, and that did not come."""
-        return max(0, self._due_frames - self.num_frames)
+    def missing_frames(self, *, begins_whole: bool) -> int:
+        """That packets show, and that did not come. begins_whole: whether those before the first keyframe count; recordings of a
+        stream begin anywhere."""
+        due = self._due_frames + (self._frames_before if begins_whole else 0)
+        return max(0, due - self.num_frames)
 
     def refused(self) -> None:
         self._undecodable_packets += 1
@@ -161,6 +175,8 @@ class Witnesses:
             found.append(f"{self._corrupt_frames} frames are marked corrupt")
         if self._zeroed_packets:
             found.append(f"{self._zeroed_packets} packets hold a block of zeros")
+        if self._impossible_packets:
+            found.append(f"{self._impossible_packets} packets hold bytes that no encoder writes")
         if self._passed_over:
             found.append(f"{self._passed_over} bytes between its packets are unreadable")
         if self._stopped:

@@ -12,7 +12,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError
-from vidprep.formats.video.shown_frames import num_shown
+from vidprep.formats.video.shown_frames import shown_by
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.time_line import REORDER_FRAMES
 
@@ -52,12 +52,17 @@ def survey_of(source: Source) -> Survey | None:
     for packet in packets:
         if packet.pts is None:
             return None
-        one_by_one &= num_shown(packet) == 1
-        if packet.is_keyframe:
+        one_by_one &= shown_by(packet).frames == 1
+        if _is_entry(packet):
             keyframes.append(packet.pts - origin)
         if not packet.is_discard and packet.pts >= origin:
             shown.append(packet.pts - origin)
     return Survey(origin, array("q", sorted(shown)), sorted(keyframes)) if one_by_one else None
+
+
+def _is_entry(packet: Packet[VideoStream]) -> bool:
+    """Not where pictures become whole only some frames later, as with intra refresh."""
+    return packet.is_keyframe and shown_by(packet).is_entry is not False
 
 
 def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int) -> Entry:
@@ -69,7 +74,7 @@ def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int) 
     source.seek(wanted)
     packets = source.packets()
     # A seek may land on a keyframe before, as containers that are seeked by DTS do.
-    first = next((packet for packet in packets if packet.is_keyframe and (packet.pts or 0) >= wanted), None)
+    first = next((packet for packet in packets if _is_entry(packet) and (packet.pts or 0) >= wanted), None)
     if first is None or first.pts != wanted:
         raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=source.path)
     return Entry(chain([first], packets), origin_pts, frames_before)
@@ -81,12 +86,12 @@ def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | N
     if not source.tells_shown_frames:
         return packets, None
     head = list(islice(packets, HEAD_PACKETS))
-    opening = head[0].pts if head and head[0].is_keyframe else None
-    if opening is None or head[-1].dts is None or any(p.pts is None and num_shown(p) for p in head):
+    opening = head[0].pts if head and _is_entry(head[0]) else None
+    if opening is None or head[-1].dts is None or any(p.pts is None and shown_by(p).frames for p in head):
         return chain(head, packets), None
     if not _shows_in_order(source, head):
         return chain(head, packets), None
-    shown = (p.pts for p in head if not p.is_discard and num_shown(p) and p.pts is not None)
+    shown = (p.pts for p in head if not p.is_discard and shown_by(p).frames and p.pts is not None)
     origin = min((pts for pts in shown if pts >= opening), default=None)
     return chain(head, packets), origin
 
@@ -97,7 +102,7 @@ def _shows_in_order(source: Source, head: list[Packet[VideoStream]]) -> bool:
     A few are decoded to tell; more where packets are reordered otherwise than the stream says of itself, as when
     timestamps only count them.
     """
-    stamps = [packet.pts or 0 for packet in head if num_shown(packet)]
+    stamps = [packet.pts or 0 for packet in head if shown_by(packet).frames]
     depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
     due = source.reorder_depth
     if depth == due == 0:
@@ -124,13 +129,13 @@ def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
     before = 0
     for packet in following:
         if packet.pts is None:
-            if num_shown(packet):
+            if shown_by(packet).frames:
                 raise ReadError("a packet on the way to the cut has no timestamp", path=source.path)
-        elif packet.is_keyframe and packet.pts <= start:
+        elif _is_entry(packet) and packet.pts <= start:
             waiting.clear()
         waiting.append(packet)
         if packet.pts is not None and not packet.is_discard and origin <= packet.pts < start:
-            before += num_shown(packet)
+            before += shown_by(packet).frames
         if packet.dts is not None and packet.dts >= start:  # Matroska gives the first packets none
             break
     source.begins_inside = before > 0

@@ -14,30 +14,29 @@ from typing import BinaryIO
 
 TAIL_BYTES = 1 << 18
 EBML_SEGMENT = 0x18538067
+# Header, seek head, information, tracks, chapters, cluster, cues, attachments, tags, void and checksum.
+EBML_ELEMENTS = {
+    0x1A45DFA3, 0x114D9B74, 0x1549A966, 0x1654AE6B, 0x1043A770, 0x1F43B675, 0x1C53BB6B, 0x1941A469, 0x1254C367, 0xEC, 0xBF,
+}  # fmt: skip
 BOXES = {
-    b"ftyp",
-    b"styp",
-    b"moov",
-    b"moof",
-    b"mdat",
-    b"mfra",
-    b"sidx",
-    b"free",
-    b"skip",
-    b"wide",
-    b"uuid",
-    b"udta",
-    b"meta",
-}
+    b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"mfra", b"sidx", b"free", b"skip", b"wide", b"uuid", b"udta", b"meta",
+}  # fmt: skip
+FRAGMENT_BOXES = {
+    b"mfhd", b"traf", b"tfhd", b"tfdt", b"trun", b"sbgp", b"sgpd", b"subs", b"saiz", b"saio", b"senc", b"sdtp", b"pssh", b"meta", b"uuid",
+    b"free", b"skip", b"tfxd", b"tfrf",
+}  # fmt: skip
+TRUN_HEAD, TRUN_ROW = (0x1, 0x4), (0x100, 0x200, 0x400, 0x800)  # flags of the fields that it has
+MOST_FRAGMENT_BYTES = 1 << 24
 ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
 MXF_KEY = bytes.fromhex("060e2b34")
 MXF_RANDOM_INDEX = bytes.fromhex("060e2b34020501010d01020101110100")
 MXF_PARTITION = bytes.fromhex("060e2b34020501010d0102010102")
+# What may end anywhere, and so in zeros that were never written; fewer are padding.
+WITHOUT_END = {"mov", "mpegts", "mpeg", "h264", "hevc", "m4v", "mpegvideo", "ivf", "obu"}
+MOST_PADDING_BYTES = 2048
 PACKETS_ALONE = {"yuv4mpegpipe", "dv"}
-TS_PACKETS = ((188, 0), (192, 4), (204, 0))
-TS_SYNC = 0x47
 GIF_PADDING_BYTES = 8
 RM_SLACK_BYTES = 10  # libavformat's own files claim a DATA chunk longer than it is by the header of one
 
@@ -47,12 +46,14 @@ def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
 
     format_name: libavformat's, up to the first comma. end_byte: where the last packet ends, for what is packets alone.
     """
-    check = CHECKS.get(format_name)
-    if check is None:
-        return _packets_alone(os.path.getsize(path), end_byte) if format_name in PACKETS_ALONE else []  # noqa: PTH202
+    if format_name in PACKETS_ALONE:
+        return _packets_alone(os.path.getsize(path), end_byte)  # noqa: PTH202
     try:
         with Path(path).open("rb") as file:
-            return list(check(file, os.fstat(file.fileno()).st_size))
+            size = os.fstat(file.fileno()).st_size
+            check = CHECKS.get(format_name)
+            found = list(check(file, size)) if check else []
+            return found or list(_zeros(file, size)) if format_name in WITHOUT_END else found
     except (OSError, struct.error, IndexError):
         return []
 
@@ -65,6 +66,20 @@ def _packets_alone(size: int, end_byte: int) -> list[str]:
     return (
         [] if end_byte == size else [f"cut short: the file has {size} bytes, its last whole packet ends at {end_byte}"]
     )
+
+
+def _zeros(file: BinaryIO, size: int) -> Iterator[str]:
+    """Where a download that reserved its room stopped."""
+    end = size
+    while end > 0:
+        begin = max(0, end - TAIL_BYTES)
+        file.seek(begin)
+        block = file.read(end - begin)
+        end = begin + len(block.rstrip(b"\0"))
+        if end > begin:
+            break
+    if size - end > MOST_PADDING_BYTES:
+        yield f"cut short: its last {size - end} bytes are zeros"
 
 
 def _tail(file: BinaryIO, size: int, length: int = TAIL_BYTES) -> bytes:
@@ -81,7 +96,12 @@ def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
         length, kind = struct.unpack(">I4s", header[:8])
         if length == 1 and len(header) == 16:
             length = struct.unpack(">Q", header[8:])[0]
-        is_fragmented |= kind == b"moof"
+        if kind == b"moof":
+            is_fragmented = True
+            file.seek(at + 8)
+            if wrong := _wrong_boxes(file.read(min(length - 8, MOST_FRAGMENT_BYTES))):
+                yield f"its fragment at byte {at} holds {wrong}"
+                return
         if kind not in BOXES or length < 8:
             if is_fragmented and not kind.isalnum() and any(_tail(file, size, min(size - at, TAIL_BYTES))):
                 yield f"no box begins at byte {at} of {size}"
@@ -92,6 +112,23 @@ def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
         at += length
     if is_fragmented and at < size:
         yield _short("the header of its last box", at + 8, size)
+
+
+def _wrong_boxes(data: bytes) -> str | None:
+    at = 0
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind not in FRAGMENT_BOXES or not 8 <= length <= len(data) - at:
+            return f"{kind!r}, which is no box"
+        if kind == b"traf" and (wrong := _wrong_boxes(data[at + 8 : at + length])):
+            return wrong
+        if kind == b"trun":
+            flags, count = struct.unpack_from(">II", data, at + 8)
+            head, row = (4 * sum(bool(flags & flag) for flag in fields) for fields in (TRUN_HEAD, TRUN_ROW))
+            if 16 + head + row * count != length:
+                return f"a trun box that claims {count} rows and has room for {(length - 16 - head) // max(1, row)}"
+        at += length
+    return None
 
 
 def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
@@ -108,18 +145,26 @@ def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
 
 
 def _segment(file: BinaryIO, size: int) -> Iterator[str]:
-    """Matroska and WebM: the segment, and the last element in it where the segment's size is unknown."""
-    while file.tell() < size:
+    """Matroska and WebM: the elements of the segment (RFC 9559, 5.1), up to a cluster whose size is unknown."""
+    end = size
+    while file.tell() < end:
+        begin = file.tell()
         kind, length = _ebml_number(file, keep_marker=True), _ebml_number(file, keep_marker=False)
         at = file.tell()
         if kind is None or (length is None and kind != EBML_SEGMENT):
             return
-        if length is None:
+        if kind == EBML_SEGMENT:
+            if length is not None and at + length > size:
+                yield _short("its segment", at + length, size)
+                return
             continue
-        if at + length > size:
-            yield _short("its last element" if kind != EBML_SEGMENT else "its segment", at + length, size)
+        if kind not in EBML_ELEMENTS:
+            yield f"the element at byte {begin} of {size} is none that Matroska knows"
             return
-        file.seek(at + length)
+        if length is not None and at + length > size:
+            yield _short("its last element", at + length, size)
+            return
+        file.seek(at + (length or 0))
 
 
 def _riff(file: BinaryIO, size: int) -> Iterator[str]:
@@ -172,17 +217,6 @@ def _flv(file: BinaryIO, size: int) -> Iterator[str]:
         if header[0] & 0x1F in (8, 9, 18) and int.from_bytes(header[1:4], "big") + 11 == length:
             return
     yield "cut short: it does not end with a whole tag"
-
-
-def _transport_stream(file: BinaryIO, size: int) -> Iterator[str]:
-    head = file.read(1 << 16)
-    for offset in range(min(len(head), 1024)):
-        for length, prefix in TS_PACKETS:
-            marks = head[offset + prefix : offset + prefix + 8 * length : length]
-            if len(marks) > 1 and all(mark == TS_SYNC for mark in marks):
-                if left := (size - offset) % length:
-                    yield f"cut short: its last packet has {left} of {length} bytes"
-                return
 
 
 def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
@@ -317,6 +351,6 @@ def _apng(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 CHECKS: dict[str, Callable[[BinaryIO, int], Iterator[str]]] = {
-    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf, "flv": _flv, "mpegts": _transport_stream,
+    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf, "flv": _flv,
     "mpeg": _program_stream, "ogg": _ogg, "mxf": _mxf, "rm": _real_media, "gif": _gif, "apng": _apng,
 }  # fmt: skip

@@ -33,14 +33,16 @@ MOST_REORDERED = 17
 MAX_SAMPLES = 1 << 24
 
 
-def contradictions(path: str | Path, track_id: int) -> list[str]:
-    """What the tables of a track say against one another, a line each. What is not understood is left alone, and so is a file of
-    fragments, whose tables are empty.
+def contradictions(path: str | Path, track_id: int, num_discarded: int) -> list[str]:
+    """What the tables of a track say against one another, a line each. What is not understood is left alone. Fragments have no
+    tables, nor do edits hide frames of theirs: libavformat discards what is earlier than the fragment before.
     """
-    with suppress(OSError, struct.error, StopIteration):
+    with suppress(OSError, struct.error, LookupError, ValueError):
         movie = _index_of(Path(path))
-        track = next(track for track in movie.all(b"trak") if _number_of(track) == track_id)
-        if not movie.has(b"mvex"):
+        track = next((track for track in movie.all(b"trak") if _number_of(track) == track_id), None)
+        if movie.has(b"mvex"):
+            return [f"{num_discarded} of its frames are earlier than the fragment before them"] if num_discarded else []
+        if track:
             return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(_Track(movie, track)))
     return []
 
@@ -61,10 +63,13 @@ class _Box(NamedTuple):
             at += size
 
     def one(self, *path: bytes) -> _Box:
-        """Raises StopIteration where it is missing."""
+        """The first of its kind. Raises LookupError where it is missing."""
         box = self
         for kind in path:
-            box = next(box.all(kind))
+            found = next(box.all(kind), None)
+            if found is None:
+                raise LookupError(kind)
+            box = found
         return box
 
     def has(self, kind: bytes) -> bool:
@@ -84,7 +89,7 @@ class _Box(NamedTuple):
 
 
 def _index_of(path: Path) -> _Box:
-    """The moov box. Raises StopIteration where there is none."""
+    """The moov box. Raises LookupError where there is none."""
     with path.open("rb") as file:
         while len(header := file.read(8)) == 8:
             size, kind = struct.unpack(">I4s", header)
@@ -96,7 +101,7 @@ def _index_of(path: Path) -> _Box:
             if size < head:
                 break
             file.seek(size - head, 1)
-    raise StopIteration
+    raise LookupError("moov")
 
 
 def _number_of(track: _Box) -> int:
@@ -128,7 +133,7 @@ class _Track:
         self.steps = tables.one(b"stts").rows(2)
         self.delays = tables.one(b"ctts").rows(2, ">i4") if tables.has(b"ctts") else None
         self.chunks = tables.one(b"stsc").rows(3)
-        self.num_chunks = next(tables.one(kind).numbers("I", 4)[0] for kind in (b"stco", b"co64") if tables.has(kind))
+        self.num_chunks = tables.one(b"stco" if tables.has(b"stco") else b"co64").numbers("I", 4)[0]
         self.num_samples = tables.one(b"stsz").numbers("I", 8)[0]
         self.num_descriptions = tables.one(b"stsd").numbers("I", 4)[0]
 

@@ -1,19 +1,20 @@
-"""How many frames a coded packet shows, from its own headers: a packet may be hidden, or one field of two.
+"""How many frames a coded packet shows, from its own headers: a packet may be hidden, or one field of two; and whether decoding can
+begin there.
 
 H.264   ITU-T H.264, 7.3.2.1 and 7.3.3: a field is shown with the other one of its frame, and counted with the first.
 HEVC    ITU-T H.265, 7.3.2.3 and 7.3.6: pictures that say they are not output, and RASL pictures after a broken link.
 VP9     VP9 bitstream specification, annex B and 6.2: frames that are only there for others to lean on.
 AV1     AV1 bitstream specification, 5.5 and 5.9: the same.
 
-Parameter sets stand in the configuration record of the container (ISO/IEC 14496-15) or in the packets. What does not parse is
-counted as one frame, as nearly every packet is.
+Parameter sets stand in the configuration record of the container (ISO/IEC 14496-15) or in the packets; without such a record
+units stand behind start codes (annex B of H.264 and HEVC). What does not parse is counted as one frame, as nearly every packet is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from av.packet import Packet
 from av.video.stream import VideoStream
@@ -21,14 +22,20 @@ from av.video.stream import VideoStream
 # More than what is read of them takes: of a slice or a picture parameter set, and of any unit.
 HEADER_BYTES, UNIT_BYTES = 64, 4096
 WITH_CHROMA_FORMAT = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
-CONFIGURED = {"h264", "hevc"}
+RECOVERY_POINT = 6
+START_CODE = b"\0\0\1"
 
 
-def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], int] | None:
+class Shown(NamedTuple):
+    """is_entry: whether every frame from this packet on can be decoded; None where its headers do not say."""
+
+    frames: int = 1
+    is_entry: bool | None = None
+
+
+def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], Shown] | None:
     """Of packets in decode order; None where packets do not tell."""
     record = configuration or b""
-    if codec in CONFIGURED and not record.startswith(b"\1"):
-        return None
     counters: dict[str, type[_H264 | _Hevc | _Vp9 | _Av1]] = {"h264": _H264, "hevc": _Hevc, "vp9": _Vp9, "av1": _Av1}
     if codec not in counters:
         return None
@@ -37,11 +44,11 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
     except (IndexError, KeyError, ValueError):
         return None
 
-    def count(packet: bytes) -> int:
+    def count(packet: bytes) -> Shown:
         try:
-            return counter.count(packet)
+            return Shown(counter.count(packet), counter.is_entry)
         except (IndexError, KeyError, ValueError):
-            return 1
+            return Shown()
 
     return count
 
@@ -72,7 +79,16 @@ def _without_emulation(unit: bytes, most: int) -> bytes:
 
 
 def _units(packet: bytes, length_bytes: int) -> Iterator[bytes]:
-    """The beginnings of NAL units. Raises ValueError where a length leads out of the packet."""
+    """The beginnings of NAL units, behind start codes where length_bytes is 0. Raises ValueError where a length leads out of the
+    packet."""
+    if not length_bytes:
+        begin = packet.find(START_CODE)
+        while begin >= 0:
+            end = packet.find(START_CODE, begin + 3)
+            if unit := packet[begin + 3 : min(begin + 3 + UNIT_BYTES, len(packet) if end < 0 else end)]:
+                yield unit
+            begin = end
+        return
     at = 0
     while at + length_bytes <= len(packet):
         size = int.from_bytes(packet[at : at + length_bytes], "big")
@@ -104,10 +120,16 @@ class _Sequence:
 
 
 class _H264:
+    is_entry: bool | None = None
+
     def __init__(self, record: bytes) -> None:
         self._sequences: dict[int, _Sequence] = {}
         self._sequence_of: dict[int, int] = {}
         self._open_field: tuple[int, int] | None = None  # parity and frame_num of a field without its other
+        self._length_bytes = 0
+        if not record.startswith(b"\1"):
+            self.count(record)
+            return
         self._length_bytes = (record[4] & 3) + 1
         sets, at = _sized_units(record, 6, record[5] & 31)
         more, _ = _sized_units(record, at + 1, record[at])
@@ -126,12 +148,16 @@ class _H264:
             self._sequence_of[number] = bits.ue()
 
     def count(self, packet: bytes) -> int:
-        shown = 0
+        shown, self.is_entry = 0, None
         for unit in _units(packet, self._length_bytes):
             kind = unit[0] & 31
             if kind in (7, 8):
                 self._take_parameters(unit)
+            elif kind == 6 and _recovers_later(unit):
+                self.is_entry = False
             elif kind in (1, 2, 5):
+                if kind == 5:
+                    self.is_entry = True
                 shown += self._opens_frame(unit)
         return shown
 
@@ -177,6 +203,24 @@ def _h264_sequence(bits: _Bits) -> tuple[int, _Sequence]:
     return number, _Sequence(not bits.u(1), frame_num_bits, separate)
 
 
+def _recovers_later(unit: bytes) -> bool:
+    """Whether supplemental information says that frames are whole only some frames later (D.1.8): an intra refresh."""
+    data, at = _without_emulation(unit[1:], UNIT_BYTES), 0
+    while at + 2 < len(data):
+        sizes = []
+        for _ in range(2):  # kind and length, each a sum of bytes
+            total = data[at]
+            while data[at] == 255:
+                at += 1
+                total += data[at]
+            at += 1
+            sizes.append(total)
+        if sizes[0] == RECOVERY_POINT:
+            return _Bits(data[at : at + sizes[1]]).ue() > 0
+        at += sizes[1]
+    return False
+
+
 def _skip_scaling_list(bits: _Bits, size: int) -> None:
     last = following = 8
     for _ in range(size):
@@ -187,11 +231,17 @@ def _skip_scaling_list(bits: _Bits, size: int) -> None:
 
 
 class _Hevc:
+    is_entry: bool | None = None
+
     def __init__(self, record: bytes) -> None:
         self._hides: dict[
             int, tuple[bool, int]
         ] = {}  # by picture parameter set: has output flags, extra bits before it
         self._skips_rasl, self._at_start = False, True
+        self._length_bytes = 0
+        if not record.startswith(b"\1"):
+            self.count(record)
+            return
         self._length_bytes = (record[21] & 3) + 1
         at = 23
         for _ in range(record[22]):
@@ -207,7 +257,7 @@ class _Hevc:
             self._hides[number] = bool(bits.u(1)), bits.u(3)
 
     def count(self, packet: bytes) -> int:
-        shown = 0
+        shown, self.is_entry = 0, None
         for unit in _units(packet, self._length_bytes):
             kind, layer = unit[0] >> 1 & 63, (unit[0] & 1) << 5 | unit[1] >> 3
             if layer:
@@ -227,7 +277,7 @@ class _Hevc:
         if 16 <= kind <= 23:
             bits.u(1)
             self._skips_rasl = kind != 21 or self._at_start
-            self._at_start = False
+            self._at_start, self.is_entry = False, True
         if kind in (8, 9) and self._skips_rasl:
             return False
         has_flag, extra_bits = self._hides[bits.ue()]
@@ -237,6 +287,8 @@ class _Hevc:
 
 
 class _Vp9:
+    is_entry = None
+
     def __init__(self, _record: bytes) -> None:
         pass
 
@@ -271,6 +323,8 @@ class _Vp9:
 
 
 class _Av1:
+    is_entry = None
+
     def __init__(self, record: bytes) -> None:
         self._is_still = False
         for kind, body in _obus(record[4:]):
@@ -310,7 +364,7 @@ def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-def num_shown(packet: Packet[VideoStream]) -> int:
-    """Of a packet of `Source.packets`. One where its codec is not known to do otherwise."""
-    marked = cast("list[int] | None", packet.opaque)
-    return 1 if marked is None else marked[0]
+def shown_by(packet: Packet[VideoStream]) -> Shown:
+    """What a packet of `Source.packets` shows. One frame where its codec is not known to do otherwise."""
+    marked = cast("list[Shown] | None", packet.opaque)
+    return Shown() if marked is None else marked[0]

@@ -38,7 +38,8 @@ from vidprep.formats.video.file_ends import missing_end
 from vidprep.formats.video.mov_index import contradictions
 from vidprep.formats.video.pixel_shape import PixelShapes
 from vidprep.formats.video.pyav import fraction, open_input, time_base_of
-from vidprep.formats.video.shown_frames import num_shown, shown_counter
+from vidprep.formats.video.shown_frames import shown_by, shown_counter
+from vidprep.formats.video.transport_stream import missing_packets
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -87,7 +88,7 @@ class Source:
         self._witnesses = Witnesses()
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
-        self._packets_seen = 0
+        self._packets_seen = self._packets_discarded = 0
         self._tick_seconds: dict[int, float] = {}
         self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
@@ -106,8 +107,7 @@ class Source:
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
             self._shapes = PixelShapes(self.info.sample_aspect_ratio)
-            is_indexed = self.info.format_name in INDEXED
-            self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata) if is_indexed else None
+            self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()
             self._own_names = frozenset(
@@ -228,6 +228,7 @@ class Source:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
         demuxed = self._container.demux()
         is_contiguous = self.info.format_name in CONTIGUOUS
+        has_start_codes = not (self._stream.codec_context.extradata or b"").startswith(b"\1")
         while True:
             self._log.clear()  # what encoders and filters said since
             try:
@@ -250,8 +251,9 @@ class Source:
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
+            self._packets_discarded += packet.is_discard
             data = bytes(packet)
-            self._witnesses.see_packet(packet, data, self.info.codec)
+            self._witnesses.see_packet(packet, data, self.info.codec, has_start_codes=has_start_codes)
             if self._count is not None:
                 packet.opaque = [self._count(data)]  # an object of its own, by which PyAV 18 finds it
             yield cast("Packet[VideoStream]", packet)
@@ -278,7 +280,7 @@ class Source:
 
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         if packet is not None:
-            self._witnesses.see_fed(packet, num_shown(packet))
+            self._witnesses.see_fed(packet, shown_by(packet))
         try:
             frames = self._decoder.decode(packet)
         except (AvError, OSError, ValueError) as error:
@@ -304,8 +306,8 @@ class Source:
 
     @property
     def tells_shown_frames(self) -> bool:
-        """Whether each packet says how many frames it shows."""
-        return self._count is not None
+        """Whether each packet says how many frames it shows, and when."""
+        return self._count is not None and self.info.format_name in INDEXED
 
     def seek(self, ticks: int) -> None:
         """To a keyframe at or before a PTS. Raises ReadError."""
@@ -342,14 +344,17 @@ class Source:
         """
         found = self._witnesses.found()
         if self.info.format_name == "mov":
-            found += contradictions(self.path, self._stream.id)
+            found += contradictions(self.path, self._stream.id, self._packets_discarded)
+        if self.info.format_name == "mpegts":
+            found += missing_packets(self.path, self._stream.id)
         if read_to_end:
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
             if claimed_frames > self._packets_seen:
                 found.append(f"cut short: the header says {claimed_frames} frames, {self._packets_seen} are there")
             decoded = self._witnesses.num_frames
-            if decoded and self._count is not None and (missing := self._witnesses.missing_frames):
+            missing = self._witnesses.missing_frames(begins_whole=self.info.format_name in INDEXED)
+            if decoded and self._count is not None and missing:
                 found.append(f"{missing} of {decoded + missing} frames could not be decoded")
             found += self._short_spans()
             found += missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
