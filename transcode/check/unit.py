@@ -30,6 +30,7 @@ from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout
 from vidprep.formats.video.entry import Entry
 from vidprep.formats.video.jpeg import jpeg_coder
+from vidprep.formats.video.orientation import Turn, turn_of
 from vidprep.formats.video.planes import visible_bytes
 from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.rgb import ToRgb
@@ -152,6 +153,8 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
         sampled, expected, to_rgb = set(sample_of(row)), dict[int, int](), ToRgb()
         for number, frame in enumerate(container.decode(stream)):
             sizes.append((frame.width, frame.height))
+            if not number and turn_of(frame) != Turn():
+                yield "it has a display matrix, by which players turn its upright pictures"
             if number in sampled:
                 expected[number] = zlib.crc32(visible_bytes(to_rgb.plane(frame), frame.width * 3))
         if len(sizes) != row.num_frames:

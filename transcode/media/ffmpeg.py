@@ -89,8 +89,10 @@ def build_command(
     box = CONTAINERS[options.container_name]
     reading = _reading(binary, info, settings)
     writing: dict[str, object] = {
-        "map": f"0:{info.stream_index}",
-        "vf": filter_chain(picture, info, settings, start, end),
+        # Of a graph with two inputs ffmpeg 5.1 does not copy the source's display matrix onto the turned picture.
+        "filter_complex": f"[0:{info.stream_index}]nullsink;"
+        f"[0:{info.stream_index}]{filter_chain(picture, info, settings, start, end)}[made]",
+        "map": "[made]",
         "fps_mode": "passthrough",
         "enc_time_base": f"{output.time_base.numerator}/{output.time_base.denominator}",
         "c:v": options.profile.name,
@@ -120,7 +122,7 @@ def build_command(
         writing["bsf:v"] = f"setts=pts=PTS:dts=DTS:duration=if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
     node = ffmpeg.input(file_url(source), **reading).output(file_url(partial), **writing)
     command = ffmpeg.compile(
-        node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_threads", "1"),
+        node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_complex_threads", "1"),
         cmd=binary,
         overwrite_output=True,
     )

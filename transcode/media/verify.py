@@ -25,6 +25,7 @@ from vidprep.formats.errors import StoreError, VerifyError
 from vidprep.formats.model import OutputFormat, VideoFacts, rescale
 from vidprep.formats.video.framing import payload_checksum
 from vidprep.formats.video.numbered import NumberedFrames
+from vidprep.formats.video.orientation import Turn, turn_of
 from vidprep.formats.video.planes import visible_bytes
 from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.source import open_video, video_decoder
@@ -255,6 +256,8 @@ def check_numbers(path: Path, measured: Measured, time_base: Fraction) -> None:
             for number, frame in reader.read(sorted(expected)):
                 if frame_checksum(frame) != expected[number]:
                     raise VerifyError(f"frame {number}, read by its number, is another picture than was measured")
+                if turn_of(frame) != Turn():
+                    raise VerifyError("the file has a display matrix, by which players would turn its upright pictures")
     except StoreError as error:
         raise VerifyError(f"the file does not read back by number: {error.message}") from error
 

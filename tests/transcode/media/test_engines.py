@@ -61,12 +61,12 @@ def before_the_encoder(
     """The part of our ffmpeg command that reads, and the part that makes pictures."""
     command = command_of(cli, path, ours, settings, start, end, tmp_path)
     inputs = command[1 : command.index("-i") + 2]
-    value = {name: command[command.index(name) + 1] for name in ("-map", "-vf", "-fps_mode", "-enc_time_base")}
+    value = {name: command[command.index(name) + 1] for name in ("-filter_complex", "-map", "-fps_mode", "-enc_time_base")}
     return inputs, [part for pair in value.items() for part in pair]
 
 
 def told_by_ffmpeg(cli: Any, inputs: list[str], outputs: list[str]) -> list[tuple[str, int]]:
-    told = cli.run("-filter_threads", 1, *inputs, *outputs, "-f", "framemd5", "-").decode().splitlines()
+    told = cli.run("-filter_complex_threads", 1, *inputs, *outputs, "-f", "framemd5", "-").decode().splitlines()
     rows = [[part.strip() for part in line.split(",")] for line in told if not line.startswith("#")]
     return [(row[5], int(row[2])) for row in rows]
 
@@ -140,7 +140,7 @@ def test_deinterlaced_frames_are_the_same_but_for_the_first(interlaced_clip, kin
     theirs = told_by_ffmpeg(cli, inputs, outputs)
     assert [f.pts for f in ours.frames] == [pts for _, pts in theirs]
     differ = [n for n, (a, b) in enumerate(zip(ours.frames, theirs, strict=True)) if a.md5 != b[0]]
-    raw = cli.run("-filter_threads", 1, *inputs, *outputs, "-f", "rawvideo", "-")
+    raw = cli.run("-filter_complex_threads", 1, *inputs, *outputs, "-f", "rawvideo", "-")
     pictures = np.frombuffer(raw, np.uint8).reshape(len(theirs), -1).astype(float)
     first_interlaced = {0} if "mixed.ts" not in interlaced_clip.name else {16}
     assert {ours.frames[n].source_index for n in differ} <= first_interlaced

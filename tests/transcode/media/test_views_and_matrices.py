@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.helpers import make_clip, transcode
+from tests.sampling import in_turn
 from vidprep.formats.model import Orientation
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.orientation import Turn, turn_by
@@ -24,11 +27,11 @@ from vidprep.transcode.unit.run_job import run_job
 ONE = 1 << 16
 
 
-def row_of(path: Path, tmp_path: Path, engine: str = "av") -> tuple[Any, Path]:
+def row_of(path: Path, tmp_path: Path, engine: str = "av", ffmpeg: str = "") -> tuple[Any, Path]:
     stat = path.stat()
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
     out = tmp_path / f"{engine}.mp4"
-    job = Job(unit, RunSettings(engine=engine), out.name, str(out), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())
+    job = Job(unit, RunSettings(engine=engine), out.name, str(out), ffmpeg=ffmpeg or imageio_ffmpeg.get_ffmpeg_exe())
     return run_job(job), out
 
 
@@ -44,6 +47,34 @@ def with_matrix(path: Path, folder: Path, a: float, b: float, c: float, d: float
     made = folder / "matrix.mp4"
     made.write_bytes(data)
     return made
+
+
+TURNED = [
+    "turned_90.mp4",
+    "turned_180.mp4",
+    "mirrored.mp4",
+    "upside_down.mp4",
+    "turned_90_mirrored.mp4",
+    "turned_270_mirrored.mp4",
+]
+
+
+@pytest.mark.parametrize("name", in_turn(TURNED, 2))
+@pytest.mark.parametrize("program", [imageio_ffmpeg.get_ffmpeg_exe(), shutil.which("ffmpeg")])
+def test_players_turn_no_output_of_ffmpeg_again(name, program, media, cli, tmp_path):
+    """ffmpeg 5.1 copied the source's matrix onto the upright picture."""
+    if program is None:
+        pytest.skip("needs an ffmpeg of the system")
+    row, made = row_of(media[name], tmp_path, "ffmpeg", program)
+    assert row.ok, row.message
+    assert "displaymatrix" not in cli.says("-i", made)
+
+
+def test_validate_says_that_players_would_turn_an_output(media, tmp_path):
+    made = transcode(make_clip(tmp_path / "src" / "a.mp4").parent, tmp_path / "dst")
+    assert made.code == 0, made.err
+    with_matrix(tmp_path / "dst" / "a.mp4", tmp_path, 0, 1, -1, 0).replace(tmp_path / "dst" / "a.mp4")
+    assert "by which players turn" in transcode(tmp_path / "dst", verb="validate").out
 
 
 SHEARED = {
