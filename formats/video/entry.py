@@ -116,8 +116,8 @@ def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
     """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
 
     Nothing is seeked: what packets before that keyframe show is counted, and they are thrown away undecoded. Where packets do
-    not tell, and without a start, the entry is the beginning. The first packet whose DTS
-    reaches the start proves that every packet before the start has been seen.
+    not tell, and without a start, the entry is the beginning. Behind the first packet whose DTS reaches the start come no more
+    frames from before it than decoders reorder; fields in Matroska have DTS that are out of order.
     """
     if not start_seconds:
         return Entry(source.packets())
@@ -126,7 +126,7 @@ def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
         return Entry(following)
     start = origin + start_seconds / source.info.time_base
     waiting: list[Packet[VideoStream]] = []
-    before = 0
+    before = num_past = 0
     for packet in following:
         if packet.pts is None:
             if shown_by(packet).frames:
@@ -136,7 +136,8 @@ def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
         waiting.append(packet)
         if packet.pts is not None and not packet.is_discard and origin <= packet.pts < start:
             before += shown_by(packet).frames
-        if packet.dts is not None and packet.dts >= start:  # Matroska gives the first packets none
+        num_past += packet.dts is not None and packet.dts >= start  # Matroska gives the first packets none
+        if num_past > REORDER_FRAMES:
             break
     source.begins_inside = before > 0
     return Entry(chain(waiting, following), origin_pts=origin, frames_before=before)

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 
@@ -69,23 +70,26 @@ def boxes(data: bytes, begin: int = 0, end: int | None = None) -> Iterator[tuple
 
 @dataclass(frozen=True)
 class Reading:
-    """frames: PTS and checksum of each. told: what is said of damage, or why nothing could be read."""
+    """frames: PTS in millionths of a second and checksum of each. told: what is said of damage, or why nothing could be read.
+    indexes: the numbers that frames have in the source."""
 
     frames: tuple[tuple[int, int], ...]
     told: str | None
+    indexes: tuple[int, ...]
 
 
-def read(path: Path) -> Reading:
-    frames = []
+def read(path: Path, start: Fraction | None = None, end: Fraction | None = None) -> Reading:
+    frames, indexes = [], []
     try:
         with Source(path, max_pixels=MANY) as source:
             base = source.info.time_base
-            for frame in source_frames(source, SourceFacts(), start=None, end=None, max_frames=MANY):
+            for frame in source_frames(source, SourceFacts(), start=start, end=end, max_frames=MANY):
                 frames.append((round(frame.pts * base * MANY), zlib.crc32(bytes(frame.frame.planes[0]))))
-            told = "; ".join(source.damage(read_to_end=True)) or None
+                indexes.append(frame.index)
+            told = "; ".join(source.damage(read_to_end=end is None)) or None
     except VidprepError as error:
         told = str(error)
-    return Reading(tuple(frames), told)
+    return Reading(tuple(frames), told, tuple(indexes))
 
 
 def flipped(data: bytes, byte: int, bit: int) -> bytes:

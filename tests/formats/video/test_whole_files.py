@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from fractions import Fraction
 from pathlib import Path
 
 import av.logging
 import imageio_ffmpeg
 import pytest
 
+from tests.formats.video.flips import read
 from tests.helpers import make_clips, manifest, table, transcode
 from vidprep.formats.video.damage import Witnesses
 
@@ -138,3 +140,17 @@ def test_cuts_of_open_gops_are_whole(tmp_path: Path) -> None:
     ran = transcode(table(tmp_path / "t.csv", cuts), tmp_path / "dst", "--on-damage", "fail")
     assert ran.code == 0, ran.err
     assert {row["num_frames"] for row in manifest(tmp_path / "dst").values()} == {15}
+
+
+@pytest.mark.parametrize("extension", ["mp4", "mkv", "ts"])
+@pytest.mark.parametrize("more", ["bframes=0", "bframes=2", "bframes=0:slices=2"])
+def test_cuts_of_pictures_that_are_refreshed_bit_by_bit(extension: str, more: str, tmp_path: Path) -> None:
+    """At a recovery point decoding may begin, and shows its first frames only later: a cut was 9 frames of 18."""
+    clip = tmp_path / f"a.{extension}"
+    source = ("-f", "lavfi", "-i", "testsrc2=s=96x64:r=30:d=2", "-pix_fmt", "yuv420p", "-c:v", "libx264")
+    refreshed = ("-x264-params", f"intra-refresh=1:keyint=20:{more}", clip)
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *source, *refreshed], check=True)
+    whole, cut = read(clip), read(clip, start=Fraction(7, 10), end=Fraction(13, 10))
+    assert whole.told is None and len(whole.frames) == 60
+    assert [checksum for _, checksum in cut.frames] == [checksum for _, checksum in whole.frames[21:39]]
+    assert cut.indexes == tuple(range(21, 39))

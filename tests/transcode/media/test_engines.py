@@ -61,7 +61,9 @@ def before_the_encoder(
     """The part of our ffmpeg command that reads, and the part that makes pictures."""
     command = command_of(cli, path, ours, settings, start, end, tmp_path)
     inputs = command[1 : command.index("-i") + 2]
-    value = {name: command[command.index(name) + 1] for name in ("-filter_complex", "-map", "-fps_mode", "-enc_time_base")}
+    value = {
+        name: command[command.index(name) + 1] for name in ("-filter_complex", "-map", "-fps_mode", "-enc_time_base")
+    }
     return inputs, [part for pair in value.items() for part in pair]
 
 
