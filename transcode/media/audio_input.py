@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -19,8 +20,8 @@ from av.packet import Packet
 from av.stream import Discard
 
 from vidprep.formats.model import round_half_away
-from vidprep.formats.video.pyav import fraction, time_base_of
-from vidprep.formats.video.source import open_video
+from vidprep.formats.video.pyav import fraction, open_input, time_base_of
+from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 
 if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only, and most outputs have no audio to load numpy for
     import numpy as np
@@ -50,7 +51,7 @@ class AudioSource:
     """
 
     def __init__(self, path: str | Path, origin: Fraction, seconds: Fraction | None) -> None:
-        self._origin = origin
+        self._path, self._origin = path, origin
         self._seconds = seconds
         self._stopped: list[str] = []
         self._bad: list[str] = []
@@ -66,6 +67,18 @@ class AudioSource:
 
     def close(self) -> None:
         self._container.close()
+
+    @contextmanager
+    def template(self) -> Iterator[AudioStream]:
+        """The stream as it is coded, without what an edit list hides of it: mkv would declare that as the codec's own delay, and
+        readers skip as much of what is copied.
+        """
+        assert self.stream is not None
+        if self._container.format.name.split(",")[0] != "mov":
+            yield self.stream
+            return
+        with open_input(file_url(self._path), READ_OPTIONS | {"ignore_editlist": "1"}) as container:
+            yield cast(AudioStream, container.streams[self.stream.index])
 
     @property
     def damage(self) -> list[str]:

@@ -139,7 +139,8 @@ class AudioTrack:
                 )
                 self.warnings.append(f"{message}, or take --audio {self._box.audio[1]}")
         try:
-            self._out = self._writer.container.add_stream_from_template(source)
+            with audio.template() as template:
+                self._out = self._writer.container.add_stream_from_template(template)
             self._writer.container.start_encoding()
         except (AvError, ValueError) as error:
             raise EncodeError(refusal) from error

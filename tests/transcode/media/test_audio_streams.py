@@ -13,6 +13,8 @@ import av
 import numpy as np
 import pytest
 
+from tests.helpers import transcode
+from tests.recipes import moving
 from tests.transcode.media.beeps import (
     CUTS,
     OFFSET,
@@ -236,3 +238,34 @@ def test_sound_goes_with_one_engine_and_into_some_containers():
     with pytest.raises(SettingsError, match="webm takes drop, copy, opus"):
         settings("aac", "webm")
     assert RunSettings(engine="ffmpeg").audio == "drop"
+
+
+@pytest.mark.parametrize("codec", ["aac", "ac3", "libmp3lame", "libopus", "flac"])
+def test_copied_audio_of_a_trimmed_mp4_is_whole_in_mkv(codec, cli, tmp_path):
+    """The edit list's preroll became the codec's delay, and readers skipped as much: up to a second."""
+    whole, folder = tmp_path / "whole.mp4", tmp_path / "src"
+    folder.mkdir()
+    cli.run(
+        *moving(frames=96),
+        "-f",
+        "lavfi",
+        "-i",
+        "sine=d=4:r=48000",
+        "-c:v",
+        "libx264",
+        "-g",
+        24,
+        "-c:a",
+        codec,
+        "-strict",
+        "-2",
+        whole,
+    )
+    cli.run("-ss", "1.7", "-i", whole, "-c", "copy", "-strict", "-2", folder / "cut.mp4")
+    ran = transcode(folder, tmp_path / "dst", "--audio", "copy", "--container", "mkv")
+    assert ran.code == 0, ran.err
+
+    def seconds(path: Path) -> float:
+        return len(cli.run("-i", path, "-map", "0:a", "-f", "f32le", "-")) / 4 / 48000
+
+    assert seconds(tmp_path / "dst" / "cut.mkv") == pytest.approx(2.3, abs=0.05)
