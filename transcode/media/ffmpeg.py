@@ -184,6 +184,8 @@ def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | No
         return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
     if picture_filter.is_reshaped:
         return "the shape of its pixels changes, and --engine ffmpeg keeps the first"
+    if picture_filter.is_recoloured:
+        return "its colours change midway, and --engine ffmpeg takes all for the first"
     if picture_filter.num_changes:
         return "--engine ffmpeg does not keep the clock when the size changes"
     if facts.stamps_sorted:

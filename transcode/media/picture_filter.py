@@ -29,7 +29,8 @@ class PictureFilter:
     """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
 
     A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
-    shows_through: whether a pixel of any of them was not opaque. is_reshaped: whether the shape of pixels changed.
+    shows_through: whether a pixel of any of them was not opaque. is_reshaped, is_recoloured: whether the shape of pixels
+    changed, and what their colours mean.
     """
 
     def __init__(self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str) -> None:
@@ -38,7 +39,7 @@ class PictureFilter:
         self.picture = plan_picture(self.source, settings, pixel_format)
         self.changes: list[str] = []
         self.num_changes = self._num_filtered = 0
-        self.shows_through = self.is_reshaped = False
+        self.shows_through = self.is_reshaped = self.is_recoloured = False
         self._has_alpha = self.source.has_alpha
         self._graph: _Graph | None = None
         self._last: tuple[VideoFrame, VideoFrame] | None = None
@@ -85,6 +86,7 @@ class PictureFilter:
         held = self._key
         assert held is not None
         self.is_reshaped |= key.shape != held.shape
+        self.is_recoloured |= key.colours != held.colours
         if self.num_changes <= NAMED_CHANGES:
             if key.size != held.size:
                 what = str(key.size)
@@ -108,6 +110,10 @@ class _Key(NamedTuple):
     range: int
     transfer: int
     is_refused: bool
+
+    @property
+    def colours(self) -> tuple[object, ...]:
+        return self.light, self.matrix, self.range, self.transfer, self.is_refused
 
 
 class _Graph:

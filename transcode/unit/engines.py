@@ -99,7 +99,8 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
         measured = measure_file(settings, partial, stream, context.cores)
         times = _read_back(job, stream, measured)
         # Its fps filter may have picked other frames, at the right times.
-        if stream.picture_filter.is_reshaped or (facts.stamps_sorted and output.frame_rate):
+        changed = stream.picture_filter.is_reshaped or stream.picture_filter.is_recoloured
+        if changed or (facts.stamps_sorted and output.frame_rate):
             raise VerifyError("the pictures may be others than those that were asked")
     except (FfmpegError, VerifyError) as error:
         reason = _why_not_by_ffmpeg(stream)

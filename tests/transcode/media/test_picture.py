@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import av
+import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from tests.helpers import transcode
+from tests.recipes import moving
 from tests.sampling import in_turn
 from tests.transcode.media.patches import FINE, made, planes, psnr
 from vidprep.formats.errors import PictureError
@@ -219,3 +223,22 @@ def test_a_row_says_at_which_frame_the_size_changed_and_names_the_first_few(medi
     }.items():
         row, _ = made(name, RunSettings(), tmp_path)
         assert any(said in warning for warning in row.warnings), row.warnings
+
+
+@pytest.mark.parametrize("program", [imageio_ffmpeg.get_ffmpeg_exe(), shutil.which("ffmpeg")])
+def test_ffmpeg_is_not_trusted_with_colours_that_change_midway(program, cli, tmp_path):
+    """5.1 took all for the first, 20 levels off; newer ones failed for another reason than was told."""
+    if program is None:
+        pytest.skip("needs an ffmpeg of the system")
+    clip, parts = tmp_path / "src" / "two.ts", b""
+    clip.parent.mkdir()
+    for at, matrix in enumerate(("bt709", "bt470bg")):
+        tags = f"scale=out_color_matrix={matrix},format=yuv420p,setparams=colorspace={matrix}"
+        part = tmp_path / f"{matrix}.ts"
+        cli.run(*moving(frames=12), "-vf", tags, "-c:v", "mpeg2video", "-q:v", 1, "-output_ts_offset", at * 0.5, part)
+        parts += part.read_bytes()
+    clip.write_bytes(parts)
+    ran = transcode(clip.parent, tmp_path / "dst", "--engine", "ffmpeg", "--ffmpeg", program)
+    assert ran.code == 1
+    assert "its colours change midway, and --engine ffmpeg takes all for the first; take --engine av" in ran.err
+    assert transcode(clip.parent, tmp_path / "av").code == 0
