@@ -189,10 +189,12 @@ def _has_zeros(data: bytes, codec: str) -> bool:
     return at >= 0 and not (codec in MAY_END_IN_ZEROS and ZEROS not in data.rstrip(b"\0"))
 
 
-def span_tolerance(claimed_seconds: float, frame_rate: Fraction | None) -> float:
+def span_tolerance(claimed_seconds: float, frame_rate: Fraction | None, format_name: str) -> float:
     """By how much data may end before a header says: the last frame, whose length is not always written, and some sound."""
-    step = max(MIN_STEP_SECONDS, min(MAX_STEP_SECONDS, float(1 / frame_rate))) if frame_rate else MAX_STEP_SECONDS
-    return max(step + SOUND_SECONDS, min(MAX_TOLERANCE_SECONDS, 0.02 * claimed_seconds))
+    step = float(1 / frame_rate) if frame_rate else MAX_STEP_SECONDS
+    usual = max(MIN_STEP_SECONDS, min(MAX_STEP_SECONDS, step)) + SOUND_SECONDS
+    begun = step if format_name == "mov" else 0.0  # an edit that begins within a frame shows it from 0 on
+    return max(usual, min(MAX_TOLERANCE_SECONDS, 0.02 * claimed_seconds), begun)
 
 
 def tagged_seconds(text: str | None) -> float | None:

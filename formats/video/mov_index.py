@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 Table = NDArray[np.int64]
 
+NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError
 MAX_INDEX_BYTES = 1 << 30
 UNKNOWN = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
 NOTHING = -1  # the media time of an edit that shows nothing
@@ -37,14 +38,20 @@ def contradictions(path: str | Path, track_id: int, num_discarded: int) -> list[
     """What the tables of a track say against one another, a line each. What is not understood is left alone. Fragments have no
     tables, nor do edits hide frames of theirs: libavformat discards what is earlier than the fragment before.
     """
-    with suppress(OSError, struct.error, LookupError, ValueError):
+    with suppress(*NOT_UNDERSTOOD):
         movie = _index_of(Path(path))
-        track = next((track for track in movie.all(b"trak") if _number_of(track) == track_id), None)
         if movie.has(b"mvex"):
             return [f"{num_discarded} of its frames are earlier than the fragment before them"] if num_discarded else []
-        if track:
-            return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(_Track(movie, track)))
+        track = _track_of(movie, track_id)
+        return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(_Track(movie, track)))
     return []
+
+
+def num_edits(path: str | Path, track_id: int) -> int:
+    """How many spans of its media a track shows, one after the other; 0 where it shows all."""
+    with suppress(*NOT_UNDERSTOOD):
+        return sum(begin != NOTHING for _, begin in _edits_of(_track_of(_index_of(Path(path)), track_id)))
+    return 0
 
 
 class _Box(NamedTuple):
@@ -104,9 +111,13 @@ def _index_of(path: Path) -> _Box:
     raise LookupError("moov")
 
 
-def _number_of(track: _Box) -> int:
-    head = track.one(b"tkhd")
-    return head.numbers("I", 20 if head.version else 12)[0]
+def _track_of(movie: _Box, track_id: int) -> _Box:
+    """Raises LookupError."""
+    for track in movie.all(b"trak"):
+        head = track.one(b"tkhd")
+        if head.numbers("I", 20 if head.version else 12)[0] == track_id:
+            return track
+    raise LookupError(track_id)
 
 
 def _overfull(tables: _Box) -> Iterator[str]:
@@ -128,7 +139,7 @@ class _Track:
         self.movie_rate = head.numbers("I", 20 if head.version else 12)[0]
         head = track.one(b"mdia", b"mdhd")
         self.rate, self.media_duration = head.numbers("IQ", 20) if head.version else head.numbers("II", 12)
-        self.edits = [edit for lists in track.all(b"edts") for box in lists.all(b"elst") for edit in _edits(box)]
+        self.edits = list(_edits_of(track))
         tables = track.one(b"mdia", b"minf", b"stbl")
         self.steps = tables.one(b"stts").rows(2)
         self.delays = tables.one(b"ctts").rows(2, ">i4") if tables.has(b"ctts") else None
@@ -174,12 +185,13 @@ def _largest(values: Table) -> int:
     return int(np.max(values)) if len(values) else 0
 
 
-def _edits(box: _Box) -> Iterator[tuple[int, int]]:
+def _edits_of(track: _Box) -> Iterator[tuple[int, int]]:
     """(duration, time in the media)."""
-    kinds, size = ("Qq", 20) if box.version else ("Ii", 12)
-    for number in range(box.numbers("I", 4)[0]):
-        duration, begin = box.numbers(kinds, 8 + size * number)
-        yield duration, begin
+    for box in (box for lists in track.all(b"edts") for box in lists.all(b"elst")):
+        kinds, size = ("Qq", 20) if box.version else ("Ii", 12)
+        for number in range(box.numbers("I", 4)[0]):
+            duration, begin = box.numbers(kinds, 8 + size * number)
+            yield duration, begin
 
 
 def _disagreeing(track: _Track) -> Iterator[str]:

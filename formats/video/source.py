@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -35,7 +36,7 @@ from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
 from vidprep.formats.video.file_ends import missing_end
-from vidprep.formats.video.mov_index import contradictions
+from vidprep.formats.video.mov_index import contradictions, num_edits
 from vidprep.formats.video.pixel_shape import PixelShapes
 from vidprep.formats.video.pyav import fraction, open_input, time_base_of
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
@@ -228,6 +229,9 @@ class Source:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
         demuxed = self._container.demux()
         is_contiguous = self.info.format_name in CONTIGUOUS
+        is_numbered = (
+            self.info.format_name == "avi"
+        )  # the number of a packet is its time, and the decoder puts it in order
         has_start_codes = not (self._stream.codec_context.extradata or b"").startswith(b"\1")
         while True:
             self._log.clear()  # what encoders and filters said since
@@ -242,6 +246,8 @@ class Source:
                 return
             if self._log:
                 self._harvest()
+            if is_numbered and packet.dts is not None:  # libavformat invents the PTS
+                packet.pts = packet.dts
             if is_contiguous and packet.size:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
@@ -304,10 +310,12 @@ class Source:
         if any("exceeds specified max pixel count" in text for _, _, text in self._log):
             raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
 
-    @property
+    @cached_property
     def tells_shown_frames(self) -> bool:
-        """Whether each packet says how many frames it shows, and when."""
-        return self._count is not None and self.info.format_name in INDEXED
+        """Whether each packet says how many frames it shows, and when: those of several edits may come twice."""
+        if self._count is None or self.info.format_name not in INDEXED:
+            return False
+        return self.info.format_name != "mov" or num_edits(self.path, self._stream.id) <= 1
 
     def seek(self, ticks: int) -> None:
         """To a keyframe at or before a PTS. Raises ReadError."""
@@ -373,11 +381,7 @@ class Source:
         for claimed, start, end in spans:
             if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
                 continue
-            tolerance = span_tolerance(claimed, self.info.frame_rate)
-            if (
-                self.info.format_name == "mov" and self.info.frame_rate
-            ):  # an edit that begins within a frame shows it from 0 on
-                tolerance = max(tolerance, float(1 / self.info.frame_rate))
+            tolerance = span_tolerance(claimed, self.info.frame_rate, self.info.format_name)
             counts_from_zero = self.info.format_name in ("matroska", "nut", "flv") and end - claimed <= tolerance
             end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
             if claimed - end > tolerance:

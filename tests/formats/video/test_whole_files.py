@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+import zlib
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import av.logging
 import imageio_ffmpeg
 import pytest
 
+from tests.formats.video.edited import with_edits
 from tests.formats.video.flips import read
 from tests.helpers import make_clips, manifest, table, transcode
+from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.damage import Witnesses
 
 # Said of files that lose no frame, which were called damaged for it.
@@ -154,3 +158,45 @@ def test_cuts_of_pictures_that_are_refreshed_bit_by_bit(extension: str, more: st
     assert whole.told is None and len(whole.frames) == 60
     assert [checksum for _, checksum in cut.frames] == [checksum for _, checksum in whole.frames[21:39]]
     assert cut.indexes == tuple(range(21, 39))
+
+
+EDITS = {
+    "one": [(2.4, 0.0)], "a repeat": [(1.0, 0.0), (0.8, 0.3), (0.4, 1.9)], "backwards": [(0.6, 1.2), (0.6, 0.0)],
+    "two that begin between keyframes": [(0.5, 0.3), (0.4, 1.5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reordered", [0, 2])
+@pytest.mark.parametrize("name", EDITS)
+def test_every_way_to_read_follows_all_edits(name: str, reordered: int, tmp_path: Path) -> None:
+    """Cuts and reads by number went wrong where a keyframe is hidden by one edit and shown by another."""
+    made = tmp_path / "made.mp4"
+    asked = ("-f", "lavfi", "-i", "testsrc2=s=96x64:r=25:d=2.4", "-pix_fmt", "yuv420p", "-c:v", "libx264", "-g", "12")
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *asked, "-bf", f"{reordered}", made], check=True)
+    clip = with_edits(made, tmp_path / "clip.mp4", [(long, begin + reordered / 25) for long, begin in EDITS[name]])
+    whole = read(clip)
+    with av.open(str(clip)) as container:
+        by_libav = [zlib.crc32(bytes(frame.planes[0])) for frame in container.decode(video=0)]
+    assert [checksum for _, checksum in whole.frames] == by_libav
+
+    video = VideoFiles([clip])["clip"]
+    together = video.frames()
+    assert len(together) == len(whole.frames)
+    assert all((video.frames([number])[0] == together[number]).all() for number in range(0, len(together), 5))
+
+    for first in range(0, len(whole.frames), 7):
+        due = whole.frames[first : first + 9]
+        cut = read(clip, start=Fraction(due[0][0], 10**6), end=Fraction(due[-1][0] + 1000, 10**6))
+        assert cut.frames == due and cut.indexes[0] == first
+
+
+def test_packets_of_an_avi_are_as_late_as_their_numbers(tmp_path: Path) -> None:
+    """libavformat invents PTS for H.264 there: the last frame came 1.7 ms after the one before, and a copy of a copy lost frames."""
+    ffmpeg = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error"]
+    source = ("-f", "lavfi", "-i", "testsrc2=s=96x64:r=24:d=2", "-pix_fmt", "yuv420p", "-c:v", "libx264")
+    subprocess.run([*ffmpeg, *source, tmp_path / "a.mp4"], check=True)
+    subprocess.run([*ffmpeg, "-i", tmp_path / "a.mp4", "-c", "copy", tmp_path / "a.avi"], check=True)
+    first, copy = read(tmp_path / "a.mp4"), read(tmp_path / "a.avi")
+    assert copy.told is None
+    assert [checksum for _, checksum in copy.frames] == [checksum for _, checksum in first.frames]
+    assert [pts - copy.frames[0][0] for pts, _ in copy.frames] == [pts - first.frames[0][0] for pts, _ in first.frames]
