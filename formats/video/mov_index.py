@@ -24,6 +24,7 @@ Table = NDArray[np.int64]
 NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError
 MAX_INDEX_BYTES = 1 << 30
 UNKNOWN = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
+VISUAL_ENTRY_BYTES = 78  # of what stands before its boxes (ISO/IEC 14496-12, 12.1.3)
 NOTHING = -1  # the media time of an edit that shows nothing
 # Where the rows of a table begin, and bytes of a row.
 ROWS = {b"stts": (8, 8), b"ctts": (8, 8), b"stsc": (8, 12), b"stco": (8, 4), b"co64": (8, 8), b"stss": (8, 4)}
@@ -52,6 +53,17 @@ def num_edits(path: str | Path, track_id: int) -> int:
     with suppress(*NOT_UNDERSTOOD):
         return sum(begin != NOTHING for _, begin in _edits_of(_track_of(_index_of(Path(path)), track_id)))
     return 0
+
+
+def has_dolby_colours(path: str | Path, track_id: int) -> bool:
+    """Whether it is Dolby Vision whose base layer no other decoder shows in its colours: dv_bl_signal_compatibility_id is 0, as in
+    profile 5 (Dolby Vision Streams Within the ISO Base Media File Format, 3.1).
+    """
+    with suppress(*NOT_UNDERSTOOD):
+        described = _track_of(_index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl", b"stsd").data
+        entry = _Box(described[8 + 8 + VISUAL_ENTRY_BYTES :])
+        return any(record.data[4] >> 4 == 0 for kind in (b"dvcC", b"dvvC") for record in entry.all(kind))
+    return False
 
 
 class _Box(NamedTuple):

@@ -13,6 +13,7 @@ import av
 from av.codec.hwaccel import HWAccel
 from av.container import InputContainer, OutputContainer
 from av.sidedata.sidedata import Type as SideDataType
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 
 from vidprep.formats.files.untrusted import check_regular
@@ -96,3 +97,8 @@ def _unknown_side_data(cls: Any, value: object) -> Any:
 
 if IS_18:  # without it, one frame with such side data (MV-HEVC views, EXIF) makes `frame.side_data` raise ValueError
     cast(Any, SideDataType)._missing_ = classmethod(_unknown_side_data)
+
+
+def video_decoder(name: str) -> VideoCodecContext:
+    """A decoder by its name in libavcodec. Raises ValueError when that has none."""
+    return cast(VideoCodecContext, av.CodecContext.create(name, "r"))

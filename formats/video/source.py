@@ -36,9 +36,9 @@ from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
 from vidprep.formats.video.file_ends import missing_end
-from vidprep.formats.video.mov_index import contradictions, num_edits
+from vidprep.formats.video.mov_index import contradictions, has_dolby_colours, num_edits
 from vidprep.formats.video.pixel_shape import PixelShapes
-from vidprep.formats.video.pyav import fraction, open_input, time_base_of
+from vidprep.formats.video.pyav import fraction, open_input, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
 
@@ -104,6 +104,11 @@ class Source:
                 raise LimitError(
                     f"{self.info.width}x{self.info.height} is over the limit of {max_pixels} pixels; "
                     "raise --max-pixels if it is meant to be so large",
+                    path=self.path,
+                )
+            if self.info.pixel_format.endswith("10le") and has_dolby_colours(self.path, self._stream.id):
+                raise RefusedError(
+                    "is Dolby Vision whose colours (IPTPQc2) only Dolby's own decoders show; take a version in HDR10, HLG or SDR",
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
@@ -390,8 +395,3 @@ class Source:
             if end - claimed > tolerance and self.info.format_name == "matroska":
                 yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
                 return
-
-
-def video_decoder(name: str) -> VideoCodecContext:
-    """A decoder by its name in libavcodec. Raises ValueError when that has none."""
-    return cast(VideoCodecContext, av.CodecContext.create(name, "r"))

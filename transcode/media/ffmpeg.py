@@ -37,7 +37,7 @@ from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stages import made_ahead, waiting_frames
 from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.timeline import DEINTERLACER, SourceFacts
+from vidprep.transcode.media.timeline import CODED_AS_FIELDS, DEINTERLACER, SourceFacts
 from vidprep.transcode.media.verify import Measured, Verifier
 from vidprep.transcode.settings.run import RunSettings
 
@@ -54,6 +54,7 @@ def filter_chain(
     name, args = DEINTERLACER
     # It takes YCbCr in planes, and grey of 8 and 16 bits: of other formats ffmpeg would make RGB first, by its own ways.
     deinterlaces = not is_rgb(info.pixel_format) and not info.pixel_format.startswith(GREY_NOT_DEINTERLACED)
+    deinterlaces &= info.codec not in CODED_AS_FIELDS
     chain = ["setpts=PTS-STARTPTS", *([f"{name}={args}"] if deinterlaces else [])]
     if start is not None or end is not None:
         tick = info.time_base / 2 if deinterlaces else info.time_base  # bwdif doubles the clock

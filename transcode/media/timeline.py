@@ -26,6 +26,7 @@ from vidprep.formats.video.time_line import PacketsAhead, StampCounts, Timed, on
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
+CODED_AS_FIELDS = {"hevc"}  # libavcodec marks nothing else of it as interlaced (pic_struct 1 and 2; H.265, D.3.3)
 DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
 
@@ -64,6 +65,7 @@ class SourceFacts(StampCounts):
     is_vfr: bool = False
     is_interlaced: bool = False
     num_deinterlaced: int = 0
+    num_fields: int = 0
     stamps_nudged: int = 0
     stamps_spaced: int = 0
     stamps_crowded: int = 0
@@ -92,7 +94,7 @@ def source_frames(
     ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
     placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
-    frames = _with_ends(_deinterlaced(placed, facts), step, facts)
+    frames = _with_ends(_deinterlaced(placed, facts, source.info.codec), step, facts)
 
     origin = entry.origin_pts
     first_tick = -sys.maxsize if start is None else math.ceil(start / time_base)
@@ -151,8 +153,9 @@ def _limited(frames: Iterator[VideoFrame], max_frames: int, worked: Callable[[],
         yield frame
 
 
-def _deinterlaced(frames: Iterable[Timed], facts: SourceFacts) -> Iterator[Timed]:
-    """Interlaced frames made progressive by bwdif, which looks one frame back and one ahead; the count stays.
+def _deinterlaced(frames: Iterable[Timed], facts: SourceFacts, codec: str) -> Iterator[Timed]:
+    """Interlaced frames made progressive by bwdif, which looks one frame back and one ahead; the count stays. Those of HEVC are
+    single fields, with no lines of the other one between theirs, and stay as they are.
 
     The filter starts at the first interlaced frame, fed with the one before it: the same frames as if it had run from
     the beginning, and no cost for progressive video.
@@ -161,7 +164,9 @@ def _deinterlaced(frames: Iterable[Timed], facts: SourceFacts) -> Iterator[Timed
     running: _Bwdif | None = None
     for timed in frames:
         frame = timed.frame
-        interlaced = frame.interlaced_frame
+        is_field = frame.interlaced_frame and codec in CODED_AS_FIELDS
+        interlaced = frame.interlaced_frame and not is_field
+        facts.num_fields += is_field
         facts.num_deinterlaced += interlaced
         if running is not None and not running.takes(frame):
             yield from running.finish()

@@ -27,8 +27,8 @@ from vidprep.formats.video.framing import payload_checksum
 from vidprep.formats.video.numbered import NumberedFrames
 from vidprep.formats.video.orientation import Turn, turn_of
 from vidprep.formats.video.planes import visible_bytes
-from vidprep.formats.video.pyav import time_base_of
-from vidprep.formats.video.source import open_video, video_decoder
+from vidprep.formats.video.pyav import time_base_of, video_decoder
+from vidprep.formats.video.source import open_video
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
 
 # Native decoders but for AV1, where libavcodec's own needs hardware.

@@ -46,7 +46,7 @@ def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> Non
     row.source_duration_seconds = float(duration)
     row.source_frame_rate = float(facts.num_frames / duration) if duration else None
     row.source_is_vfr = facts.is_vfr
-    row.source_is_interlaced = facts.is_interlaced
+    row.source_is_interlaced = facts.is_interlaced or facts.num_fields > 0
     distinct = len(set(indexes))
     row.duplicated_frames = len(indexes) - distinct
     row.dropped_frames = facts.num_frames - distinct
@@ -91,6 +91,8 @@ def remarks(made: Outcome, stream: FrameStream) -> list[str]:
         warnings.append(gap)
     if facts.num_deinterlaced:
         warnings.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
+    if facts.num_fields:
+        warnings.append(f"{facts.num_fields} of its pictures are single fields (HEVC), each kept as a frame")
     if facts.stamps_sorted:
         warnings.append(f"{facts.stamps_sorted} timestamps ran backwards and were sorted")
     if facts.stamps_joined:

@@ -167,6 +167,7 @@ def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
         duration=last.facts.origin_pts + last.facts.duration - first.facts.origin_pts,
         is_vfr=is_vfr(steps, time_base),
         is_interlaced=any(each.facts.is_interlaced for each in made),
+        num_fields=min(num_frames, sum(each.facts.num_fields for each in made)),
         num_deinterlaced=min(num_frames, sum(each.facts.num_deinterlaced for each in made)),
         read_to_end=last.facts.read_to_end,
         steps=steps,

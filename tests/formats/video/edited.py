@@ -30,3 +30,19 @@ def with_edits(path: Path, made: Path, edits: Sequence[tuple[float, float]]) -> 
     struct.pack_into(">I", data, data.index(b"tkhd") + 24, round(sum(long for long, _ in edits) * movie_rate))
     made.write_bytes(data)
     return made
+
+
+def with_dolby_vision(path: Path, made: Path, profile: int, compatibility: int) -> Path:
+    """A copy whose first track says that it is Dolby Vision. Its moov must come last."""
+    data = bytearray(path.read_bytes())
+    begins, at = [], 0
+    for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"hev1"):
+        at = data.index(kind, at) - 4
+        begins.append(at)
+        at += 8
+    record = struct.pack(">I4sBBHB19x", 32, b"dvcC", 1, 0, profile << 9 | 6 << 3 | 0b101, compatibility << 4)
+    end = begins[-1] + struct.unpack_from(">I", data, begins[-1])[0]
+    for begin in begins:
+        struct.pack_into(">I", data, begin, struct.unpack_from(">I", data, begin)[0] + len(record))
+    made.write_bytes(data[:end] + record + data[end:])
+    return made

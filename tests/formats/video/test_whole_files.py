@@ -12,7 +12,7 @@ import av.logging
 import imageio_ffmpeg
 import pytest
 
-from tests.formats.video.edited import with_edits
+from tests.formats.video.edited import with_dolby_vision, with_edits
 from tests.formats.video.flips import read
 from tests.helpers import make_clips, manifest, table, transcode
 from vidprep.formats.stores.raw_files import VideoFiles
@@ -200,3 +200,45 @@ def test_packets_of_an_avi_are_as_late_as_their_numbers(tmp_path: Path) -> None:
     assert copy.told is None
     assert [checksum for _, checksum in copy.frames] == [checksum for _, checksum in first.frames]
     assert [pts - copy.frames[0][0] for pts, _ in copy.frames] == [pts - first.frames[0][0] for pts, _ in first.frames]
+
+
+def test_dolby_vision_without_other_colours_is_refused(tmp_path: Path) -> None:
+    """Green and purple, and `ok`. Profile 8.1 has HDR10 below, and is read as that."""
+    clip, source = tmp_path / "a.mp4", ("-f", "lavfi", "-i", "testsrc2=s=96x64:r=24:d=0.5", "-pix_fmt", "yuv420p10le")
+    asked = ("-c:v", "libx265", "-x265-params", "log-level=error")
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *source, *asked, clip], check=True)
+    assert "Dolby Vision" in (read(with_dolby_vision(clip, tmp_path / "p5.mp4", 5, 0)).told or "")
+    above_hdr10 = read(with_dolby_vision(clip, tmp_path / "p8.mp4", 8, 1))
+    assert above_hdr10 == read(clip) and above_hdr10.told is None
+
+
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+def test_fields_of_hevc_are_not_deinterlaced(engine: str, tmp_path: Path) -> None:
+    """Each picture is one field; bwdif took its lines for those of two, at 28.5 dB."""
+    ffmpeg, clip = imageio_ffmpeg.get_ffmpeg_exe(), tmp_path / "src" / "a.mp4"
+    clip.parent.mkdir()
+    source = ("-f", "lavfi", "-i", "testsrc2=s=96x64:r=25:d=1", "-pix_fmt", "yuv420p", "-c:v", "libx265", "-crf", "1")
+    subprocess.run([ffmpeg, "-v", "error", *source, "-x265-params", "interlace=tff:log-level=error", clip], check=True)
+    own = ("--ffmpeg", ffmpeg) if engine == "ffmpeg" else ()
+    ran = transcode(clip.parent, tmp_path / "dst", "--engine", engine, *own, "--crf", "1")
+    assert ran.code == 0, ran.err
+    row = manifest(tmp_path / "dst")["a"]
+    assert (
+        row["source_is_interlaced"]
+        and "25 of its pictures are single fields (HEVC), each kept as a frame" in row["warnings"]
+    )
+    made = (tmp_path / "dst" / "a.mp4", clip)
+    scored = [
+        ffmpeg,
+        "-i",
+        made[0],
+        "-i",
+        made[1],
+        "-lavfi",
+        "[0:v]settb=1/25,setpts=N[a];[1:v]settb=1/25,setpts=N[b];[a][b]psnr",
+        "-f",
+        "null",
+        "-",
+    ]
+    told = subprocess.run(scored, check=True, capture_output=True, text=True).stderr
+    assert float(told.split("PSNR y:")[1].split()[0]) > 45
