@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.model import VideoFacts, rescale
-from vidprep.formats.video.pyav import fraction, open_input
+from vidprep.formats.video.pyav import fraction, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 
@@ -47,11 +47,11 @@ class NumberedFrames:
         except (AvError, OSError, ValueError) as error:
             if on is not None:
                 raise StoreError(
-                    f"cannot be decoded by {self._hardware} here ({error}): no such device or driver, or not for this codec; "
+                    f"cannot be decoded by {self._hardware} here ({reason_of(error)}): no such device or driver, or not for this codec; "
                     "leave hardware out",
                     path=self._path,
                 ) from error
-            raise StoreError(f"cannot be read: {error}", path=self._path) from error
+            raise StoreError(f"cannot be read: {reason_of(error)}", path=self._path) from error
         streams = [s for s in self._container.streams.video if self._stream_index in (None, s.index)]
         base = fraction(streams[0].time_base) if streams else None
         if base is None or streams[0].codec_context is None:
@@ -82,7 +82,7 @@ class NumberedFrames:
             raise self._undecodable(error) from error
 
     def _undecodable(self, error: Exception) -> StoreError:
-        return StoreError(f"{self._id}: does not decode: {error}", path=self._path)
+        return StoreError(f"{self._id}: does not decode: {reason_of(error)}", path=self._path)
 
     def _read_from_keyframe(self, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Those wanted frames that follow one another without leaving a GOP out."""

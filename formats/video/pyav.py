@@ -99,6 +99,12 @@ if IS_18:  # without it, one frame with such side data (MV-HEVC views, EXIF) mak
     cast(Any, SideDataType)._missing_ = classmethod(_unknown_side_data)
 
 
+def reason_of(error: Exception) -> str:
+    """What FFmpeg said last, rather than the call and the options that PyAV names."""
+    logged = getattr(error, "log", None)
+    return logged[2].strip() if logged else getattr(error, "strerror", None) or str(error)
+
+
 def video_decoder(name: str) -> VideoCodecContext:
     """A decoder by its name in libavcodec. Raises ValueError when that has none."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))

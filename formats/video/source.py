@@ -38,7 +38,7 @@ from vidprep.formats.video.damage import CONTIGUOUS, Witnesses, span_tolerance, 
 from vidprep.formats.video.file_ends import missing_end
 from vidprep.formats.video.mov_index import contradictions, has_dolby_colours, num_edits
 from vidprep.formats.video.pixel_shape import PixelShapes
-from vidprep.formats.video.pyav import fraction, open_input, time_base_of, video_decoder
+from vidprep.formats.video.pyav import fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
 
@@ -157,7 +157,7 @@ class Source:
                 raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
             if os.path.getsize(self.path) == 0:  # noqa: PTH202
                 raise ReadError("is empty (0 bytes); fetch it again", path=self.path) from error
-            reason = logged or getattr(error, "strerror", None) or str(error)
+            reason = logged or reason_of(error)
             raise ReadError(f"is not a readable video: {reason}", path=self.path) from error
 
     def _moving_streams(self) -> list[VideoStream]:
@@ -247,7 +247,7 @@ class Source:
                 return
             except (AvError, OSError) as error:
                 self._harvest()
-                self._witnesses.stopped(getattr(error, "strerror", None) or str(error))
+                self._witnesses.stopped(reason_of(error))
                 return
             if self._log:
                 self._harvest()
@@ -299,7 +299,7 @@ class Source:
                 raise
             if isinstance(error, OSError | ValueError) and not isinstance(error, InvalidDataError):
                 self._raise_if_too_large()
-                raise ReadError(f"decode failed: {error}", path=self.path) from error
+                raise ReadError(f"its {self.info.decoder} decoder fails: {reason_of(error)}", path=self.path) from error
             self._witnesses.refused()
             frames = []
         if self._log:
@@ -328,7 +328,7 @@ class Source:
         try:
             self._container.seek(ticks, stream=self._stream)
         except (AvError, OSError) as error:
-            raise ReadError(f"no seek to tick {ticks}: {error}", path=self.path) from error
+            raise ReadError(f"no seek to tick {ticks}: {reason_of(error)}", path=self.path) from error
 
     @property
     def has_headers_alone(self) -> bool:

@@ -22,7 +22,7 @@ from vidprep.formats.errors import EncodeError
 from vidprep.formats.model import NO_LIGHT, OutputFormat, rescale
 from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderProfile
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.formats.video.pyav import open_output
+from vidprep.formats.video.pyav import open_output, reason_of
 from vidprep.formats.video.source import file_url
 from vidprep.formats.video.stream_light import give_light
 from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, MAX_SECONDS, MAX_STEP_TICKS, REORDERED_FRAMES, file_time_base
@@ -89,7 +89,9 @@ def _opened(
         with _ordinary_priority():
             context.open()
     except (AvError, OSError, ValueError) as error:
-        raise EncodeError(f"{name} does not start at {output.size} {output.pixel_format}: {error}") from error
+        raise EncodeError(
+            f"{name} does not start at {output.size} {output.pixel_format}: {reason_of(error)}"
+        ) from error
     unknown = [name for name in context.options if name in asked]
     if unknown:
         raise EncodeError(f"{name} of this libavcodec does not know {', '.join(unknown)}")
@@ -195,7 +197,7 @@ class VideoWriter:
                     packet.time_base = self._time_base
                 yield packet
         except (AvError, ValueError) as error:
-            raise EncodeError(f"{self.context.name} failed: {error}") from error
+            raise EncodeError(f"{self.context.name} failed: {reason_of(error)}") from error
 
     def mux(self, packet: Packet[VideoStream], duration: int) -> None:
         """Raises EncodeError where the container cannot hold the packet's time, OSError when there is no room."""
@@ -216,7 +218,7 @@ class VideoWriter:
         try:
             self._container.mux_one(packet)
         except ValueError as error:
-            raise EncodeError(f"the muxer refuses the packet at tick {packet.pts}: {error}") from error
+            raise EncodeError(f"the muxer refuses the packet at tick {packet.pts}: {reason_of(error)}") from error
 
     def _check_distance(self, pts: int, due: int, duration: int) -> None:
         """Of a packet that is muxed at the place of the frame at `due`. Past these limits mp4 is written wrongly, or the

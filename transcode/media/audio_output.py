@@ -28,6 +28,7 @@ from av.error import FFmpegError as AvError
 from vidprep.formats.errors import EncodeError, LimitError
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
+from vidprep.formats.video.pyav import reason_of
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio_input import AudioPacket, AudioSource, Samples
 
@@ -64,7 +65,7 @@ class AudioTrack:
             try:
                 self._audio = AudioSource(path, origin, seconds)
             except (AvError, OSError, ValueError) as error:
-                self.damage.append(f"the audio cannot be read: {error}")
+                self.damage.append(f"the audio cannot be read: {reason_of(error)}")
 
     def close(self) -> None:
         if self._audio is not None:
@@ -166,7 +167,7 @@ class AudioTrack:
             self._out.bit_rate = BITS_PER_CHANNEL * self._out.channels
             self._writer.container.start_encoding()
         except (AvError, ValueError) as error:
-            raise EncodeError(f"{encoder} does not start: {error}") from error
+            raise EncodeError(f"{encoder} does not start: {reason_of(error)}") from error
         self._packets = self._encoded(chain([first], blocks))
         return True
 
@@ -205,7 +206,7 @@ class AudioTrack:
         try:
             packets = self._out.encode(frame)
         except (AvError, ValueError) as error:
-            raise EncodeError(f"{self._out.codec_context.name} failed: {error}") from error
+            raise EncodeError(f"{self._out.codec_context.name} failed: {reason_of(error)}") from error
         yield from (cast(AudioPacket, packet) for packet in packets if not self._in_mp4 or (packet.pts or 0) >= 0)
 
 

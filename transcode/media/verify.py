@@ -27,7 +27,7 @@ from vidprep.formats.video.framing import payload_checksum
 from vidprep.formats.video.numbered import NumberedFrames
 from vidprep.formats.video.orientation import Turn, turn_of
 from vidprep.formats.video.planes import visible_bytes
-from vidprep.formats.video.pyav import time_base_of, video_decoder
+from vidprep.formats.video.pyav import reason_of, time_base_of, video_decoder
 from vidprep.formats.video.source import open_video
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
 
@@ -174,7 +174,7 @@ class Verifier:
         try:
             frames = self._decoder.decode(packet)
         except (AvError, ValueError) as error:
-            raise VerifyError(f"the output does not decode at frame {self._num_decoded}: {error}") from error
+            raise VerifyError(f"the output does not decode at frame {self._num_decoded}: {reason_of(error)}") from error
         for frame in frames:
             self._compare(frame)
 
@@ -234,7 +234,7 @@ def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) 
             stream = container.streams.video[0]
             times = _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream))
     except (AvError, OSError) as error:
-        raise VerifyError(f"the file does not read back: {error}") from error
+        raise VerifyError(f"the file does not read back: {reason_of(error)}") from error
     check_numbers(path, measured, time_base)
     return times
 

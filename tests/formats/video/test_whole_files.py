@@ -242,3 +242,19 @@ def test_fields_of_hevc_are_not_deinterlaced(engine: str, tmp_path: Path) -> Non
     ]
     told = subprocess.run(scored, check=True, capture_output=True, text=True).stderr
     assert float(told.split("PSNR y:")[1].split()[0]) > 45
+
+
+def test_a_codec_that_refuses_is_named_with_its_reason_alone(tmp_path: Path) -> None:
+    """ "[Errno 1] Operation not permitted: 'avcodec_open2("theora", {…})'", and all options of libx264."""
+    ffmpeg, folder = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error"], tmp_path / "src"
+    folder.mkdir()
+    source = ("-f", "lavfi", "-i", "testsrc2=r=5:d=0.6:s=96x64", "-pix_fmt", "yuv420p")
+    subprocess.run([*ffmpeg, *source, "-c:v", "libtheora", folder / "a.ogv"], check=True)
+    subprocess.run([*ffmpeg, *source, "-vf", "scale=96:29702", "-c:v", "ffv1", folder / "tall.mkv"], check=True)
+    data = bytearray((folder / "a.ogv").read_bytes())
+    at = data.index(b"\x82theora") + 7
+    data[at : at + 33] = bytes(33)
+    (folder / "a.ogv").write_bytes(data)
+    said = transcode(folder, tmp_path / "dst").err
+    assert "its theora decoder fails: Corrupt extradata\n" in said
+    assert "libx264 does not start at 96x29702 yuv420p: invalid width x height (96x29702)\n" in said
