@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate, chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Table = NDArray[np.int64]
+Rows = list[tuple[int, ...]]
 
 NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError
 MAX_INDEX_BYTES = 1 << 30
@@ -102,9 +101,9 @@ class _Box(NamedTuple):
     def version(self) -> int:
         return self.data[0]
 
-    def rows(self, columns: int, kind: str = ">u4") -> Table:
-        count = self.numbers("I", 4)[0]
-        return np.frombuffer(self.data, kind, columns * count, 8).reshape(count, columns).astype(np.int64)
+    def rows(self, kinds: str) -> Rows:
+        row = struct.Struct(">" + kinds)
+        return list(row.iter_unpack(self.data[8 : 8 + row.size * self.numbers("I", 4)[0]]))
 
 
 def _index_of(path: Path) -> _Box:
@@ -153,9 +152,9 @@ class _Track:
         self.rate, self.media_duration = head.numbers("IQ", 20) if head.version else head.numbers("II", 12)
         self.edits = list(_edits_of(track))
         tables = track.one(b"mdia", b"minf", b"stbl")
-        self.steps = tables.one(b"stts").rows(2)
-        self.delays = tables.one(b"ctts").rows(2, ">i4") if tables.has(b"ctts") else None
-        self.chunks = tables.one(b"stsc").rows(3)
+        self.steps = tables.one(b"stts").rows("II")
+        self.delays = tables.one(b"ctts").rows("Ii") if tables.has(b"ctts") else None
+        self.chunks = tables.one(b"stsc").rows("III")
         self.num_chunks = tables.one(b"stco" if tables.has(b"stco") else b"co64").numbers("I", 4)[0]
         self.num_samples = tables.one(b"stsz").numbers("I", 8)[0]
         self.num_descriptions = tables.one(b"stsd").numbers("I", 4)[0]
@@ -163,38 +162,35 @@ class _Track:
     @cached_property
     def step(self) -> int:
         """What most samples last."""
-        by_step = self.steps[np.argsort(self.steps[:, 1], kind="stable")]
-        half = int(np.searchsorted(np.cumsum(by_step[:, 0]), self.num_samples / 2))
-        return int(by_step[half, 1]) if len(by_step) else 0
+        lasting = Counter[int]()
+        for count, step in self.steps:
+            lasting[step] += count
+        return max(lasting, key=lasting.__getitem__, default=0)
 
     @cached_property
     def longest(self) -> int:
-        return _largest(self.steps[:, 1])
+        return max((step for _, step in self.steps), default=0)
 
     @cached_property
-    def irregular(self) -> Table:
-        """The samples that last longer or shorter."""
-        return np.flatnonzero(_spread(self.steps) != self.step)
+    def num_irregular(self) -> int:
+        """Samples that last longer or shorter than most."""
+        return sum(count for count, step in self.steps if step != self.step)
 
     @cached_property
-    def delay(self) -> Table:
+    def delay(self) -> list[int]:
         """From when a sample is decoded to when it is shown."""
-        return np.zeros(self.num_samples, np.int64) if self.delays is None else _spread(self.delays)
+        return [0] * self.num_samples if self.delays is None else _spread(self.delays)
 
     @cached_property
-    def shown(self) -> Table:
+    def shown(self) -> list[int]:
         """When each frame is, in decode order."""
-        steps = _spread(self.steps)
-        return np.cumsum(steps) - steps + self.delay
+        begins = accumulate(_spread(self.steps), initial=0)
+        return [begin + delay for begin, delay in zip(begins, self.delay, strict=False)]
 
 
-def _spread(runs: Table) -> Table:
+def _spread(runs: Rows) -> list[int]:
     """(count, value) as values."""
-    return np.repeat(runs[:, 1], runs[:, 0])
-
-
-def _largest(values: Table) -> int:
-    return int(np.max(values)) if len(values) else 0
+    return list(chain.from_iterable(repeat(value, count) for count, value in runs))
 
 
 def _edits_of(track: _Box) -> Iterator[tuple[int, int]]:
@@ -216,25 +212,28 @@ def _disagreeing(track: _Track) -> Iterator[str]:
 
 
 def _counts(track: _Track) -> str | None:
-    counts = {"stsz": track.num_samples, "stts": int(track.steps[:, 0].sum())}
+    counts = {"stsz": track.num_samples, "stts": sum(count for count, _ in track.steps)}
     if track.delays is not None:
-        counts["ctts"] = int(track.delays[:, 0].sum())
-    first, per_chunk, description = track.chunks.T
-    counts["stsc"] = int((np.diff(first, append=track.num_chunks + 1) * per_chunk).sum())
+        counts["ctts"] = sum(count for count, _ in track.delays)
+    firsts = [first for first, _, _ in track.chunks] + [track.num_chunks + 1]
+    counts["stsc"] = sum(
+        (after - first) * samples for (first, samples, _), after in zip(track.chunks, firsts[1:], strict=True)
+    )
     if len(set(counts.values())) > 1:
         return "its tables differ in the number of frames: " + ", ".join(f"{n} in {kind}" for kind, n in counts.items())
-    if wrong := [number for number in description.tolist() if not 1 <= number <= track.num_descriptions]:
-        return f"its stsc table names description {wrong[0]} of {track.num_descriptions}"
+    for _, _, description in track.chunks:
+        if not 1 <= description <= track.num_descriptions:
+            return f"its stsc table names description {description} of {track.num_descriptions}"
     return None
 
 
 def _durations(track: _Track) -> Iterator[str]:
-    steps, known = track.steps[:, 1], track.media_duration not in UNKNOWN
-    grid = track.step if len(track.irregular) <= 1 else math.gcd(*steps.tolist())
-    total = int((track.steps[:, 0] * steps).sum())
+    known = track.media_duration not in UNKNOWN
+    grid = track.step if track.num_irregular <= 1 else math.gcd(*(step for _, step in track.steps))
+    total = sum(count * step for count, step in track.steps)
     left = abs(total - track.media_duration)
     # Some writers do not count the last frame, or count when it is shown.
-    if known and left not in (0, steps[-1]) and (left > 2 * track.step or left % max(1, grid)):
+    if known and left not in (0, track.steps[-1][1]) and (left > 2 * track.step or left % max(1, grid)):
         yield f"its frames last {total} ticks by stts, {track.media_duration} by mdhd"
     if track.duration in UNKNOWN or not known or not track.movie_rate or not track.rate:
         return
@@ -245,7 +244,7 @@ def _durations(track: _Track) -> Iterator[str]:
         media = Fraction(track.media_duration, track.rate)
         if abs(Fraction(track.duration, track.movie_rate) - media) > 2 * Fraction(1, track.movie_rate):
             yield f"its track lasts {track.duration / track.movie_rate:.3f} s, its media {float(media):.3f} s"
-    end = _largest(track.shown) + track.longest
+    end = max(track.shown) + track.longest
     for duration, begin in track.edits:
         last = begin + Fraction(duration * track.rate, track.movie_rate)
         latest = end + track.longest + 2 * Fraction(track.rate, track.movie_rate)
@@ -255,26 +254,23 @@ def _durations(track: _Track) -> Iterator[str]:
 
 def _order(track: _Track) -> Iterator[str]:
     """What is odd about when frames are shown: a few of them, where the others are not."""
-    shown = np.sort(track.shown)
-    most = len(shown) // ONE_IN
+    count, shown, delays = track.num_samples, set(track.shown), sorted(track.delay)
+    most = count // ONE_IN
 
-    doubled = int((np.diff(shown) == 0).sum())
-    if 0 < doubled <= most:
+    if 0 < (doubled := count - len(shown)) <= most:
         yield f"{doubled} of its frames are shown at the time of another"
 
-    far = MOST_REORDERED * track.longest
-    late = int((np.abs(track.delay - np.median(track.delay)) > far).sum())
-    if 0 < late <= most:
+    far, usual = MOST_REORDERED * track.longest, delays[count // 2]
+    if 0 < (late := sum(abs(delay - usual) > far for delay in delays)) <= most:
         yield f"{late} of its frames are shown long before or after they are decoded"
 
-    if track.step and set(track.irregular) <= {len(shown) - 1}:
-        counts = np.unique(shown % track.step, return_counts=True)[1]
-        if 0 < (off := len(shown) - _largest(counts)) <= most:
+    is_regular = track.num_irregular == 0 or (track.num_irregular == 1 and track.steps[-1][1] != track.step)
+    if track.step and is_regular:
+        phases = Counter(ticks % track.step for ticks in track.shown)
+        if 0 < (off := count - max(phases.values())) <= most:
             yield f"{off} of its frames are shown between the times of all others"
-        slots = np.unique(shown // track.step)
+        slots = sorted({ticks // track.step for ticks in shown})
         # What is shown before this was decoded before the end, as it is shown no earlier than decoded.
-        end = len(shown) + int(np.quantile(track.delay, 1 / ONE_IN)) // track.step
-        begin = int(slots[len(slots) // ONE_IN])
-        holes = end - begin - int(((begin <= slots) & (slots < end)).sum())
-        if 0 < holes <= most:
+        begin, end = slots[len(slots) // ONE_IN], count + delays[count // ONE_IN] // track.step
+        if 0 < (holes := end - begin - sum(begin <= slot < end for slot in slots)) <= most:
             yield f"{holes} of its frames are missing where they should be shown"

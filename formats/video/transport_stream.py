@@ -48,6 +48,7 @@ def _grid(head: bytes) -> Grid | None:
 
 
 def _missing(path: str | Path, stream_id: int, grid: Grid) -> Iterator[str]:
+
     data = np.memmap(path, np.uint8, "r")
     num_packets, left = divmod(len(data) - grid.offset, grid.length)
     if left:
