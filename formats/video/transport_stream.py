@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 # Bytes of a packet, and of what a recorder writes before it.
 SIZES = ((188, 0), (192, 4), (204, 0))
 SYNC = 0x47
@@ -48,6 +46,8 @@ def _grid(head: bytes) -> Grid | None:
 
 
 def _missing(path: str | Path, stream_id: int, grid: Grid) -> Iterator[str]:
+
+    import numpy as np  # late, as most children read no such file
 
     data = np.memmap(path, np.uint8, "r")
     num_packets, left = divmod(len(data) - grid.offset, grid.length)
