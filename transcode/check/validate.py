@@ -30,9 +30,10 @@ from vidprep.transcode.check.structure import faults_of_others, faults_of_store,
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.account import account
 from vidprep.transcode.destination.partition import parts_in
-from vidprep.transcode.destination.run_file import STATE_DIR, settings_of
+from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child

@@ -20,7 +20,7 @@ from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.run.text import printable
 from vidprep.transcode.settings.keywords import default_of
 from vidprep.transcode.settings.options import FITS, SCALERS
-from vidprep.transcode.settings.parse import as_place
+from vidprep.transcode.settings.parse import as_place, given
 from vidprep.transcode.settings.run import AUDIO, ENGINES, HDR
 
 
@@ -136,7 +136,10 @@ class LocalPath(click.Path):
         super().__init__(path_type=path_type, **more)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = str(value).removeprefix("file://")
+        try:
+            path = given(str(value)).removeprefix("file://")
+        except SettingsError as error:
+            self.fail(f"{error}.", param, ctx)
         if is_url(path):
             self.fail(f"{path} is a URL; give a path on this machine.", param, ctx)
         return super().convert(path, param, ctx)

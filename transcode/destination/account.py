@@ -25,7 +25,8 @@ from vidprep.transcode.destination.folder import (
     PLAN_NAME,
 )
 from vidprep.transcode.destination.partition import MAX_PARTS, Part, parts_in
-from vidprep.transcode.destination.run_file import STATE_DIR, read_run
+from vidprep.transcode.destination.run_file import read_run
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 ROW_COLUMNS = ["id", "settings_digest", *STATE_COLUMNS]
 UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"

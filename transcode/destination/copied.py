@@ -10,8 +10,8 @@ from pathlib import Path
 from vidprep.formats.errors import DiskFullError, StoreError
 from vidprep.formats.files.remote import RemoteFolder
 from vidprep.transcode.destination.ledgers import LEASE_OBJECT
-from vidprep.transcode.destination.run_file import STATE_DIR
 from vidprep.transcode.destination.scratch import scratch_folder
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 
 @contextmanager

@@ -46,8 +46,9 @@ from vidprep.transcode.destination.known_units import KnownUnit, known_units
 from vidprep.transcode.destination.lease import Lease, first_at_work
 from vidprep.transcode.destination.ledgers import FolderLedger, Ledger
 from vidprep.transcode.destination.partition import Part, parts_in
-from vidprep.transcode.destination.run_file import STATE_DIR, differences, read_run
+from vidprep.transcode.destination.run_file import differences, is_other_store, read_run
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,8 +180,9 @@ class Destination:
             if overwrite:
                 return
             raise DestinationError(f"cannot be read ({error}); --overwrite makes all anew", path=path) from error
-        difference = list(differences(before, settings))
-        if difference and not overwrite:
+        difference = [] if overwrite else list(differences(before, settings))
+        # A run in which nothing succeeded binds nobody to its settings.
+        if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):
             raise DestinationError(
                 "was made with other settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
                 path=self.shown,

@@ -34,11 +34,11 @@ from vidprep.transcode.destination.folder import (
 from vidprep.transcode.destination.known_units import KnownUnit
 from vidprep.transcode.destination.ledgers import LEASE_OBJECT, Ledger, StoreLedger
 from vidprep.transcode.destination.partition import Part
-from vidprep.transcode.destination.run_file import STATE_DIR
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.destination.sharded import ShardedDestination
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.unit.job import Upload
 
 if TYPE_CHECKING:

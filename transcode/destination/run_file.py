@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from vidprep.formats.files.untrusted import read_json
 from vidprep.formats.manifest.columns import is_text
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 
-STATE_DIR = ".vidprep"
 RUN_BYTES_MAX = 16 << 20
 SHOWN_LETTERS = 200
 
@@ -68,3 +68,8 @@ def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:
 def _brief(value: Any) -> str:
     text = str(value)
     return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"
+
+
+def is_other_store(before: Mapping[str, Any], settings: RunSettings) -> bool:
+    """Whether what these settings made lies in files of another kind."""
+    return (before.get("frames") or {}).get("store") != (settings.frames.store if settings.frames else None)

@@ -23,8 +23,9 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
-from vidprep.transcode.destination.run_file import STATE_DIR, read_run
+from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 COLUMNS = [
     "id", "file_name", "source", "start_seconds", "end_seconds", "status", "stage", "error", "message", "warnings",

@@ -20,7 +20,7 @@ class Plan:
 
     rejected: rows of units that cannot even be started. before: the file names of what other units than the done ones were before.
     other_versions: done units that another encoder version made. bytes_before, bytes_after: of the done units. ignored: files
-    that are no sources, by why.
+    that are no sources, by why. gone: ids of rows whose source was not listed, where all were to be.
     """
 
     jobs: tuple[Job, ...]
@@ -32,6 +32,7 @@ class Plan:
     bytes_before: int
     bytes_after: int
     ignored: dict[str, int] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
 
 
 def plan(
@@ -43,9 +44,10 @@ def plan(
     encoder_version: str,
     overwrite: bool = False,
     skip_failed: bool = False,
+    takes_all: bool = False,
 ) -> Plan:
     """Jobs for the units that are not done. A unit is done when its id, cut, source size and time, and settings digest
-    are those of its row, and its output is there at the recorded size.
+    are those of its row, and its output is there at the recorded size. takes_all: whether the sources are all that there are.
     """
     extension = settings.extension
     digest = settings.digest
@@ -77,7 +79,12 @@ def plan(
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
     before = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
     ignored = counted(sources.ignored)
-    return Plan(tuple(jobs), done, skipped, rejected, before, other_versions, bytes_before, bytes_after, ignored)
+    gone = (
+        sorted(known.keys() - {unit.id for unit in sources.units} - {row.id for row in rejected}) if takes_all else ()
+    )
+    return Plan(
+        tuple(jobs), done, skipped, rejected, before, other_versions, bytes_before, bytes_after, ignored, tuple(gone)
+    )  # fmt: skip
 
 
 def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:

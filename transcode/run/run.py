@@ -41,7 +41,7 @@ class Summary:
 
     disk_full, stopped: why units were not done though no source is to blame. ignored: files that are no sources;
     ignored_reasons: how many for which reason. absent: videos that an array run planned for this part, and that are no longer
-    among the sources.
+    among the sources. gone: rows whose source is not there any more.
     """
 
     ok: int = 0
@@ -61,6 +61,7 @@ class Summary:
     ignored: int = 0
     ignored_reasons: dict[str, int] = field(default_factory=dict)
     absent: int = 0
+    gone: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -126,6 +127,7 @@ class _Course:
         self.summary = Summary(
             done_before=plan.done, skipped_failed=plan.skipped, bytes_before=plan.bytes_before, bytes_after=plan.bytes_after,
             ignored=sum(plan.ignored.values()), ignored_reasons=plan.ignored,
+            gone=len(plan.gone),
         )  # fmt: skip
         self.finished = self._faults = 0
         self._abandoned: list[Job] = []

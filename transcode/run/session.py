@@ -23,7 +23,9 @@ from vidprep.transcode.run.target import shared_value
 from vidprep.transcode.settings.parse import as_place
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+from vidprep.transcode.sources.folder import NOT_LISTED
 from vidprep.transcode.sources.listing import find_sources
+from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, one_line
 from vidprep.transcode.sources.unit import SourceList
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.backends import workers_of
@@ -58,8 +60,14 @@ class RunRequest:
     def plan(self, sources: SourceList, settings: RunSettings) -> Plan:
         return plan(
             sources, settings, self.place, ffmpeg=self.ffmpeg, encoder_version=encoder_version(settings, self.ffmpeg),
-            overwrite=self.options.overwrite, skip_failed=self.options.skip_failed,
+            overwrite=self.options.overwrite, skip_failed=self.options.skip_failed, takes_all=self._takes_all(sources),
         )  # fmt: skip
+
+    def _takes_all(self, sources: SourceList) -> bool:
+        """Whether what is not listed is not there."""
+        choice = self.choice
+        is_chosen = choice.include or choice.exclude or choice.limit or self.place.part
+        return not is_chosen and not any(why.startswith(NOT_LISTED) for _, why in sources.problems)
 
 
 def make_request(
@@ -71,10 +79,19 @@ def make_request(
         Path.cwd()
     except OSError:
         raise SettingsError("the current folder was deleted; change to one that exists, and run again") from None
+    source, destination = as_place(source), as_place(destination)
+    if (
+        isinstance(destination, Path)
+        and destination.suffix.lower()[1:] in VIDEO_EXTENSIONS
+        and not destination.is_dir()
+    ):
+        raise SettingsError(
+            f"{destination}: DST is a folder, into which outputs are written under the names of their sources"
+        )
     part = _part(settings, options)
-    place = _destination(as_place(destination), settings, options, part)
+    place = _destination(destination, settings, options, part)
     place.say = reporter.message
-    return RunRequest(as_place(source), place, settings, choice, options, _ffmpeg(settings, options), reporter)
+    return RunRequest(source, place, settings, choice, options, _ffmpeg(settings, options), reporter)
 
 
 def preview(request: RunRequest) -> tuple[Plan, SourceList]:
@@ -253,6 +270,11 @@ def _say_what_was_found(request: RunRequest, recovered: int, todo: Plan, setting
         message(
             f"{todo.other_versions} outputs were made by another version than {encoder_version(settings, request.ffmpeg)}; "
             "they stay (--overwrite makes them anew)"
+        )
+    if todo.gone:
+        message(
+            f"{len(todo.gone)} outputs or failures whose source is gone, such as {one_line(todo.gone[0])}; they stay "
+            "(`vidprep validate SRC DST` lists them)"
         )
 
 

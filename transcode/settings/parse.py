@@ -72,9 +72,16 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[:MAX_NUMBER_LENGTH]}…"
 
 
+def given(path: str) -> str:
+    """A path that is not empty, which would be the current folder. Raises SettingsError."""
+    if not path.strip():
+        raise SettingsError("an empty path was given, as an unset variable leaves it; name a file or folder")
+    return path
+
+
 def as_place(path: Path | str) -> Path | str:
     """A path, or a URL, which stays text."""
-    text = str(path).removeprefix("file://")
+    text = given(str(path)).removeprefix("file://")
     if not is_url(text):
         return Path(text)
     if names_no_place(text := normalized(text)):

@@ -1,5 +1,5 @@
 """All videos below a folder here, by the rules for names, links and what cannot be read."""
-# ruff: noqa: PTH116
+# ruff: noqa: PTH110, PTH116
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import stat
 from collections.abc import Iterator
 
 from vidprep.formats.errors import SourceError
+from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.search import Identity, SourceSearch, fault_of_file, identity_of, state_of, why_not
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_animated
+
+NOT_LISTED = "folder cannot be listed"
 
 
 def walk(search: SourceSearch, root: str) -> None:
     """All of a folder, in no particular order. A stack of its own: trees may be deeper than Python recurses."""
+    _check_no_destination(root)
     stack = [(root, "", frozenset([identity_of(os.stat(root))]))]
     while stack:
         folder, prefix, above = stack.pop()
@@ -24,10 +28,19 @@ def walk(search: SourceSearch, root: str) -> None:
             elif fault := _fault_of_entry(entry):
                 search.problems.append((entry.path, fault))
             elif entry.is_dir():
+                _check_no_destination(entry.path)
                 stack.append((entry.path, relative + "/", above | {identity_of(entry.stat())}))
             else:
                 search.add(search.id_of(relative), entry.path, state_of(entry.stat()))
             search.count()
+
+
+def _check_no_destination(folder: str) -> None:
+    if os.path.exists(f"{folder}/{STATE_DIR}/run.json"):
+        advice = "give the folder of the raw videos, or --exclude it"
+        raise SourceError(
+            f"is a destination of vidprep, which holds what was made and not what it was made of; {advice}", path=folder
+        )
 
 
 def _entries(search: SourceSearch, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:
@@ -36,8 +49,8 @@ def _entries(search: SourceSearch, folder: str, *, is_root: bool) -> Iterator[os
             yield from entries
     except OSError as error:
         if is_root:
-            raise SourceError(f"folder cannot be listed: {error.strerror}", path=folder) from error
-        search.problems.append((folder, f"folder cannot be listed: {error.strerror}; allow it, or --exclude it"))
+            raise SourceError(f"{NOT_LISTED}: {error.strerror}", path=folder) from error
+        search.problems.append((folder, f"{NOT_LISTED}: {error.strerror}; allow it, or --exclude it"))
 
 
 def _why_ignored(

@@ -69,6 +69,8 @@ def find_sources(
     if not is_table and (search.in_destination(path) or identity_of(status) == there):
         raise SourceError(f"lies in the destination {destination}; give a destination outside of it", path=path)
     if is_folder:
+        if into.startswith(os.path.join(os.path.realpath(path), "")):
+            raise SourceError(f"holds the destination {destination}; give a destination outside of it", path=path)
         walk(search, path)
     elif is_table:
         read_table(search, path)
@@ -81,8 +83,10 @@ def _source_list(search: SourceSearch, path: str, extension: str, limit: int | N
     if not search.units and not search.problems:
         raise SourceError(_nothing_found(search.ignored), path=path)
     search.units.sort(key=attrgetter("id", "path"))
+    if limit is not None:
+        del search.units[limit:]
     check_outputs(search, path, extension, is_table=is_table)
-    units = search.units[:limit]
+    units = search.units
     units.sort(key=attrgetter("size_bytes"), reverse=True)  # stable: equal sizes stay in the order of their ids
     ignored = sorted((storable(path), why) for path, why in search.ignored)
     problems = sorted((storable(path), why, number) for number, (path, why) in enumerate(search.problems))

@@ -14,6 +14,7 @@ from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import Unit
 
+STATE_DIR = ".vidprep"  # in a destination: what vidprep keeps of its own
 PAIRS_SHOWN = 5
 NAME_MAX_BYTES = 255
 IN_SHARDS = "frames"  # the extension in settings that have no file for each video
@@ -23,7 +24,7 @@ def fault_of_output(unit_id: str, extension: str) -> str | None:
     """Why no output can have this name, or None. What goes into shards has none of its own."""
     output = f"{unit_id}.{extension}"
     top, slash, _ = output.partition("/")
-    if slash and (top.lower() == ".vidprep" or fnmatch.fnmatchcase(top.lower(), "manifest*.parquet")):
+    if slash and (top.lower() == STATE_DIR or fnmatch.fnmatchcase(top.lower(), "manifest*.parquet")):
         return f"would lie in {top}, which vidprep keeps for itself"
     if extension == IN_SHARDS:
         return None
@@ -32,6 +33,9 @@ def fault_of_output(unit_id: str, extension: str) -> str | None:
 
 
 def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table: bool) -> None:
+    """Make problems of units whose output cannot have its name, and of those of a folder that want the same one. Raises SourceError
+    where rows of a table do.
+    """
     faults = [fault_of_output(unit.id, extension) for unit in search.units]
     search.problems += [
         (unit.path, f"its output {one_line(unit.id)}.{extension} {fault}; rename it")
@@ -42,16 +46,22 @@ def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table
     pairs = _collisions(search.units, extension)
     if not pairs:
         return
-    lines = [" ".join((one_line(a.path), "and", one_line(b.path), "->", one_line(out))) for a, b, out in pairs]
-    kept = (replace(unit, id=unit.id + os.path.splitext(unit.path)[1]) for unit in search.units)
     if is_table:
+        lines = [" ".join((one_line(a.path), "and", one_line(b.path), "->", one_line(out))) for a, b, out in pairs]
+        message = f"outputs that two sources want (whatever case and Unicode form): {len(pairs)}"
         advice = "give each row its own id, in a column `id`"
-    elif search.keep_source_suffix or _collisions(kept, extension):
-        advice = "--keep-source-suffix does not tell them apart: rename or --exclude one of each"
+        raise SourceError("\n  ".join([f"{message}; {advice}", *lines[:PAIRS_SHOWN]]), path=source)
+    kept = (replace(unit, id=unit.id + os.path.splitext(unit.path)[1]) for unit in search.units)
+    if search.keep_source_suffix or _collisions(kept, extension):
+        advice = "--keep-source-suffix does not tell all apart: rename or --exclude one"
     else:
         advice = "tell them apart with --keep-source-suffix"
-    message = f"outputs that two sources want (whatever case and Unicode form): {len(pairs)}; {advice}"
-    raise SourceError("\n  ".join([message, *lines[:PAIRS_SHOWN]]), path=source)
+    rivals: dict[str, str] = {}
+    for first, second, out in pairs:
+        for one, other in ((first, second), (second, first)):
+            rivals.setdefault(one.path, f"its output {one_line(out)} is wanted by {one_line(other.path)} too; {advice}")
+    search.problems += rivals.items()
+    search.units = [unit for unit in search.units if unit.path not in rivals]
 
 
 def _collisions(units: Iterable[Unit], extension: str) -> list[tuple[Unit, Unit, str]]:

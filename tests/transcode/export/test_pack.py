@@ -7,6 +7,7 @@ import json
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import av
 import numpy as np
@@ -124,6 +125,7 @@ def test_frame_mappings_name_every_frame_in_the_ticks_of_the_stream(made, tmp_pa
 MAPPED = """
 import sys
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 from torchcodec.decoders import VideoDecoder
 videos, mappings = map(Path, sys.argv[1:])
 for path in sorted(mappings.rglob("*.json")):
@@ -140,7 +142,8 @@ for path in sorted(mappings.rglob("*.json")):
 def test_torchcodec_reads_the_frames_of_its_own_exact_mode_by_our_mappings(options, made, tmp_path):
     store = tmp_path / "store" if options else made("h264")
     if options:
-        assert transcode(made("h264"), store, *options).code == 0
+        sources = copytree(made("h264"), tmp_path / "sources", ignore=ignore_patterns(".vidprep"))
+        assert transcode(sources, store, *options).code == 0
     check(pack(store, tmp_path / "out", "--to", "torchcodec"))
     told = with_peers(MAPPED, store, tmp_path / "out", needs=["torch", "torchcodec"]).splitlines()
     assert [line.split()[1] for line in told] == ["same"] * 4

@@ -324,12 +324,14 @@ def test_a_whole_file_with_an_odd_clock_or_header_is_clean(name: str, tmp_path: 
 
 def test_a_hole_in_a_constant_rate_is_said_and_is_no_damage(tmp_path: Path) -> None:
     """Whoever dropped the frames left nothing else that shows it."""
+    src = tmp_path / "src"
+    src.mkdir()
     hole = "select=not(between(n\\,20\\,39))"
     assert ffmpeg(
-        "-f", "lavfi", "-i", PICTURE, "-c:v", "mjpeg", "-vf", hole, "-fps_mode", "passthrough", tmp_path / "hole.mov"
+        "-f", "lavfi", "-i", PICTURE, "-c:v", "mjpeg", "-vf", hole, "-fps_mode", "passthrough", src / "hole.mov"
     )
-    assert ffmpeg("-f", "lavfi", "-i", PICTURE, "-c:v", "mjpeg", "-vf", VFR, "-fps_mode", "vfr", tmp_path / "vfr.mov")
-    ran = transcode(tmp_path, tmp_path / "dst", "--json", "--preset", "ultrafast", "--on-damage", "fail")
+    assert ffmpeg("-f", "lavfi", "-i", PICTURE, "-c:v", "mjpeg", "-vf", VFR, "-fps_mode", "vfr", src / "vfr.mov")
+    ran = transcode(src, tmp_path / "dst", "--json", "--preset", "ultrafast", "--on-damage", "fail")
     said = {id_: [text for text in row["warnings"] if "no frame for" in text] for id_, row in ran.rows.items()}
     assert said == {"hole": ["no frame for up to 0.84 s where one comes every 0.040 s"], "vfr": []}
 

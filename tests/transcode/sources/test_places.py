@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.transcode.sources.trees import ids, names, touch
+from tests.transcode.sources.trees import ids, touch
 from vidprep.formats.errors import SourceError
 from vidprep.transcode.sources.listing import find_sources
+from vidprep.transcode.sources.unit import SourceList
 
 
 def exact_names(folder: Path, *files: str) -> None:
@@ -81,16 +82,24 @@ def test_a_destination_named_like_the_beginning_of_the_source_holds_nothing_of_i
     assert ids(find_sources(src, tmp_path / "sr")) == ["x"]
 
 
-def test_a_destination_inside_the_source_is_skipped_so_that_outputs_are_not_sources(src: Path) -> None:
+def test_a_destination_inside_the_source_is_refused(src: Path, tmp_path: Path) -> None:
     touch(src / "x.mp4")
-    touch(src / "out" / "x.mp4")
-    touch(src / "out" / "deep" / "y.mp4")
-    (src / "link").symlink_to(src / "out" / "deep")
-    (src / "file.mp4").symlink_to(src / "out" / "x.mp4")
-    found = find_sources(src, src / "out")
-    assert ids(found) == ["x"]
-    assert names(found.ignored) == {"out": "the destination", "link": "the destination", "file.mp4": "the destination"}
-    assert ids(find_sources(src, src / "new", exclude=["link", "file.mp4"])) == ["out/deep/y", "out/x", "x"]
+    (tmp_path / "link").symlink_to(src)
+    for destination in (src / "out", src / "deep" / "er", tmp_path / "link" / "out"):
+        with pytest.raises(SourceError, match=r"holds the destination .*; give a destination outside of it"):
+            find_sources(src, destination)
+    assert not (src / "out").exists()
+
+
+def test_a_folder_that_was_made_is_no_source(src: Path, dst: Path) -> None:
+    """The second run with another destination took the outputs of the first for sources."""
+    touch(src / "x.mp4")
+    touch(src / "made" / "x.mp4")
+    touch(src / "made" / ".vidprep" / "run.json")
+    for source in (src, src / "made"):
+        with pytest.raises(SourceError, match=r"is a destination of vidprep.*or --exclude it"):
+            find_sources(source, dst)
+    assert ids(find_sources(src, dst, exclude=["made"])) == ["x"]
 
 
 def test_a_destination_reached_by_another_way_is_skipped_too(src: Path, tmp_path: Path) -> None:
@@ -101,48 +110,60 @@ def test_a_destination_reached_by_another_way_is_skipped_too(src: Path, tmp_path
     assert ids(find_sources(src, tmp_path / "way")) == ["x"]
 
 
-def test_two_sources_with_one_output_are_refused_with_the_way_out(src: Path, dst: Path) -> None:
+def problems(found: SourceList) -> dict[str, str]:
+    return {Path(path).name: why for path, why in found.problems}
+
+
+def test_two_sources_with_one_output_are_problems_with_the_way_out(src: Path, dst: Path) -> None:
+    """Of a folder of thousands two cost two, and not the run."""
     touch(src / "a" / "x.mp4")
     touch(src / "a" / "x.avi")
-    with pytest.raises(SourceError, match=r"outputs that two sources want.*\n") as error:
-        find_sources(src, dst)
-    assert f"{src}/a/x.avi and {src}/a/x.mp4 -> a/x.mp4" in error.value.message
-    assert "tell them apart with --keep-source-suffix" in error.value.message
-    assert ids(find_sources(src, dst, keep_source_suffix=True)) == ["a/x.avi", "a/x.mp4"]
+    touch(src / "a" / "y.avi")
+    found = find_sources(src, dst)
+    assert ids(found) == ["a/y"]
+    way_out = "too; tell them apart with --keep-source-suffix"
+    assert problems(found) == {
+        "x.avi": f"its output a/x.mp4 is wanted by {src}/a/x.mp4 {way_out}",
+        "x.mp4": f"its output a/x.mp4 is wanted by {src}/a/x.avi {way_out}",
+    }
+    assert ids(find_sources(src, dst, keep_source_suffix=True)) == ["a/x.avi", "a/x.mp4", "a/y.avi"]
+
+
+def test_only_what_is_taken_collides(src: Path, dst: Path) -> None:
+    for name in ("a.mp4", "b.mp4", "z.mp4", "z.avi"):
+        touch(src / name)
+    found = find_sources(src, dst, limit=2)
+    assert ids(found) == ["a", "b"] and not found.problems
 
 
 def test_names_that_differ_in_case_collide(src: Path, dst: Path) -> None:
     exact_names(src, "X.mp4", "x.mkv", "straße.mp4", "STRASSE.avi", "A/y.mp4", "a/Y.mp4")
-    with pytest.raises(SourceError, match=r"outputs that two sources want .*: 3;"):
-        find_sources(src, dst)
+    found = find_sources(src, dst)
+    assert not found.units and len(found.problems) == 6
 
 
 def test_names_that_differ_in_unicode_form_collide(src: Path, dst: Path) -> None:
     forms = [unicodedata.normalize(form, "café.mp4") for form in ("NFC", "NFD")]
     exact_names(src, *forms)
-    with pytest.raises(SourceError, match=r"outputs that two sources want .*: 1;") as error:
-        find_sources(src, dst)
-    assert "--keep-source-suffix does not tell them apart" in error.value.message
-    with pytest.raises(SourceError, match="--keep-source-suffix does not tell them apart"):
-        find_sources(src, dst, keep_source_suffix=True)
+    for keep_source_suffix in (False, True):
+        found = find_sources(src, dst, keep_source_suffix=keep_source_suffix)
+        assert len(problems(found)) == 2 and not found.units
+        assert all("--keep-source-suffix does not tell all apart" in why for why in problems(found).values())
 
 
-def test_an_output_where_another_needs_a_folder_is_refused(src: Path, dst: Path) -> None:
+def test_an_output_where_another_needs_a_folder_is_a_problem(src: Path, dst: Path) -> None:
     touch(src / "a.avi")
     touch(src / "A.mp4" / "deep" / "x.avi")
-    with pytest.raises(SourceError, match=r"outputs that two sources want .*: 1;") as error:
-        find_sources(src, dst)
-    assert f"{src}/a.avi and {src}/A.mp4/deep/x.avi -> a.mp4" in error.value.message
+    found = find_sources(src, dst)
+    assert f"its output a.mp4 is wanted by {src}/A.mp4/deep/x.avi too" in problems(found)["a.avi"]
+    assert not found.units and len(found.problems) == 2
     assert ids(find_sources(src, dst, extension="mkv")) == ["A.mp4/deep/x", "a"]
 
 
-def test_five_pairs_are_shown_and_all_counted(src: Path, dst: Path) -> None:
-    for number in range(8):
-        touch(src / f"{number}.mp4")
-        touch(src / f"{number}.avi")
-    with pytest.raises(SourceError, match=r"outputs that two sources want .*: 8;") as error:
-        find_sources(src, dst)
-    assert error.value.message.count(" -> ") == 5
+def test_all_of_three_that_want_one_output_are_problems(src: Path, dst: Path) -> None:
+    for extension in ("mp4", "avi", "mov"):
+        touch(src / f"x.{extension}")
+    assert set(problems(find_sources(src, dst))) == {"x.mp4", "x.avi", "x.mov"}
 
 
 def test_the_same_file_under_two_names_is_two_sources(src: Path, dst: Path) -> None:
