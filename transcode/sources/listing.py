@@ -40,7 +40,7 @@ def find_sources(
     extension: str = "mp4",
     progress: Callable[[int], None] | None = None,
 ) -> SourceList:
-    """The units of a folder, of one file, or of a table (.csv, .parquet, .jsonl). Places may be URLs, given as str.
+    """The units of a folder, of one file, or of a table (.csv, .tsv, .parquet, .jsonl). Places may be URLs, given as str.
 
     include, exclude: globs, case-sensitive, on the path relative to the folder (of the table) and on the base name;
     an excluded folder is not entered; one file is tried whatever they say. limit: the first so many units by id.

@@ -12,8 +12,19 @@ from vidprep.formats.files.remote import is_url
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
 from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_of, why_not
-from vidprep.transcode.sources.tables import KEYS, READERS, Row, checked_label, checked_seconds, one_line, storable
+from vidprep.transcode.sources.tables import (
+    KEYS,
+    LIKE_CUTS,
+    READERS,
+    Row,
+    checked_label,
+    checked_seconds,
+    one_line,
+    storable,
+)
 from vidprep.transcode.sources.unit import Cut, Labels, Unit
+
+FAULTS_SHOWN = 20
 
 
 def read_table(search: SourceSearch, table: str) -> None:
@@ -34,15 +45,25 @@ def read_table(search: SourceSearch, table: str) -> None:
     label_names = [name for name in names if name not in KEYS]
     if odd := [name for name in label_names if storable(name) != name]:
         raise SourceError(f"has a column {one_line(odd[0])}, whose name is not valid Unicode; rename it", path=table)
+    if (asked := [name for name in label_names if LIKE_CUTS.fullmatch(name)]) and not {"start", "end"} & names.keys():
+        raise SourceError(
+            f"has a column {one_line(asked[0])}: is it where cuts begin or end? Then call it `start` or `end`, in seconds; if it is a "
+            "label, give it a name that says of what",
+            path=table,
+        )
     kinds: dict[str, type] = {}
+    faults: list[str] = []
     remote = RemoteFiles()
     for number, row in enumerate(rows, 1):
         try:
             labels = tuple((name, checked_label(name, row.get(name), kinds)) for name in label_names)
             _add_row(search, remote, table, number, row, labels)
         except ValueError as error:
-            raise SourceError(f"row {number}: {error}", path=table) from None
+            faults.append(f"row {number}: {error}")
         search.count()
+    if faults:
+        more = [f"and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
+        raise SourceError("\n  ".join([*faults[:FAULTS_SHOWN], *more]), path=table)
     if remote.fault is not None and not remote.answered:
         raise remote.fault
 

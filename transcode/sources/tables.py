@@ -1,4 +1,4 @@
-"""Rows of a source table, `.csv`, `.parquet` or `.jsonl`, and what their cells may hold.
+"""Rows of a source table, `.csv`, `.tsv`, `.parquet` or `.jsonl`, and what their cells may hold.
 
 Every fault is a ValueError whose text says what was found and what to give instead. pyarrow reads Parquet only: its
 guesses about text would make 7 of a label `007`, and dates of others.
@@ -15,6 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 KEYS = ("path", "id", "start", "end")
+LIKE_CUTS = re.compile(
+    r"(start|begin|end|stop)[ _-]?(time|sec|secs|seconds|s|ms|frame)|begin|stop|onset", re.IGNORECASE
+)
 FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
 VIDEO_EXTENSIONS = frozenset(
     "264 265 266 26l 360 3g2 3gp 3gp2 3gpp 3gpp2 amv apng apv asf av1 avc avi avs2 avs3 axv bik cavs dav dif divx drc dv dvr-ms evo"  # noqa: SIM905
@@ -85,14 +88,22 @@ def checked_label(name: str, value: object, kinds: dict[str, type]) -> object:
 
 
 def _csv_rows(table: str) -> list[Row]:
-    """Labels are whole numbers, numbers or booleans where all of a column are; empty cells are None."""
+    """Labels are whole numbers, numbers or booleans where all of a column are; empty cells are None. Cells are apart by what the header
+    has after `path` or in front of it: a comma, a semicolon or a tab.
+    """
     with open(table, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
+        header = file.readline()
+        file.seek(0)
+        cells_by = {mark: [name.strip(' "\r\n') for name in header.split(mark)] for mark in ",;\t"}
+        mark = next((mark for mark, names in cells_by.items() if "path" in names), ",")
+        reader = csv.DictReader(file, strict=True, delimiter=mark)
         reader.fieldnames = names = _distinct([name.strip() for name in reader.fieldnames or ()])
         rows: list[Row] = list(reader)
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
-            raise ValueError(f"row {number} has not the {len(names)} cells of the header; quote cells with commas")
+            raise ValueError(
+                f"row {number} has not the {len(names)} cells of the header; quote cells that hold {mark!r}"
+            )
     for name in names:
         convert = str if name in KEYS else _converter([str(row[name]) for row in rows if row[name]])
         for row in rows:
@@ -116,10 +127,15 @@ def _jsonl_rows(table: str) -> list[Row]:
     with open(table, encoding="utf-8-sig") as file:
         for line in filter(str.strip, file):
             try:
-                rows.append({**json.loads(line)})
+                rows.append({**json.loads(line, parse_constant=_constant)})
             except (ValueError, TypeError) as error:
                 raise ValueError(f"row {len(rows) + 1} is no JSON object: {error}") from error
     return rows
+
+
+def _constant(name: str) -> float | None:
+    """What pandas and Python write where there is no value is none."""
+    return None if name == "NaN" else float(name)
 
 
 def _parquet_rows(table: str) -> list[Row]:
@@ -137,4 +153,4 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
-READERS = {".csv": _csv_rows, ".parquet": _parquet_rows, ".jsonl": _jsonl_rows}
+READERS = {".csv": _csv_rows, ".tsv": _csv_rows, ".parquet": _parquet_rows, ".jsonl": _jsonl_rows}

@@ -57,7 +57,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict
     )
     labels = {name: f"the {name}" for name in names if name not in KEYS}
     with (root / "src" / "t.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["path", *labels], ["a.mp4", *labels.values()]])
+        csv.writer(file).writerows([["path", "start", *labels], ["a.mp4", "", *labels.values()]])
     assert transcode(root / "src" / "t.csv", root / "ready", "--quiet").code == 0
     return root / "src" / "t.csv", root / "ready", labels
 

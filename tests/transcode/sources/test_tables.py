@@ -143,7 +143,6 @@ BAD_CELLS: list[tuple[dict[str, Any], str]] = [
     ({"end": 0.0}, r"start 0\.0 is not before end 0\.0"),
     ({"start": -1.0}, "start is .*-1"),
     ({"end": -1.0}, "end is .*-1"),
-    ({"start": float("nan")}, "start is .*nan"),
     ({"end": float("inf")}, "end is .*inf"),
     ({"start": "00:01:30"}, "start is '00:01:30'; give seconds"),
     ({"start": "1_000"}, "start is '1_000'"),
@@ -264,3 +263,45 @@ def test_csv_as_spreadsheets_and_pandas_write_it(src: Path, dst: Path) -> None:
     assert ids(found) == ["x", "x_00001000_00002000"]
     assert all(unit.labels == () for unit in found.units)
     assert found.ignored == ((str(src / "t.csv"), "a column without a name"),)
+
+
+@pytest.mark.parametrize(("name", "mark"), [("t.csv", ";"), ("t.tsv", "\t"), ("t.csv", "\t"), ("t.csv", ",")])
+def test_cells_may_be_apart_by_semicolons_and_tabs(src: Path, dst: Path, name: str, mark: str) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    (src / name).write_text(f"path{mark}start{mark}label\na.mp4{mark}1.5{mark}walk\n")
+    (unit,) = find_sources(src / name, dst).units
+    assert (unit.start_seconds, unit.labels) == (1.5, (("label", "walk"),))
+
+
+@pytest.mark.parametrize("column", ["start_time", "end_time", "Start Time", "begin", "start_sec"])
+def test_a_column_that_looks_like_cuts_is_asked_about(src: Path, dst: Path, column: str) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    (src / "t.csv").write_text(f"path,{column}\na.mp4,1.5\n")
+    with pytest.raises(SourceError, match=f"has a column {column}: is it where cuts begin or end"):
+        find_sources(src / "t.csv", dst)
+    (src / "t.csv").write_text(f"path,start,{column}\na.mp4,1.5,2\n")
+    assert find_sources(src / "t.csv", dst).units[0].labels == ((column, 2),)
+
+
+def test_all_faults_of_a_table_are_told_the_first_20_in_full(src: Path, dst: Path) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    (src / "t.csv").write_text("path,start\n" + "a.mp4,no\n" * 23 + "a.mp4,1\n")
+    with pytest.raises(SourceError) as refused:
+        find_sources(src / "t.csv", dst)
+    told = str(refused.value).splitlines()
+    assert ["row 1:" in told[0], "row 20:" in told[19], told[20].strip()] == [True, True, "and 3 more"]
+
+
+def test_nan_in_json_lines_is_no_value(src: Path, dst: Path) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    (src / "t.jsonl").write_text('{"path": "a.mp4", "end": NaN, "weight": NaN, "text": "NaN"}\n')
+    (unit,) = find_sources(src / "t.jsonl", dst).units
+    assert unit.end_seconds is None and unit.labels == (("weight", None), ("text", "NaN"))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_nan_elsewhere_is_no_time(src: Path, dst: Path, suffix: str) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    table = write_table(src / f"t{suffix}", [{"path": "a.mp4", "start": float("nan")}])
+    with pytest.raises(SourceError, match=r"row 1: start is .*nan"):
+        find_sources(table, dst)

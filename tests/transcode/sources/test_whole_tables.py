@@ -23,7 +23,7 @@ from vidprep.transcode.sources.listing import find_sources
         ("t.csv", b"", "has no rows"),
         ("t.csv", b"path,label\n", "has no rows"),
         ("t.csv", b"file,label\nx.mp4,1\n", "has no column `path`; columns: file, label"),
-        ("t.csv", b"path;label\nx.mp4;1\n", "has no column `path`; columns: path;label"),
+        ("t.csv", b"file;label\nx.mp4;1\n", "has no column `path`; columns: file;label"),
         ("t.csv", b"path,path\nx.mp4,x.mp4\n", "two columns of one name"),
         ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1 has not the 3 cells"),
         ("t.csv", b"path,label\nx.mp4,a\nx.mp4,a,b\n", "row 2 has not the 2 cells"),
