@@ -29,7 +29,7 @@ STEPS = 4
 MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes", "source"}
 IMPATIENT = "m = importlib.import_module('vidprep.transcode.destination.ledgers'); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
 STOPS = (
-    ("vidprep.formats.manifest.table", "Journal.append"), ("vidprep.formats.stores.shards", "copy"), ("os", "replace"),
+    ("vidprep.formats.manifest.journal", "Journal.append"), ("vidprep.formats.stores.shards", "copy"), ("os", "replace"),
     ("vidprep.transcode.destination.folder", "write_rows"), ("pathlib", "Path.replace"), ("os", "unlink"),
 )  # fmt: skip
 

@@ -7,9 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from statistics import median, quantiles
 
-from tests.shape import shape
 from vidprep.formats.stores.registry import STORES
 
 ROOT = Path(__file__).parents[1]
@@ -36,14 +34,3 @@ def test_one_place_lists_the_stores() -> None:
         return set(STORES) <= {text for text in texts if isinstance(text, str)}
 
     assert [path.name for path in MODULES if names_all(path)] == ["registry.py"]
-
-
-def test_files_functions_and_folders_stay_of_a_size_that_people_can_read() -> None:
-    found = shape()
-    assert 90 <= median(found.file_lines.values()) <= 240
-    assert max(found.file_lines.values()) <= 400
-    assert quantiles(found.function_lines.values(), n=10)[-1] < 30
-    assert max(found.function_lines.values()) < 60
-    assert found.entries["transcode"] <= 16
-    assert found.entries["formats"] <= 12
-    assert found.circle == []

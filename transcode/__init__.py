@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from vidprep.transcode.choose.api import bench, sweep, tune
     from vidprep.transcode.export.api import pack
     from vidprep.transcode.pages.api import report
-    from vidprep.transcode.run.api import burst, compact, merge, transcode
+    from vidprep.transcode.run.api import burst, compact, label, merge, transcode
     from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
     from vidprep.transcode.settings.run import RunSettings
 
 _HOMES = {
-    "bench": "transcode.choose.api", "burst": "transcode.run.api", "compact": "transcode.run.api", "doctor": "transcode.check.api",
-    "merge": "transcode.run.api", "pack": "transcode.export.api", "report": "transcode.pages.api", "sweep": "transcode.choose.api",
+    "bench": "transcode.choose.api", "burst": "transcode.run.api", "compact": "transcode.run.api",
+    "doctor": "transcode.check.api", "label": "transcode.run.api", "merge": "transcode.run.api",
+    "pack": "transcode.export.api", "report": "transcode.pages.api", "sweep": "transcode.choose.api",
     "transcode": "transcode.run.api", "tune": "transcode.choose.api", "validate": "transcode.check.api",
     "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
     **dict.fromkeys(("FrameOptions", "Limits", "QualityGate", "Retime", "Scale", "Target"), "transcode.settings.options"),
@@ -35,6 +36,7 @@ __all__ = [
     "burst",
     "compact",
     "doctor",
+    "label",
     "merge",
     "pack",
     "report",

@@ -5,7 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
+
+
+class ArrowStream(Protocol):
+    """A table in memory: of Arrow, pandas, polars, or whatever else shows itself so."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Callable
 from typing import Any
@@ -58,20 +57,6 @@ def _is_double(value: Any) -> bool:
     if isinstance(value, float):
         return True
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= EXACT_DOUBLE
-
-
-def is_label(value: Any) -> bool:
-    """Text, a number of 64 bits, true or false, nothing; or lists and objects of those, as JSON has them."""
-    if value is None or isinstance(value, bool | float):
-        return True
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
-    if isinstance(value, str):
-        return is_text(value)
-    try:
-        return isinstance(value, list | dict) and is_text(json.dumps(value, ensure_ascii=False))
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 def shown(value: object) -> str:

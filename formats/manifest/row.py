@@ -6,12 +6,12 @@ import json
 import math
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.files.untrusted import parse_json
-from vidprep.formats.manifest.columns import check_of, is_label, is_text, shown
+from vidprep.formats.manifest.columns import check_of, is_text, shown
 
 OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"  # in RE2's syntax and in Python's
 OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
@@ -46,6 +46,7 @@ class ManifestRow:
     verified_in: str | None = None
     source_size_bytes: int | None = None
     source_mtime_ns: int | None = None
+    source_digest: str | None = None
     source_codec: str | None = None
     source_width: int | None = None
     source_height: int | None = None
@@ -108,18 +109,17 @@ class ManifestRow:
         return self.status == "ok"
 
     def as_dict(self) -> dict[str, Any]:
-        """Columns in order, labels under their own names (`label_` in front of a name that a column has)."""
-        values = {name: getattr(self, name) for name in COLUMN_NAMES}
-        return values | {label_column(name): value for name, value in self.labels.items()}
+        """Columns in order, and the labels as an object of their own."""
+        return {name: getattr(self, name) for name in COLUMN_NAMES} | {"labels": self.labels}
 
     def as_json(self) -> str:
         """One line of JSON; infinity is "inf", since JSON has no number for it."""
-        return json.dumps({name: _to_json(value) for name, value in self.as_dict().items()}, ensure_ascii=False)
+        values = {name: _to_json(value) for name, value in self.as_dict().items()}
+        return json.dumps(values, ensure_ascii=False, default=str)
 
     def as_journal_line(self) -> str:
-        """As `as_json`, but for labels: in an object of their own, with NaN and infinity as Python's json has them."""
-        values = {name: _to_json(getattr(self, name)) for name in COLUMN_NAMES}
-        return json.dumps(values | {"labels": self.labels}, ensure_ascii=False)
+        """As `as_json`, without labels: they are those of the run (formats/manifest/labels.py)."""
+        return json.dumps({name: _to_json(getattr(self, name)) for name in COLUMN_NAMES}, ensure_ascii=False)
 
 
 # Column -> type, in pyarrow's own names; `list<…>` marks lists.
@@ -135,7 +135,7 @@ _INTS = {
 }  # fmt: skip
 _STRINGS = (
     "id", "file_name", "source", "status", "stage", "error", "message", "verified_in", "source_codec",
-    "settings_digest", "engine", "encoder", "encoder_version", "preset", "codec", "container", "pixel_format", "sha256",
+    "settings_digest", "source_digest", "engine", "encoder", "encoder_version", "preset", "codec", "container", "pixel_format", "sha256",
     "subsampling", "mastering_display", "content_light",
 )  # fmt: skip
 _BOOLS = ("source_is_vfr", "source_is_interlaced")
@@ -160,7 +160,8 @@ _DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")
 _CHECKS = {name: check_of(kind) for name, kind in COLUMNS.items()}
 REQUIRED = ("id", "file_name", "source", "status")
 _NEVER_NONE = frozenset({*REQUIRED, "attempts", "warnings"})
-LABEL_PREFIX = "label_"
+LABEL_PREFIX = "label_"  # of 0.1.0, whose labels stood among the columns
+REMOVED = "removed"  # the status of a line of the journal that takes a row away
 
 
 def escaped_label(name: str, taken: Container[str]) -> str:
@@ -177,9 +178,9 @@ def unescaped_label(column: str, taken: Container[str]) -> str:
     return name if name != column and escaped_label(name, taken) == column else column
 
 
-def label_column(name: str) -> str:
-    """The column that a label stands in."""
-    return escaped_label(name, COLUMNS)
+def removed(row: ManifestRow, run: int) -> ManifestRow:
+    """A line of the journal that takes a row away, and its output."""
+    return ManifestRow(row.id, row.file_name, row.source, status=REMOVED, run=run)
 
 
 def what_does_not_fit(row: ManifestRow) -> str | None:
@@ -188,11 +189,6 @@ def what_does_not_fit(row: ManifestRow) -> str | None:
         value = getattr(row, name)
         if (value is not None or name in _NEVER_NONE) and not fits(value):
             return f"{name} is {shown(value)}, which a column of {COLUMNS[name]} cannot hold"
-    if not isinstance(row.labels, dict):
-        return f"labels are {shown(row.labels)}, a value for each name was expected"
-    for label, value in row.labels.items():
-        if not (is_text(label) and is_label(value)):
-            return f"label {shown(label)} is {shown(value)}, which no column of labels can hold"
     return None
 
 
@@ -205,11 +201,9 @@ def checked(row: ManifestRow) -> ManifestRow:
 def unwritable(row: ManifestRow, why: str) -> ManifestRow:
     """A failed row in the place of one that cannot be written; it keeps what can be."""
     kept = {name: getattr(row, name) for name, fits in _CHECKS.items() if fits(getattr(row, name))}
-    labels = row.labels if isinstance(row.labels, dict) else {}
     named = {name: shown(getattr(row, name)) for name in ("id", "file_name", "source")} | kept
     failed = {"status": "failed", "stage": "manifest", "error": ManifestError.__name__, "message": why}
-    fitting = {name: value for name, value in labels.items() if is_text(name) and is_label(value)}
-    return ManifestRow(**(named | failed), labels=fitting)
+    return ManifestRow(**(named | failed))
 
 
 def _to_json(value: Any) -> Any:
@@ -232,9 +226,8 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
         if known.get(name) is not None:
             known[name] = [float(item) for item in known[name]]
     known["warnings"] = list(known.get("warnings") or ())
-    labels = {unescaped_label(name, COLUMNS): value for name, value in values.items() if name not in COLUMNS}
     _check_identity(known)
-    row = ManifestRow(**known, labels=labels)
+    row = ManifestRow(**known)
     if (fault := what_does_not_fit(row)) is not None:
         raise ValueError(fault)
     return row
@@ -253,11 +246,9 @@ def row_of_line(line: bytes) -> ManifestRow:
     values = parse_json(line)
     if not isinstance(values, dict):
         raise ValueError(f"a JSON object was expected, not {type(values).__name__}")
-    labels = values.pop("labels") if isinstance(values.get("labels"), dict) else None
     try:
-        row = row_from_dict(values)
+        return row_from_dict(values)
     except (ValueError, TypeError, OverflowError) as error:
         _check_identity(values)
         row = ManifestRow(**{name: values[name] for name in ("id", "file_name", "source")})
         return unwritable(row, f"its line in the journal cannot be used: {error}")
-    return row if labels is None else checked(replace(row, labels=labels))

@@ -1,12 +1,7 @@
-"""The manifest: one row per unit, failures too, in Parquet; and the journal that rows stand in until a run ends.
+"""The manifest: one row per unit, failures too, in Parquet.
 
-    DST/manifest.parquet                     COLUMNS, then one column per label; page checksums on
-    DST/manifest-00003-of-00064.parquet      the part of one shard; parts are read as one
-    DST/.vidprep/journal.jsonl               one JSON object per finished unit, in the order they finished
-
-A journal line is written before its output takes its final name, so whatever has a final name has a row. A torn last
-line (the run was killed while writing it) is dropped. Any other line that is no row is left out and counted, so that its
-unit is made again; one that says whose row it is, with a value that its column cannot hold, is a failed row.
+DST/manifest.parquet                     COLUMNS, then `labels`, a struct with a field for each label; page checksums on
+DST/manifest-00003-of-00064.parquet      the part of one shard; parts are read as one
 """
 
 from __future__ import annotations
@@ -25,105 +20,33 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import ManifestError, TakenOverError
 from vidprep.formats.files.local import replacing
-from vidprep.formats.files.no_links import open_unlinked
-from vidprep.formats.files.untrusted import arrow_file, as_parquet, check_regular, open_regular
+from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.columns import shown
 from vidprep.formats.manifest.row import COLUMN_NAMES as COLUMN_NAMES
 from vidprep.formats.manifest.row import COLUMNS as COLUMNS
 from vidprep.formats.manifest.row import (
     OUTSIDE,
     OUTSIDE_MESSAGE,
+    REMOVED,
     REQUIRED,
     checked,
-    row_of_line,
     unescaped_label,
     unwritable,
 )
 from vidprep.formats.manifest.row import ManifestRow as ManifestRow
-from vidprep.formats.manifest.row import label_column as label_column
 from vidprep.formats.manifest.row import row_from_dict as row_from_dict
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from vidprep.formats.manifest.labels import Labels
+
 MANIFEST_NAME = "manifest.parquet"
 RANK_COLUMNS = ["id", "run"]
+LABELS = "labels"
 COLUMNS_KEY, FENCE_KEY = b"vidprep.columns_crc32", b"vidprep.fence"
 ROWS_AT_A_TIME = 1000
-LINE_BYTES_MAX = 256 << 20
-
-
-class Journal:
-    """Rows on their way to the manifest. One process appends; each row is one write.
-
-    unreadable: numbers of the lines that were no rows when they were last read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.unreadable: tuple[int, ...] = ()
-        self._fd: int | None = None
-
-    def append(self, row: ManifestRow) -> None:
-        """Raises OSError when there is no room for the row; then nothing of it is left."""
-        if self._fd is None:
-            check_regular(self.path)
-            self._drop_torn_end()
-            self._fd = open_unlinked(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        line = (checked(row).as_journal_line() + "\n").encode()
-        start, written = os.fstat(self._fd).st_size, 0
-        try:
-            while written < len(line):
-                written += os.write(self._fd, line[written:])
-        except OSError:
-            os.ftruncate(self._fd, start)
-            raise
-
-    def rows(self) -> Iterator[ManifestRow]:
-        """Rows in the order they were written, without lines that are no rows. Raises OSError for what is no regular file."""
-        unreadable = []
-        try:
-            file = open_regular(self.path)
-        except FileNotFoundError:
-            return
-        with file:
-            lines = iter(lambda: file.readline(LINE_BYTES_MAX), b"")
-            for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
-                    break
-                try:
-                    row = row_of_line(line)
-                except ValueError:
-                    unreadable.append(number)
-                else:
-                    yield row
-        self.unreadable = tuple(unreadable)
-
-    def clear(self) -> None:
-        self.close()
-        self.path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def _drop_torn_end(self) -> None:
-        try:
-            with os.fdopen(open_unlinked(self.path, os.O_RDWR), "r+b") as file:
-                position = file.seek(0, os.SEEK_END)
-                while position:
-                    step = min(position, 1 << 16)
-                    file.seek(position - step)
-                    newline = file.read(step).rfind(b"\n")
-                    if newline >= 0:
-                        file.truncate(position - step + newline + 1)
-                        return
-                    position -= step
-                file.truncate(0)
-        except FileNotFoundError:
-            pass
 
 
 def manifest_paths(destination: Path) -> list[Path]:
@@ -139,21 +62,18 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
     paths = manifest_paths(destination) if only is None else [only] if only.exists() else []
     if not paths:
         return None
-    import pyarrow as pa
-
     asked = columns if columns is None or len(paths) < 2 else list(dict.fromkeys([*columns, *RANK_COLUMNS]))
     tables = []
     for path in paths:
         with _opened(path) as file:
-            tables.append(_conformed(file.read(columns=asked)))
+            tables.append(_conformed(_read(file, asked)))
             if "file_name" in tables[-1].column_names:
                 _check_names(tables[-1]["file_name"])
-    try:
-        table = pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise ManifestError(f"its parts do not fit together ({error})", path=destination) from error
     if len(tables) == 1:
-        return table
+        return tables[0]
+    import pyarrow as pa
+
+    table = _concatenated(tables, destination)
     table = with_columns(table, RANK_COLUMNS)
     ids, runs = (table[name].to_pylist() for name in RANK_COLUMNS)
     best: dict[str, int] = {}
@@ -161,7 +81,45 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
         if (runs[number] or 0) > (runs[best.setdefault(id_, number)] or 0):
             best[id_] = number
     table = table.take(pa.array(sorted(best.values()), pa.int64())) if len(best) < len(ids) else table
-    return table if columns is None else table.select(columns)
+    return table if columns is None else table.select([name for name in columns if name in table.column_names])
+
+
+def _labels_among_columns(schema: pa.Schema) -> list[str]:
+    """The columns of labels in a manifest of 0.1.0; none in a newer one, where they are apart."""
+    import pyarrow as pa
+
+    others = [name for name in schema.names if name not in COLUMNS]
+    return [] if LABELS in others and pa.types.is_struct(schema.field(LABELS).type) else others
+
+
+def _read(file: pq.ParquetFile, columns: list[str] | None) -> pa.Table:
+    """These columns, or all of them."""
+    import pyarrow as pa
+
+    others = _labels_among_columns(file.schema_arrow)
+    if not others or (columns is not None and LABELS not in columns):
+        return file.read(columns=columns)
+    table = file.read(columns=None if columns is None else [*columns, *others])
+    arrays = [pa.concat_arrays(table[name].chunks) if table[name].num_chunks else pa.nulls(0) for name in others]
+    struct = pa.StructArray.from_arrays(arrays, names=[unescaped_label(name, COLUMNS) for name in others])
+    return table.drop_columns(others).append_column(LABELS, struct)
+
+
+def _concatenated(tables: list[pa.Table], destination: Path) -> pa.Table:
+    """All rows of several manifests. Raises ManifestError."""
+    import pyarrow as pa
+
+    from vidprep.formats.manifest.labels import joined, labels_in
+
+    facts = [table.drop_columns([LABELS]) if LABELS in table.column_names else table for table in tables]
+    try:
+        table = pa.concat_tables(facts, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ManifestError(f"its parts do not fit together ({error})", path=destination) from error
+    if not any(LABELS in each.column_names for each in tables):
+        return table
+    struct = joined([labels_in(each) for each in tables]).struct()
+    return table if struct is None else table.append_column(LABELS, struct)
 
 
 def read_manifest(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
@@ -210,24 +168,43 @@ def _run_of(row: ManifestRow) -> int:
 
 
 def _rows_of(path: Path) -> Iterator[ManifestRow]:
-    with _opened(path) as file:
-        for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False):
-            yield from map(row_from_dict, batch.to_pylist())
-
-
-def label_fields(destination: Path) -> pa.Schema:
-    """The labels in a manifest, under their own names."""
     import pyarrow as pa
 
-    found = []
+    from vidprep.formats.manifest.labels import labels_in
+
+    with _opened(path) as file:
+        batches = file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False)
+        is_old = bool(_labels_among_columns(file.schema_arrow))
+        count = 0
+        for table in [_read(file, None)] if is_old else (pa.Table.from_batches([batch]) for batch in batches):
+            count += table.num_rows
+            labels = labels_in(table)
+            facts = table.drop_columns([LABELS]) if LABELS in table.column_names else table
+            for values, id_ in zip(facts.to_pylist(), labels.ids, strict=True):
+                row = row_from_dict(values)
+                row.labels = labels.of(id_)
+                yield row
+        if count != file.metadata.num_rows:  # of a damaged column it gives the rows that all columns have
+            raise ValueError(f"{count} of its {file.metadata.num_rows} rows can be read")
+
+
+def label_columns(destination: Path) -> Labels:
+    """The labels of all units of a destination. Raises ManifestError."""
+    from vidprep.formats.manifest.labels import Labels, labels_in
+
+    table = read_table(destination, ["id", LABELS])
+    return Labels(()) if table is None else labels_in(table)
+
+
+def class_names(destination: Path) -> list[str] | None:
+    """The classes of a destination in the order of their numbers, as its manifest has them; None where it has none."""
+    from vidprep.formats.manifest.labels import notes_of
+
     for path in manifest_paths(destination):
         with _opened(path) as file:
-            columns = [field for field in file.schema_arrow if field.name not in COLUMNS]
-            found.append(pa.schema([field.with_name(unescaped_label(field.name, COLUMNS)) for field in columns]))
-    try:
-        return pa.unify_schemas(found, promote_options="permissive") if found else pa.schema([])
-    except pa.ArrowException as error:
-        raise ManifestError(f"the labels of its parts do not fit together ({error})", path=destination) from error
+            if (found := notes_of(file.schema_arrow).get("classes")) is not None:
+                return [str(name) for name in found]
+    return None
 
 
 @contextmanager
@@ -258,27 +235,53 @@ def fence_of(path: Path) -> int:
     return int(written) if re.fullmatch(rb"\d{1,15}", written) else 0
 
 
-def write_rows(path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *, fence: int = 0) -> None:
+def write_rows(
+    path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *, labels: Labels | None = None,
+    classes: Sequence[str] | None = None, fence: int = 0,
+) -> None:  # fmt: skip
     """Write a manifest: the rows of `kept` and the new ones, sorted by id. Of several of an id the one of the newest run counts, of one
-    run the last. A row with a value that its column cannot hold becomes a failed row that says so. fence: the number of the
-    lease under which it is written, which is kept in it. Raises ManifestError when the new rows do not fit the old, TakenOverError when
-    a later lease has written a manifest.
+    run the last; one that says so takes its unit away. A row with a value that its column cannot hold becomes a failed row that says
+    so. labels: of the units that are in it, instead of those in `kept`; without it, those of the rows. classes: None for all values of
+    `label`, sorted. fence: the number of the lease under which it is written, which is kept in it. Raises ManifestError when the new
+    rows do not fit the old, TakenOverError when a later lease has written a manifest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from vidprep.formats.manifest.labels import NOTES_KEY as LABEL_NOTES_KEY
+    from vidprep.formats.manifest.labels import Labels, classes_of, labels_in, labels_of_dicts, updated
+
+    before = Labels(()) if kept is None else labels_in(kept)
     tables: list[pa.Table] = [_table_of([]) if kept is None else kept]
+    if LABELS in tables[0].column_names:
+        tables = [tables[0].drop_columns([LABELS])]
     ids_and_runs = (with_columns(tables[0], RANK_COLUMNS)[name].to_pylist() for name in RANK_COLUMNS)
     newest = {id_: (run or 0, number) for number, (id_, run) in enumerate(zip(*ids_and_runs, strict=True))}
-    given, count = map(checked, rows), len(tables[0])
+    given, count, removed = map(checked, rows), len(tables[0]), set()
+    of_rows: dict[str, dict[str, Any]] = {}
     while batch := list(islice(given, ROWS_AT_A_TIME)):
         tables += _tables_of(batch)
         for number, row in enumerate(batch, count):
             newest[row.id] = max(newest.get(row.id, (0, 0)), (row.run or 0, number))
+            if row.status == REMOVED:
+                removed.add(number)
+            if row.labels:
+                of_rows[row.id] = row.labels
         count += len(batch)
-    order = pa.array([newest[id_][1] for id_ in sorted(newest)], pa.int64())
-    table = _joined(tables, path).take(order)
-    table = table.replace_schema_metadata({COLUMNS_KEY: columns_checksum(table.schema), FENCE_KEY: str(fence).encode()})
+    ids = sorted(id_ for id_, (_, number) in newest.items() if number not in removed)
+    table = _joined(tables, path).take(pa.array([newest[id_][1] for id_ in ids], pa.int64()))
+    if labels is None:
+        labels = labels_of_dicts(list(of_rows), list(of_rows.values())) if of_rows else Labels(())
+    found = updated(before, labels, ids)
+    if (struct := found.struct()) is not None:
+        table = table.append_column(LABELS, struct)
+    notes = {"added": sorted(found.added), "classes": classes_of(found) if classes is None else list(classes)}
+    table = table.replace_schema_metadata(
+        {
+            COLUMNS_KEY: columns_checksum(table.schema), FENCE_KEY: str(fence).encode(),
+            LABEL_NOTES_KEY: json.dumps(notes, ensure_ascii=False).encode(),
+        }
+    )  # fmt: skip
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         if fence and fence_of(path) > fence:
@@ -302,72 +305,33 @@ def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
 
 
 def _table_of(rows: list[ManifestRow]) -> pa.Table:
-    """The columns of rows, labels behind; text where the values of a label have no common type."""
+    """The columns of rows, without labels."""
     import pyarrow as pa
 
-    labels = dict.fromkeys(label_column(name) for row in rows for name in row.labels)
-    dicts = [row.as_dict() for row in rows]
     schema = arrow_schema()
-    arrays = [pa.array([d[name] for d in dicts], type=schema.field(name).type) for name in COLUMN_NAMES]
-    arrays += [_label_array([d.get(label) for d in dicts]) for label in labels]
-    return pa.table(arrays, names=[*COLUMN_NAMES, *labels])
-
-
-def _label_array(values: list[Any]) -> pa.Array:
-    """Objects are text, since Parquet has none without a fixed set of names."""
-    import pyarrow as pa
-
-    try:
-        array = pa.array(values)
-        if not _holds_objects(array.type):
-            return array
-    except (pa.ArrowException, OverflowError):
-        pass
-    return pa.array([None if value is None else _as_words(value) for value in values], type=pa.string())
-
-
-def _holds_objects(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    while pa.types.is_list(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_nested(kind))
-
-
-def _as_words(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+    return pa.table(
+        [
+            pa.array([getattr(row, name) for row in rows], field.type)
+            for name, field in zip(COLUMN_NAMES, schema, strict=True)
+        ],
+        schema,
+    )
 
 
 def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
-    """All rows, with text where a label has types that no common type holds: 3 in one run, "walk" in the next."""
     import pyarrow as pa
 
-    for name in {name for table in tables for name in table.column_names}.difference(COLUMN_NAMES):
-        kinds = [pa.schema([table.schema.field(name)]) for table in tables if name in table.column_names]
-        try:
-            pa.unify_schemas(kinds, promote_options="permissive")
-        except pa.ArrowException:
-            tables = [_as_text(table, name) if name in table.column_names else table for table in tables]
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
         raise ManifestError(f"the new rows do not fit the old manifest: {error}", path=path) from error
 
 
-def _as_text(table: pa.Table, name: str) -> pa.Table:
-    import pyarrow as pa
-
-    column = table[name]
-    try:
-        text = column.cast(pa.string())
-    except pa.ArrowException:
-        text = pa.array([None if v is None else _as_words(v) for v in column.to_pylist()], type=pa.string())
-    return table.set_column(table.column_names.index(name), name, text)
-
-
 def columns_checksum(schema: pa.Schema) -> bytes:
     """Parquet's page checksums do not cover the footer: a flipped bit there renames a column, which then reads as empty."""
-    kinds = [(column.name, str(column.type).replace("<item:", "<element:")) for column in schema]
+    from vidprep.formats.manifest.labels import type_name
+
+    kinds = [(column.name, type_name(column.type)) for column in schema]
     return b"%08x" % zlib.crc32(repr(kinds).encode())
 
 

@@ -30,6 +30,8 @@ import numpy.typing as npt
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import open_descriptor
 from vidprep.formats.files.weak_cache import weak
+from vidprep.formats.manifest.labels import Labels, classes_of, labels_of_dicts
+from vidprep.formats.manifest.table import class_names
 from vidprep.formats.model import VideoFacts as VideoFacts
 
 KEPT_HANDLES = 16
@@ -70,7 +72,20 @@ class FrameStore(ABC):
 
     @abstractmethod
     def labels(self, id_: str) -> dict[str, Any]:
-        """The label columns of a video. Raises KeyError."""
+        """The labels of a video by name, None where it has none. Raises KeyError."""
+
+    def label_columns(self) -> Labels:
+        """The labels of all videos as Arrow columns, in the order of `ids`."""
+        return labels_of_dicts(self.ids, [self.labels(id_) for id_ in self.ids])
+
+    @cached_property
+    def classes(self) -> list[str] | None:
+        """The texts in the label `label`, in the order of their class numbers; None where they are numbers, or there are none.
+
+        A store that was split when it was packed has the classes of the whole.
+        """
+        found = classes_of(self.label_columns())
+        return found and (class_names(self.path) or found)
 
     @abstractmethod
     def facts(self, id_: str) -> VideoFacts:

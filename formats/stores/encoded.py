@@ -20,7 +20,8 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX
-from vidprep.formats.manifest.table import label_column, label_fields, read_table
+from vidprep.formats.manifest.labels import LABELS, Labels, labels_in
+from vidprep.formats.manifest.table import read_table
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
@@ -57,8 +58,7 @@ class VideoStore(FrameStore):
             self._open(self.ids[0]).close()
 
     def _prepare(self) -> None:
-        labels = label_fields(self.path).names
-        table = read_table(self.path, [*NEEDED, *map(label_column, labels)])
+        table = read_table(self.path, [*NEEDED, LABELS])
         if table is None:
             raise StoreError("has no manifest.parquet", path=self.path)
         if missing := [name for name in NEEDED if name not in table.column_names]:
@@ -70,7 +70,7 @@ class VideoStore(FrameStore):
             )
         good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
         self._table = table.filter(good).combine_chunks()
-        self._label_names = labels
+        self._labels = labels_in(self._table)
         self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
         self._check_values()
         self._readers = Handles(self._open, VideoReader.close)
@@ -132,7 +132,11 @@ class VideoStore(FrameStore):
         return self._table[column][self._rows[id_]].as_py()
 
     def labels(self, id_: str) -> dict[str, Any]:
-        return {name: self._value(id_, label_column(name)) for name in self._label_names}
+        self.file(id_)
+        return self._labels.of(id_)
+
+    def label_columns(self) -> Labels:
+        return self._labels.taken(self.ids)
 
     def facts(self, id_: str) -> VideoFacts:
         count, height, width, rate_num, rate_den, pts, base_num, base_den, keyframes = (

@@ -26,7 +26,8 @@ from vidprep.formats.files.local import replacing
 from vidprep.formats.files.untrusted import exact_ratio, read_json
 from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.columns import is_text, shown
-from vidprep.formats.manifest.table import ManifestRow, read_table
+from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_table
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, labels_in
@@ -39,7 +40,7 @@ LABELS_NAME = "label2idx.json"
 
 
 class GulpLayout:
-    name, tail, shows_dead_bytes = "gulp", b"", False
+    name, tail, shows_dead_bytes, holds_labels = "gulp", b"", False, False
     index_files: tuple[str, ...] = ("meta_*.gmeta", LABELS_NAME)
 
     def shard_name(self, run: int, number: int) -> str:
@@ -64,7 +65,7 @@ class GulpLayout:
             meta = {row.id: self._entry(row) for row in units}
             path = root / meta_name(shard)
             with replacing(path, unless_same=True) as file:
-                file.write(json.dumps(meta, ensure_ascii=False).encode())
+                file.write(json.dumps(meta, ensure_ascii=False, default=str).encode())
             yield path
         labels = sorted({str(row.labels["label"]) for row in by_place if row.labels.get("label") is not None})
         with replacing(root / LABELS_NAME, unless_same=True) as file:
@@ -111,12 +112,15 @@ class GulpStore(FrameStore):
         self._open_handles()
 
     def _open_handles(self) -> None:
+        self._labels = label_columns(self.path) if manifest_paths(self.path) else None
         self._files = Handles(self._open_shard, ShardFile.close)
         self._first_size = kept(self._size_of_first, 100_000)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in super().__getstate__().items() if name not in ("_entries", "_first_size")
+            name: value
+            for name, value in super().__getstate__().items()
+            if name not in ("_entries", "_first_size", "_labels")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -159,7 +163,11 @@ class GulpStore(FrameStore):
         return sorted(self._entries)
 
     def labels(self, id_: str) -> dict[str, Any]:
-        return labels_in(self._entry(id_).meta_data, OWN_FACTS)
+        entry = self._entry(id_)
+        return self._labels.of(id_) if self._labels else labels_in(entry.meta_data, OWN_FACTS)
+
+    def label_columns(self) -> Labels:
+        return self._labels.taken(self.ids) if self._labels else super().label_columns()
 
     def facts(self, id_: str) -> VideoFacts:
         entry = self._entry(id_)

@@ -32,7 +32,8 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files.local import partial_of, replacing
 from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, read_json
 from vidprep.formats.files.weak_cache import kept
-from vidprep.formats.manifest.row import escaped_label, unescaped_label
+from vidprep.formats.manifest.labels import LABELS, Labels, joined, labels_in
+from vidprep.formats.manifest.row import unescaped_label
 from vidprep.formats.manifest.table import COLUMN_NAMES
 
 INDEX_NAME = "index.parquet"
@@ -73,7 +74,6 @@ class IndexedVideo:
     sizes: npt.NDArray[np.int32]
     crc32: npt.NDArray[np.uint32]
     source_frames: list[int] | None
-    labels: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,14 @@ class FramePlaces:
 
 
 def write_index(
-    folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: pa.Schema, about: Mapping[str, Any]
+    folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: Labels, about: Mapping[str, Any]
 ) -> Iterator[Path]:
     """Write `kind`.json for the old index and the new one, index.parquet, and the json for the new one alone; yields each when it is
-    written. videos: in the order of their ids. labels: their types, by their names. about: goes into the json as it is.
+    written. videos: in the order of their ids. labels: of these and perhaps of others. about: goes into the json as it is.
     Raises StoreError when the ids are out of order, OSError.
     """
-    schema = pa.schema([*COLUMNS, *(field.with_name(_label_column(field.name)) for field in labels)])
+    struct = labels.taken([]).struct()
+    schema = COLUMNS if struct is None else COLUMNS.append(pa.field(LABELS, struct.type))
     totals = {"num_videos": 0, "num_frames": 0}
     shards: dict[str, int] = {}
     last = ""
@@ -103,7 +104,7 @@ def write_index(
     with replacing(path, unless_same=True) as file:
         with pq.ParquetWriter(
             file, schema, compression="zstd", use_dictionary=["shard"], write_page_checksum=True, write_statistics=["id"],
-            column_encoding=_DELTA, store_schema=False,
+            column_encoding=_DELTA,
         ) as writer:  # fmt: skip
             source = iter(videos)
             while group := list(islice(source, GROUP_ROWS)):
@@ -161,7 +162,7 @@ def _write_about(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
 _DELTA = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("pts", "offsets", "sizes", "source_frames")}
 
 
-def _table(group: list[IndexedVideo], schema: pa.Schema, labels: pa.Schema) -> pa.Table:
+def _table(group: list[IndexedVideo], schema: pa.Schema, labels: Labels) -> pa.Table:
     def flat(arrays: list[Any], column: str) -> pa.Array:
         ends = np.cumsum([0, *map(len, arrays)]).astype(np.int32)
         return pa.ListArray.from_arrays(ends, pa.array(np.concatenate(arrays)), type=schema.field(column).type)
@@ -177,13 +178,9 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: pa.Schema) -> p
     arrays = {name: pa.array(found, schema.field(name).type) for name, found in values.items()}
     for name in ("pts", "offsets", "sizes", "crc32"):
         arrays[name] = flat([getattr(video, name) for video in group], name)
-    for field in labels:
-        arrays[_label_column(field.name)] = pa.array([video.labels.get(field.name) for video in group], field.type)
+    if LABELS in schema.names:
+        arrays[LABELS] = labels.taken([video.id for video in group]).struct()
     return pa.table([arrays[name] for name in schema.names], schema=schema)
-
-
-def _label_column(name: str) -> str:
-    return escaped_label(name, TAKEN)
 
 
 def _footer(file: pa.NativeFile, path: Path) -> tuple[int, int]:
@@ -266,8 +263,7 @@ class FrameIndex:
         if wrong:
             raise StoreError(f"has {', '.join(wrong)} of another type; make the store again", path=self.path)
         self._is_sound = bytearray(len(groups))
-        columns = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
-        self._label_columns = {unescaped_label(column, TAKEN): column for column in columns}
+        self._label_names = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
         self._kept_places = kept(self._read_places, KEPT_VIDEOS)
         self._kept_times = kept(self._read_times, KEPT_VIDEOS)
@@ -328,8 +324,20 @@ class FrameIndex:
         return pts, Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
 
     def labels(self, id_: str) -> dict[str, Any]:
-        row = self._row(id_, list(self._label_columns.values()))
-        return {name: row[column][0].as_py() for name, column in self._label_columns.items()}
+        return self._labels_in(self._row(id_, ["id", *self._label_names])).of(id_)
+
+    def label_columns(self) -> Labels:
+        """Of all videos, in order."""
+        names = ("id", *self._label_names)
+        tables = [self._read(number, names) for number in range(len(self._first_ids))]
+        return joined([self._labels_in(table) for table in tables]) if tables else Labels(())
+
+    def _labels_in(self, table: pa.Table) -> Labels:
+        """In an index of 0.1.0 they stand among its columns."""
+        if self._label_names == [LABELS] and pa.types.is_struct(table.schema.field(LABELS).type):
+            return labels_in(table)
+        columns = {unescaped_label(name, TAKEN): table[name].combine_chunks() for name in self._label_names}
+        return Labels(table["id"].to_pylist(), columns)
 
     def videos(self) -> Iterator[IndexedVideo]:
         """All rows in order."""
@@ -337,12 +345,16 @@ class FrameIndex:
             table = self._read(number, None)
             for place in range(len(table)):
                 row = table.slice(place, 1)
-                one = {name: row[name][0].as_py() for name in table.column_names if name not in ("pts", *PLACES[3:])}
+                one = {
+                    name: row[name][0].as_py()
+                    for name in table.column_names
+                    if name not in ("pts", *PLACES[3:], *self._label_names)
+                }
                 rate = Fraction(one["frame_rate_num"], one["frame_rate_den"]) if one["frame_rate_num"] else None
                 yield IndexedVideo(
                     one["id"], one["shard"], one["width"], one["height"], rate, _values(row, "pts"),
                     Fraction(one["time_base_num"], one["time_base_den"]), _values(row, "offsets"), _values(row, "sizes"),
-                    _values(row, "crc32"), one["source_frames"], {name: one[column] for name, column in self._label_columns.items()},
+                    _values(row, "crc32"), one["source_frames"],
                 )  # fmt: skip
 
     def _row(self, id_: str, columns: list[str]) -> pa.Table:

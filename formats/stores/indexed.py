@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.table import ManifestRow, label_fields
+from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.table import ManifestRow, label_columns
 from vidprep.formats.stores.base import FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FramePlaces, IndexedVideo, write_index
 from vidprep.formats.stores.shards import NUMBERED_SHARD, copy, numbered_shard
@@ -23,7 +24,7 @@ from vidprep.formats.stores.shards import NUMBERED_SHARD, copy, numbered_shard
 class IndexedLayout:
     """Frames back to back, and an index of its own beside. name: of the store. suffix: of its shards."""
 
-    tail, shows_dead_bytes = b"", False
+    tail, shows_dead_bytes, holds_labels = b"", False, False
 
     def __init__(self, name: str, suffix: str) -> None:
         self.name, self._suffix = name, suffix
@@ -47,7 +48,7 @@ class IndexedLayout:
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any]) -> Iterator[Path]:
         videos = (indexed_video(row, self.offsets(row)) for row in rows)
         kept = {name: about[name] for name in ("settings", "versions")}
-        return write_index(root, self.name, videos, labels=label_fields(root), about=kept)
+        return write_index(root, self.name, videos, labels=label_columns(root), about=kept)
 
 
 def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
@@ -60,7 +61,7 @@ def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
         pts=np.arange(count, dtype=np.int64) if row.pts is None else np.array(row.pts, np.int64),
         time_base=Fraction(row.time_base_num or 1, row.time_base_den or 1),
         offsets=np.array(offsets, np.int64), sizes=np.array(row.frame_sizes, np.int32), crc32=np.array(row.frame_crc32, np.uint32),
-        source_frames=row.source_frames, labels=row.labels,
+        source_frames=row.source_frames,
     )  # fmt: skip
 
 
@@ -99,6 +100,9 @@ class IndexedStore(FrameStore):
 
     def labels(self, id_: str) -> dict[str, Any]:
         return self._index.labels(id_)
+
+    def label_columns(self) -> Labels:
+        return self._index.label_columns()
 
     def facts(self, id_: str) -> VideoFacts:
         places = self._index.places(id_)

@@ -25,6 +25,7 @@ PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one
 class Layout(Protocol):
     """How units stand in shards. name: of the store. tail: what follows the last unit of a shard, to make it whole.
     index_files: what says where they are, as globs. shows_dead_bytes: whether readers that are not ours find units that no row names.
+    holds_labels: whether ids and labels stand in the shards themselves.
     """
 
     @property
@@ -38,6 +39,9 @@ class Layout(Protocol):
 
     @property
     def shows_dead_bytes(self) -> bool: ...
+
+    @property
+    def holds_labels(self) -> bool: ...
 
     def shard_name(self, run: int, number: int) -> str:
         """run: 0 for a store that was packed."""

@@ -34,7 +34,8 @@ from vidprep.formats.files.untrusted import (
     whole_between,
 )
 from vidprep.formats.manifest.columns import check_of, is_text
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
+from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_manifest
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
@@ -50,7 +51,7 @@ TAR_BLOCK = 512
 
 
 class TarLayout:
-    name, tail, shows_dead_bytes = "webdataset", bytes(2 * TAR_BLOCK), True
+    name, tail, shows_dead_bytes, holds_labels = "webdataset", bytes(2 * TAR_BLOCK), True, True
     index_files: tuple[str, ...] = ()
 
     def shard_name(self, run: int, number: int) -> str:
@@ -66,7 +67,7 @@ class TarLayout:
         key = sample_key(row.id)
         for number, size in enumerate(row.frame_sizes or ()):
             yield from tar_member(f"{key}.{number:06d}.jpg", frames.read(size))
-        yield from tar_member(f"{key}.json", json.dumps(described(row), ensure_ascii=False).encode())
+        yield from tar_member(f"{key}.json", json.dumps(described(row), ensure_ascii=False, default=str).encode())
 
     def offsets(self, row: ManifestRow) -> list[int]:
         steps = (TAR_BLOCK + size + -size % TAR_BLOCK for size in row.frame_sizes or ())
@@ -138,8 +139,7 @@ class TarStore(FrameStore):
             if not row.ok or not row.file_name.endswith(".tar"):
                 continue
             places = list(zip(LAYOUT.offsets(row), row.frame_sizes or (), strict=True))
-            labels = {name: value for name, value in row.labels.items() if value is not None}
-            yield row.id, _Sample(row.file_name, places, None, facts_of(row), labels)
+            yield row.id, _Sample(row.file_name, places, None, facts_of(row), row.labels)
 
     def _from_scan(self) -> Iterator[tuple[str, _Sample]]:
         seen: set[str] = set()
@@ -187,6 +187,11 @@ class TarStore(FrameStore):
 
     def labels(self, id_: str) -> dict[str, Any]:
         return dict(self._sample(id_).labels)
+
+    def label_columns(self) -> Labels:
+        if manifest_paths(self.path):
+            return label_columns(self.path).taken(self.ids)
+        return super().label_columns()
 
     def facts(self, id_: str) -> VideoFacts:
         sample = self._sample(id_)

@@ -2,6 +2,7 @@
 
     dataset = VideoDataset("ready/", sequence_length=8, stride=2, step=4, crop=224, random_crop=True)
     dataset[0]["frames"]        (8, 224, 224, 3) uint8 RGB
+    VideoDataset("ready/", split="train").class_to_idx
     DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)      torch's, by fork or spawn
     PrefetchLoader(dataset, batch_size=8, shuffle=True, workers=2)      vidprep.formats.training.loader
 
@@ -26,6 +27,8 @@ from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.stores.base import Frames, FrameStore, StoredVideo
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import open_store
+from vidprep.formats.training.choice import Where, chosen_videos, class_ids
+from vidprep.formats.training.item_labels import ItemLabels, array_labels, teach_torch
 from vidprep.formats.training.transform import ColourModel, DType, Transform
 from vidprep.formats.validation import whole
 
@@ -36,17 +39,20 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Video:
-    """What every item of a video shares."""
+    """What every item of a video shares. class_id: None where the store has no classes."""
 
     stored: StoredVideo
     timestamps: npt.NDArray[np.float64]
-    labels: dict[str, Any]
+    labels: ItemLabels
+    class_id: int | None
 
 
 class VideoDataset:
     """`len` and `[i]` over every sequence. Map-style, picklable, the same in forked and spawned processes.
 
-    source: the path of a store, a store, or video files. The transform (size, crop, random_crop, flip, dtype, normalize,
+    source: the path of a store, a store, or video files. split: only videos whose label `split` is this. ids: only these videos. where:
+    only those of which it holds: an Arrow expression on `id`, `num_frames`, `height`, `width` and `labels` (a struct), such as
+    pc.field("labels", "score") > 0.5, or a function of a dict of these. The transform (size, crop, random_crop, flip, dtype, normalize,
     colour) is that of `Transform`; what is random in it is a function of seed, epoch and index. tensors: items hold torch
     tensors, which share the memory of the arrays. rank, world_size: only every world_size-th sequence, from rank on; the last
     few are left out so that all ranks have equally many. Raises SettingsError, StoreError, MissingError.
@@ -57,7 +63,8 @@ class VideoDataset:
         size: int | tuple[int, int] | None = None, crop: int | tuple[int, int] | None = None, random_crop: bool = False,
         flip: bool = False, dtype: DType = "uint8",
         normalize: bool | tuple[tuple[float, float, float], tuple[float, float, float]] = False, colour: ColourModel = "rgb",
-        tensors: bool = False, seed: int = 0, rank: int = 0, world_size: int = 1,
+        split: str | None = None, ids: Sequence[str] | None = None, where: Where | None = None, tensors: bool = False, seed: int = 0,
+        rank: int = 0, world_size: int = 1,
     ) -> None:  # fmt: skip
         sequence_length, stride, step = (
             whole(name, value, 1)
@@ -73,7 +80,12 @@ class VideoDataset:
         self.sequence_length, self.stride, self.step = sequence_length, stride, step
         self.tensors, self.seed, self.epoch = tensors, seed, 0
         self._rank, self._world_size = rank, world_size
-        self._sizes = self.store.sizes()
+        labels, sizes = self.store.label_columns(), self.store.sizes()
+        chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
+        self.ids = [self.store.ids[place] for place in chosen]
+        self._sizes = sizes[chosen]
+        self.class_to_idx, self._class_ids = class_ids(self.store, labels.taken(self.ids))
+        self._array_labels = array_labels(labels)
         span = (sequence_length - 1) * stride + 1
         counts = np.maximum(0, (self._sizes[:, 0] - span) // step + 1)
         self._ends = np.cumsum(counts)
@@ -88,9 +100,10 @@ class VideoDataset:
 
     def _open(self) -> None:
         self._video = kept(self._load_video, KEPT_VIDEOS)
+        self._places = {id_: place for place, id_ in enumerate(self.ids)}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_video"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_video", "_places")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -121,8 +134,7 @@ class VideoDataset:
         used = np.flatnonzero(np.diff(self._ends, prepend=0))
         sizes, first = np.unique(self._sizes[used, 1:], axis=0, return_index=True)
         results = {
-            self.transform.result(*size): self.store.ids[used[at]]
-            for size, at in zip(sizes.tolist(), first, strict=True)
+            self.transform.result(*size): self.ids[used[at]] for size, at in zip(sizes.tolist(), first, strict=True)
         }
         if len(results) > 1:
             (a, b), *_ = ((one, other) for one in results.items() for other in results.items() if one < other)
@@ -142,7 +154,7 @@ class VideoDataset:
         number = self._number(index)
         video = int(np.searchsorted(self._ends, number, side="right"))
         start = (number - (int(self._ends[video - 1]) if video else 0)) * self.step
-        return self.store.ids[video], start + self.stride * np.arange(self.sequence_length, dtype=np.int64)
+        return self.ids[video], start + self.stride * np.arange(self.sequence_length, dtype=np.int64)
 
     def _number(self, index: SupportsIndex) -> int:
         """Among the sequences of all ranks."""
@@ -152,7 +164,8 @@ class VideoDataset:
         return number % count * self._world_size + self._rank
 
     def __getitem__(self, index: SupportsIndex) -> Item:
-        """frames (T, H, W, 3), id, indexes (T,) int64, timestamps (T,) float64 seconds, and the label columns.
+        """frames (T, H, W, 3), id, indexes (T,) int64, timestamps (T,) float64 seconds, labels (a dict), and class_id, where the store
+        has a label `label` of texts or whole numbers: its place in `class_to_idx`, or NO_CLASS where the video has none.
 
         A timestamp is NaN where the store does not say. Raises IndexError, StoreError.
         """
@@ -164,6 +177,7 @@ class VideoDataset:
             self.finish(frames, out, index, self.epoch)
             frames = out
         item = {"frames": frames, **self.describe(id_, numbers)}
+        teach_torch()
         return as_tensors(item) if self.tensors else item
 
     def video(self, id_: str) -> StoredVideo:
@@ -180,7 +194,8 @@ class VideoDataset:
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
         """All of an item but its frames."""
         video = self._video(id_)
-        return {"id": id_, "indexes": numbers, "timestamps": video.timestamps[numbers], **video.labels}
+        item = {"id": id_, "indexes": numbers, "timestamps": video.timestamps[numbers], "labels": video.labels}
+        return item if video.class_id is None else item | {"class_id": video.class_id}
 
     def _load_video(self, id_: str) -> _Video:
         stored = self.store[id_]
@@ -188,13 +203,19 @@ class VideoDataset:
             timestamps = stored.timestamps
         except StoreError:
             timestamps = np.full(len(stored), np.nan)
-        return _Video(stored, timestamps, self.store.labels(id_))
+        labels = ItemLabels(self.store.labels(id_))
+        labels.arrays = self._array_labels
+        class_id = None if self._class_ids is None else int(self._class_ids[self._places[id_]])
+        return _Video(stored, timestamps, labels, class_id)
 
 
 def as_tensors(item: Item) -> Item:
     """Arrays as torch tensors of the same memory."""
     torch = _torch()
-    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in item.items()}
+    made = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in item.items()}
+    if type(labels := made.get("labels")) is dict:
+        made["labels"] = as_tensors(labels)
+    return made
 
 
 def found_device(name: str) -> Any:

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.training.dataset import Item, VideoDataset, as_tensors, found_device
 from vidprep.formats.training.events import LoaderEvents
+from vidprep.formats.training.item_labels import batch_of
 from vidprep.formats.training.transform import column
 from vidprep.formats.training.worker import Done, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import Crew, Gone
@@ -67,8 +68,9 @@ class _Batch:
 class PrefetchLoader:
     """Iterates over the batches of one epoch after another; each `iter` is an epoch.
 
-    A batch is a dict: frames (B, T, H, W, 3), id (list of B), indexes (B, T) int64, timestamps (B, T) float64, and each label
-    column as an array where it holds numbers, else as a list. sampler: gives sequence numbers, such as torch's samplers do;
+    A batch is a dict: frames (B, T, H, W, 3), id (list of B), indexes (B, T) int64, timestamps (B, T) float64, labels (a dict: an
+    array of each that holds numbers for all videos of the store, else a list) and, where there are classes, class_id (B,) int64.
+    sampler: gives sequence numbers, such as torch's samplers do;
     its `set_epoch` is called where it has one. drop_last: leave out a batch that is not full. processes: workers are processes
     and share memory with this one; False makes them threads. cache_bytes: bounds the batches that are ready or being made, and
     the decoded frames that are kept, together. events: a file or named pipe that gets a line of JSON per batch. device: where
@@ -372,7 +374,8 @@ class PrefetchLoader:
             weakref.finalize(memory, self._given_back.append, batch.place).atexit = False
         made: Item = {"frames": frames}
         for name in items[0].about:
-            made[name] = column([item.about[name] for item in items])
+            values = [item.about[name] for item in items]
+            made[name] = batch_of(values) if name == "labels" else column(values)
         if self._device is not None:
             made = as_tensors(made)
             return made | {"frames": made["frames"].to(self._device)}

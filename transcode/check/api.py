@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from vidprep.formats.files.arrow import ArrowStream
 from vidprep.transcode.settings.keywords import SourceKeywords
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @typed
 def validate(
-    destination: str | Path, source: str | Path | None = None, *, sample: int | None = None, cross_check: int = 3,
+    destination: str | Path, source: str | Path | ArrowStream | None = None, *, sample: int | None = None, cross_check: int = 3,
     vmaf: bool = False, seek_check: int | None = None, ffmpeg: str | None = None, jobs: int | None = None, progress: bool = False,
     out: str | Path | None = None, on_fault: Callable[[str], object] = lambda _text: None, **which: Unpack[SourceKeywords],
 ) -> ValidationReport:  # fmt: skip
@@ -40,7 +41,7 @@ def validate(
     from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.settings.keywords import built
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.settings.parse import as_place, as_source
     from vidprep.transcode.settings.run_options import SourceOptions
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.local import default_jobs
@@ -51,7 +52,10 @@ def validate(
         if source is not None:
             choice = built(SourceOptions, which)
             found = find_sources(
-                as_place(source), place, extension=settings_of(folder, str(place)).extension, **asdict(choice)
+                as_source(source),
+                place,
+                extension=settings_of(folder, str(place)).extension,
+                **asdict(choice),
             )
             asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
             units = {unit.id: unit for unit in asked}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.table import ManifestRow, label_column
+from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.registry import ENCODED, open_store
 
@@ -69,7 +69,7 @@ def faults_of_reading(destination: Path, row: ManifestRow, expected: Mapping[int
         return
     labels = store.labels(row.id)
     for name, value in row.labels.items():
-        found = labels.get(name, labels.get(label_column(name)))
+        found = labels.get(name)
         if value is not None and found != value and str(found) != str(value):
             yield f"open_store says {found!r} for the label {name}, the manifest {value!r}"
     at_once = max(1, MAX_FRAMES_IN_MEMORY // (3 * video.width * video.height))

@@ -12,7 +12,8 @@ import numpy as np
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import read_json
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest.labels import differing
+from vidprep.formats.manifest.table import ManifestRow, label_columns
 from vidprep.formats.stores.gulp import GulpLayout
 from vidprep.formats.stores.index import FrameIndex, IndexedVideo
 from vidprep.formats.stores.indexed import IndexedLayout, indexed_video
@@ -83,6 +84,7 @@ def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow])
         try:
             index = FrameIndex(destination, layout.name)
             indexed = {video.id: video for video in index.videos()}
+            relabelled = differing(index.label_columns(), label_columns(destination))
         except StoreError as error:
             yield str(error)
             return
@@ -91,14 +93,9 @@ def _faults_of_index(destination: Path, layout: Layout, rows: list[ManifestRow])
             if video is None or not _same(video, due_video):
                 yield f"{index.path}: {row.id}: its row says something else than the manifest"
         yield from (f"{index.path}: {id_}: is not in the manifest" for id_ in indexed)
+        yield from (f"{index.path}: {id_}: its labels are others than in the manifest" for id_ in relabelled)
 
 
 def _same(one: IndexedVideo, other: IndexedVideo) -> bool:
-    pairs = (
-        (getattr(one, part.name), getattr(other, part.name)) for part in fields(IndexedVideo) if part.name != "labels"
-    )
-    labels = one.labels.keys() == other.labels.keys() and all(
-        value == other.labels[name] or (value != value and other.labels[name] != other.labels[name])
-        for name, value in one.labels.items()
-    )
-    return labels and all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+    pairs = ((getattr(one, part.name), getattr(other, part.name)) for part in fields(IndexedVideo))
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)

@@ -19,13 +19,16 @@ from vidprep.transcode.export.api import EXPORTS
 from vidprep.transcode.export.api import pack as make
 from vidprep.transcode.pages.api import report as write
 from vidprep.transcode.run.api import compact as write_anew
+from vidprep.transcode.run.api import label as write_labels
 from vidprep.transcode.run.api import merge as join
 from vidprep.transcode.run.text import printable
+from vidprep.transcode.settings.run_options import BAD_ROWS
 
 if TYPE_CHECKING:
     from vidprep.transcode.check.finding import Finding
 
 OF_VALIDATE, OF_REPORT, OF_PACK = defaults_of(check), defaults_of(write), defaults_of(make)
+OF_LABEL = defaults_of(write_labels)
 
 
 @click.command(cls=Command)
@@ -177,6 +180,44 @@ def compact(destination: Path | str) -> None:
     """
     done = write_anew(destination)
     click.echo(f"vidprep: {done.shards} shards written anew; {done.dead_bytes} dead bytes freed", err=True)
+
+
+@click.command(cls=Command)
+@click.argument("destination", metavar="DST", type=FolderOrUrl())
+@click.argument("table", metavar="[TABLE]", type=LocalPath(dir_okay=False), required=False)
+@click.option("--labels", metavar="A,B", help="Take only these columns of TABLE.")
+@click.option("--remove", metavar="A,B", default="", help="Remove these labels.")
+@click.option(
+    "--on-bad-row",
+    type=click.Choice(BAD_ROWS),
+    default=OF_LABEL["on_bad_row"],
+    show_default=True,
+    help="What to do with rows that speak of no video.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
+def label(
+    destination: Path | str, table: Path | None, labels: str | None, remove: str, on_bad_row: str, dry_run: bool
+) -> None:
+    """Add, change and remove labels of DST, without its sources. No output is touched.
+
+    TABLE (.csv, .tsv, .parquet, .jsonl) has a column `id`, or `path` and, for cuts, `start` and `end`; its other columns are labels.
+    Videos and labels that are not in it stay as they are. A later run gives its sources' labels again.
+
+    \b
+    vidprep label ready/ corrected.csv --dry-run
+    vidprep label ready/ --remove split,notes
+    """
+    done = write_labels(destination, table, labels=labels, remove=remove, on_bad_row=on_bad_row, dry_run=dry_run)
+    for id_, before, after in done.examples if dry_run else ():
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                click.echo(printable(f"{id_}: {name}: {before.get(name)!r} -> {after.get(name)!r}"))
+    for why in done.skipped:
+        click.echo(printable(f"skipped: {why}"), err=True)
+    parts = [f"{len(done.videos)} videos {'would be ' * dry_run}relabelled"]
+    for what in ("added", "changed", "removed"):
+        parts += [f"{what}: {printable(', '.join(getattr(done, what)))}"] if getattr(done, what) else []
+    click.echo(f"vidprep: {'; '.join(parts)}", err=True)
 
 
 @click.command(cls=Command)

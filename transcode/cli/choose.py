@@ -20,7 +20,8 @@ from vidprep.transcode.run.text import megabytes, printable
 
 OF_SWEEP, OF_TUNE = defaults_of(measure), defaults_of(recommend)
 CARRIED_OVER = {
-    "include", "exclude", "limit", "label_from_folder", "keep_source_suffix",
+    "include", "exclude", "limit", "label_from_folder", "labels", "on_bad_row", "split_by", "split_group", "split_seed",
+    "keep_source_suffix",
     "fps", "short_side", "size", "fit", "scaler", "upscale", "hdr",
 }  # fmt: skip
 

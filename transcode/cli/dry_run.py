@@ -17,7 +17,15 @@ def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
         click.echo(f"cannot be started: {printable(row.source)}: {printable(row.message or '')}", err=True)
     for path, reason in sources.ignored:
         click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
-    total = sum(job.unit.size_bytes for job in todo.jobs)
+    for before, unit in todo.moved.items():
+        click.echo(f"moved: {printable(before)} -> {printable(unit.id)}")
+    for id_ in todo.removed:
+        click.echo(f"removed, as its source is gone: {printable(id_)}")
+    if left := set(todo.gone) - set(todo.removed):
+        click.echo(
+            f"{len(left)} rows have no source any more, such as {printable(min(left))} (--prune removes them)", err=True
+        )
+    total = sum(job.unit.share_bytes for job in todo.jobs)
     ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
     guess = (
         f"about {megabytes(total * ratio)} by the ratio of what is done"

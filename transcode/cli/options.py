@@ -22,6 +22,7 @@ from vidprep.transcode.settings.keywords import default_of
 from vidprep.transcode.settings.options import FITS, SCALERS
 from vidprep.transcode.settings.parse import as_place, given
 from vidprep.transcode.settings.run import AUDIO, ENGINES, HDR
+from vidprep.transcode.settings.run_options import BAD_ROWS
 
 
 def _crf_help() -> str:
@@ -165,6 +166,28 @@ SOURCE_OPTIONS = _options(
     ),
     click.option(
         "--label-from-folder", is_flag=True, help="Fill the column `label` with the name of the parent folder."
+    ),
+    click.option("--labels", metavar="A,B", help="Take only these columns of a table as labels."),
+    click.option(
+        "--on-bad-row",
+        type=click.Choice(BAD_ROWS),
+        default=default_of("on_bad_row"),
+        show_default=True,
+        help="What to do with rows of a table that cannot mean anything.",
+    ),
+    click.option(
+        "--split-by",
+        metavar="NAME=SHARE,…",
+        help="Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, of each class its share.",
+    ),
+    click.option("--split-group", metavar="COLUMN", help="Keep videos of one value of this label in one split."),
+    click.option(
+        "--split-seed",
+        type=int,
+        default=default_of("split_seed"),
+        show_default=True,
+        metavar="N",
+        help="Draw other splits.",
     ),
     click.option(
         "--keep-source-suffix", is_flag=True, help="Name outputs x.avi.mp4, where x.avi and x.mov would collide."
@@ -371,7 +394,16 @@ RUN_OPTIONS = _options(
         show_default=True,
         help="Refuse videos with more frames, in or out.",
     ),
-    click.option("--overwrite", is_flag=True, help="Make everything anew, even with other settings than before."),
+    click.option(
+        "--overwrite",
+        is_flag=True,
+        help="Make everything anew, even with other settings than before; only what this makes stays.",
+    ),
+    click.option(
+        "--prune",
+        is_flag=True,
+        help="Remove rows and outputs whose source is gone; never where only some sources are listed.",
+    ),
     click.option("--skip-failed", is_flag=True, help="Do not retry videos that failed before."),
     click.option(
         "--dry-run", is_flag=True, help="Show what would be done and what is ignored; open and write nothing."

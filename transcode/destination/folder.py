@@ -3,6 +3,7 @@
 DST/.vidprep/lease-000007   who works in it, or did last (lease.py)
 DST/.vidprep/run.json       the settings that its outputs were made with
 DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
+DST/.vidprep/labels.parquet the labels that a run gives, until its rows are in the manifest
 DST/.vidprep/partial/       outputs on their way; empty between runs
 DST/.vidprep/merged.json    what `vidprep merge` has joined so far, and what was missing (account.py)
 
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, StorageError
 from vidprep.formats.files.local import is_disk_full, replacing, sha256_of
@@ -32,11 +35,13 @@ from vidprep.formats.files.no_links import (
     remove_below,
     remove_file,
 )
+from vidprep.formats.manifest.journal import Journal
+from vidprep.formats.manifest.row import REMOVED, removed
 from vidprep.formats.manifest.table import (
     MANIFEST_NAME,
-    Journal,
     ManifestRow,
     fence_of,
+    label_columns,
     manifest_paths,
     read_table,
     write_rows,
@@ -53,10 +58,12 @@ from vidprep.transcode.sources.outputs import STATE_DIR
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from vidprep.formats.manifest.labels import Labels
     from vidprep.transcode.unit.job import Upload
 
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
+GIVEN_LABELS_NAME = "labels.parquet"
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 
 
@@ -80,6 +87,7 @@ class Destination:
         self.journal = Journal(self.state_dir / "journal.jsonl")
         self.say: Callable[[str], object] = lambda _text: None
         self.lease: Lease | None = None
+        self._given: Labels | None = None
 
     @contextmanager
     def lock(self, *, merging: bool = False) -> Iterator[None]:
@@ -264,6 +272,54 @@ class Destination:
         for torn in [path for name in names for path in self.root.glob(name)] + [*self.state_dir.glob(".*.partial")]:
             remove_file(torn)
 
+    def take_labels(self, labels: Labels, moved: Mapping[str, str]) -> list[str]:
+        """Give these units these labels when the manifest is written next, instead of those that it has. moved: what a unit was called
+        before. Columns that `vidprep label` added stay. Returns the units that are there and whose labels change.
+        """
+        from vidprep.formats.manifest.labels import differing
+
+        kept = label_columns(self.root)
+        before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
+        own = before.chosen(kept.added - labels.columns.keys())
+        given = replace(labels, columns={**labels.columns, **own.columns}, added=frozenset(own.columns))
+        there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
+        changed = differing(there, given)
+        types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
+        is_new = bool(changed) or len(there.ids) < len(labels.ids) or operator.ne(*types)
+        if is_new and (kept.columns or given.columns):
+            self.give_labels(given)
+        return changed
+
+    def give_labels(self, labels: Labels) -> None:
+        """These are to be in the manifest when it is written next. Raises DestinationError."""
+        self.write_own(GIVEN_LABELS_NAME, labels.as_bytes())
+        self._given = labels
+
+    def given_labels(self) -> Labels | None:
+        """Those that the manifest is to have and may not have yet."""
+        if self._given is None and (self.state_dir / GIVEN_LABELS_NAME).exists():
+            from vidprep.formats.manifest.labels import read_labels
+
+            self._given = read_labels(self.state_dir / GIVEN_LABELS_NAME)
+        return self._given
+
+    def labels_of(self, id_: str) -> dict[str, Any]:
+        """Those that this run gives a unit."""
+        given = self.given_labels()
+        return {} if given is None else given.of(id_)
+
+    def move(self, row: ManifestRow, before: ManifestRow) -> None:
+        """Name an output as its source is called now. row: of the unit under its new name. Raises DestinationError, OSError."""
+        partial = self.partial(row.id, Path(row.file_name).suffix.removeprefix("."))
+        remove_file(partial)
+        with folder_of(self.root, before.file_name) as (folder, name):
+            try:
+                os.link(name, partial, src_dir_fd=folder)
+            except OSError:  # a file system without links
+                shutil.copyfile(self.root / before.file_name, partial)
+        self.journal.append(removed(before, self.run), row)
+        self.publish(row, partial)
+
     def holds(self, unit: KnownUnit, file_name: str, /) -> bool:
         """Whether the output of a unit is there, as its row says, under the name that it would be given now."""
         try:
@@ -361,16 +417,23 @@ class Destination:
 
     def merge_journal(self) -> None:
         """Journal into manifest; whichever of the two steps is interrupted, the next run does it again."""
-        if not self.journal.path.exists():
+        labels = self.given_labels()
+        if not self.journal.path.exists() and (labels is None or (self.part and not self.manifest.exists())):
             return
         kept: pa.Table | None = read_table(self.root, only=self.manifest)
-        self.write_manifest(kept, self.journal.rows())
+        self.write_manifest(kept, self.journal.rows(), labels)
+        gone = {row.id: row.file_name for row in self.journal.rows() if row.status == REMOVED}
+        for id_ in gone.keys() - (self.known_units().keys() if gone else ()):
+            self.remove_output(gone[id_])
         self.journal.clear()
+        if not self.part:  # what a part has not made itself, `vidprep merge` gives its labels
+            self.remove_own(GIVEN_LABELS_NAME)
+        self._given = None
 
-    def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:
+    def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow], labels: Labels | None = None) -> None:
         """As `write_rows`. Raises TakenOverError too."""
         self.check_held()
-        write_rows(self.manifest, kept, rows, fence=self.fence)
+        write_rows(self.manifest, kept, rows, labels=labels, fence=self.fence)
 
     @property
     def disk(self) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidprep.formats.manifest.table import Journal, read_table, with_columns
+from vidprep.formats.manifest.journal import Journal
+from vidprep.formats.manifest.row import REMOVED
+from vidprep.formats.manifest.table import read_table, with_columns
 
 STATE_COLUMNS = [
     "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
-    "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes", "run",
+    "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes", "run", "source_digest",
 ]  # fmt: skip
 
 
@@ -30,6 +32,7 @@ class KnownUnit:
     offset: int | None
     stored_bytes: int | None
     run: int | None
+    source_digest: str | None = None
 
 
 def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
@@ -46,8 +49,11 @@ def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
     for row in journal.rows():
         if row.id in known and (known[row.id].run or 0) > (row.run or 0):
             continue
+        if row.status == REMOVED:
+            known.pop(row.id, None)
+            continue
         known[row.id] = KnownUnit(
             row.file_name, row.start_seconds, row.end_seconds, row.ok, row.attempts, row.source_size_bytes, row.source_mtime_ns,
-            row.settings_digest, row.size_bytes, row.encoder_version, row.offset, row.stored_bytes, row.run,
+            row.settings_digest, row.size_bytes, row.encoder_version, row.offset, row.stored_bytes, row.run, row.source_digest,
         )  # fmt: skip
     return known

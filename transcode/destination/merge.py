@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.no_links import refuse_links
-from vidprep.formats.manifest.table import manifest_paths, read_manifest
+from vidprep.formats.manifest.table import manifest_paths, read_manifest, read_table
 from vidprep.transcode.destination.account import account, merged_json
 from vidprep.transcode.destination.folder import MERGED_NAME, PLAN_NAME, Destination
 from vidprep.transcode.destination.partition import parts_in
 from vidprep.transcode.destination.remote import RemoteDestination, RemoteShardedDestination
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.destination.sharded import ShardedDestination
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.labels import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,14 @@ def merge(where: Path | str) -> Merged:
     whole = _to_be_merged(where)
     with whole.lock(merging=True):
         parts = parts_in(whole.root, whole.shared)
+        given = []
         for part in parts:
             one = whole.of_part(part)
             refuse_links(one.state_dir)
             one.take_up()
+            given += [one.given_labels()]
         if parts and manifest_paths(whole.root):
-            whole.write_manifest(None, filter(whole.has, read_manifest(whole.root)))
+            _join(whole, [labels for labels in given if labels is not None])
         whole.fetch_array_plan()
         found = account(whole.root, parts)
         if (merged := merged_json(whole.root, found)) is not None:
@@ -77,6 +83,19 @@ def merge(where: Path | str) -> Merged:
     return Merged(
         len(parts), ok, failed, found.count, found.unended, dict(sorted(found.missing.items())), found.changed
     )
+
+
+def _join(whole: Destination, given: list[Labels]) -> None:
+    """All rows that name what is there in one manifest, with the labels that the parts give."""
+    import pyarrow as pa
+
+    from vidprep.formats.manifest.labels import joined
+
+    rows = read_table(whole.root)
+    assert rows is not None
+    there = {row.id for row in read_manifest(whole.root) if whole.has(row)}
+    rows = rows.filter(pa.array([id_ in there for id_ in rows["id"].to_pylist()], pa.bool_()))
+    whole.write_manifest(rows, (), joined(given) if given else None)
 
 
 def _to_be_merged(where: Path | str) -> Destination:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vidprep.formats.files.no_links import is_regular, remove_file
-from vidprep.formats.manifest.table import Journal, fence_of, manifest_paths, read_table, with_columns, write_rows
+from vidprep.formats.manifest.journal import Journal
+from vidprep.formats.manifest.table import fence_of, manifest_paths, read_table, with_columns, write_rows
 from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
 
 

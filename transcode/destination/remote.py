@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import DestinationError, StorageError
 from vidprep.formats.files.remote import NONE, RemoteFile, RemoteFolder
+from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import (
+    GIVEN_LABELS_NAME,
     MERGED_NAME,
     MERGED_PLAN_NAME,
     PART_END_NAME,
@@ -44,13 +46,15 @@ from vidprep.transcode.unit.job import Upload
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from vidprep.formats.manifest.labels import Labels
+
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in segments, to which no condition is given
 JOURNAL = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[\d]+-of-[\d]+/)?journal-[\d-]+\.jsonl")
 PART_MANIFEST = re.compile(r"manifest-\d+-of-\d+\.parquet")
 PART_FILE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/(?:{PART_PLAN_NAME}|{PART_END_NAME})")
 PART_LEASE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/{LEASE_OBJECT}")
-STATE = re.compile(rf"{re.escape(STATE_DIR)}/run\.json|manifest[^/]*\.parquet")
+STATE = re.compile(rf"{re.escape(STATE_DIR)}/(run\.json|(part-\d+-of-\d+/)?{GIVEN_LABELS_NAME})|manifest[^/]*\.parquet")
 
 
 def _is_state(name: str) -> bool:
@@ -220,6 +224,10 @@ class _Remote(Destination):
     def publish(self, row: ManifestRow, partial: Path, /) -> None:
         """The worker gave it its name."""
 
+    def move(self, row: ManifestRow, before: ManifestRow) -> None:
+        self._folder.copy(before.file_name, row.file_name)
+        self.journal.append(removed(before, self.run), row)
+
     def remove_output(self, file_name: str, /) -> None:
         self._folder.remove([file_name])
 
@@ -251,9 +259,9 @@ class _Remote(Destination):
                 self._folder.remove(filter(self._is_own_journal, self._folder.files()))
                 self._kept = self._sent = 0
 
-    def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow]) -> None:
+    def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow], labels: Labels | None = None) -> None:
         """In the place of the one that was there when the lease was taken. Raises DestinationError where that is another by now."""
-        super().write_manifest(kept, rows)
+        super().write_manifest(kept, rows, labels)
         name, size = self.manifest.name, self.manifest.stat().st_size
         self.check_held()
         if self.lease is None or not self._ledger.has_conditions or size > SWAPPED_BYTES_MAX:
@@ -339,6 +347,9 @@ class RemoteShardedDestination(_Remote, ShardedDestination):
 
     def publish(self, _row: ManifestRow, partial: Path) -> None:
         partial.unlink()
+
+    def move(self, row: ManifestRow, before: ManifestRow) -> None:
+        ShardedDestination.move(self, row, before)
 
     def remove_output(self, _file_name: str) -> None:
         """What a unit was before stays in its shard."""

@@ -8,14 +8,17 @@ those, and only then the old ones are removed.
 
 from __future__ import annotations
 
+import io
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import IS_A_LINK, NOT_REGULAR, is_regular
+from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow, read_manifest, read_table, with_columns
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter, span
@@ -100,9 +103,43 @@ class ShardedDestination(Destination):
         """Of those that this run has written, some may be whole by now: they stand in their place."""
 
     def place(self, row: ManifestRow, partial: Path) -> None:
+        row.labels = self.labels_of(row.id)
         with partial.open("rb") as frames:
             self._writer.append(row, frames)
         self.keep_shards()
+
+    def move(self, row: ManifestRow, before: ManifestRow) -> None:
+        """The frames stay where they are, but in a layout that names them by the id."""
+        if self._layout.holds_labels:
+            self._write_again(row)
+        self.journal.append(removed(before, self.run), row)
+
+    def merge_journal(self) -> None:
+        """Where shards hold labels, what has other ones now is written again first."""
+        if self._layout.holds_labels and (labels := self.given_labels()) is not None:
+            written = {row.id for row in self.journal.rows()}
+            for row in read_manifest(self.root):
+                is_given = row.ok and row.id in labels.places and row.id not in written
+                if is_given and _stated(row.labels) != _stated(labels.of(row.id)):
+                    self._write_again(row)
+                    row.run = self.run
+                    self.journal.append(row)
+            self._close_shard()
+        super().merge_journal()
+
+    def _write_again(self, row: ManifestRow) -> None:
+        """Put a unit into a shard of this run with its name and labels of now; its row says where."""
+        row.labels = self.labels_of(row.id)
+        stored, begin = b"".join(self.stored(row)), row.offset or 0
+        places = zip(self._layout.offsets(row), row.frame_sizes or (), strict=True)
+        frames = b"".join(stored[offset - begin : offset - begin + size] for offset, size in places)
+        self._writer.append(row, io.BytesIO(frames))
+        self.keep_shards()
+
+    def _close_shard(self) -> None:
+        if self._kept_writer is not None:
+            self._kept_writer.close()
+            self.keep_shards()
 
     def has(self, row: ManifestRow) -> bool:
         return not row.ok or self._is_there(row)
@@ -119,9 +156,7 @@ class ShardedDestination(Destination):
         The index is written anew when nothing else was to do, too: it may have been lost or damaged. A part leaves dead bytes
         and index to `vidprep merge`.
         """
-        if self._kept_writer is not None:
-            self._kept_writer.close()
-            self.keep_shards()
+        self._close_shard()
         self.merge_journal()
         if self.part is None and self.manifest.exists():
             sizes, alive = self.shards(), self._alive_bytes()
@@ -184,8 +219,7 @@ class ShardedDestination(Destination):
                 row.run = self.run
                 self.keep_shards()
                 self.journal.append(row)
-        self._writer.close()
-        self.keep_shards()
+        self._close_shard()
         self.merge_journal()
 
     def stored(self, row: ManifestRow) -> Iterator[bytes]:
@@ -217,3 +251,7 @@ class ShardedDestination(Destination):
         finally:
             os.close(folder)
         self._remove([file for name in sorted(names) for file in (*self._layout.sidecars(name), name)])
+
+
+def _stated(labels: Mapping[str, Any]) -> str:
+    return repr({name: value for name, value in sorted(labels.items()) if value is not None})

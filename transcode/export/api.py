@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
@@ -25,7 +26,7 @@ class Packed:
 @typed
 def pack(
     store: str | Path, out: str | Path, *, to: str, quality: int = 90, subsampling: str = "420",
-    shard_size: str | int = "1GiB", labels: str | Path | None = None,
+    shard_size: str | int = "1GiB", labels: str | Path | ArrowStream | None = None,
 ) -> Packed:  # fmt: skip
     """Make of a store (any destination of `transcode` or `burst`, or a GulpIO or WebDataset folder) what another tool reads.
 
@@ -36,7 +37,7 @@ def pack(
     end_if_worker_starts()
     from vidprep.formats.stores.registry import open_store
     from vidprep.transcode.export.folders import export
-    from vidprep.transcode.export.labels import relabel
+    from vidprep.transcode.export.labels import carry_over
     from vidprep.transcode.export.pack import pack_store
     from vidprep.transcode.settings.options import FrameOptions
     from vidprep.transcode.settings.parse import parse_bytes
@@ -51,4 +52,4 @@ def pack(
         count = export(opened, out, to, FrameOptions("burst", quality, subsampling))
     if labels is None:
         return Packed(count)
-    return Packed(count, *relabel(store, Path(labels), out))
+    return Packed(count, *carry_over(store, Path(labels) if isinstance(labels, str) else labels, out))

@@ -1,11 +1,13 @@
 """What other people's tools read: folders of pictures, Hugging Face, torchcodec, DALI, mmaction2.
 
 frames      OUT/<id>/img_00001.jpg …
-hf          OUT/metadata.csv and the videos: load_dataset("videofolder", data_dir=OUT). It takes no .webm: VP9 goes into mp4.
+hf          OUT/metadata.csv and the videos, in a folder for each split: load_dataset("videofolder", data_dir=OUT). It takes no .webm: VP9
+            goes into mp4.
 torchcodec  OUT/<id>.json: VideoDecoder(path, custom_frame_mappings=…) opens without its scan
-dali        OUT/file_list.txt: "path label", for fn.readers.video(file_list=…); labels are numbered in OUT/labels.txt
+dali        OUT/file_list.txt: "path label", for fn.readers.video(file_list=…); labels that are no numbers have those of OUT/labels.txt;
+            file_list_train.txt … where the store has splits
 mmaction    videos.txt "path label" of an encoded folder; of stores of pictures the folders of `frames`, and rawframes.txt
-            "dir total_frames label"; labels as for dali
+            "dir total_frames label"; labels and splits as for dali
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from av.video.stream import VideoStream
 
@@ -25,6 +28,7 @@ from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url, open_video
 from vidprep.transcode.export.pack import coded, make_empty, refuse_linked_files, refuse_odd_ids
+from vidprep.transcode.export.splits import ids_of_splits, numbered_classes
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.sources.tables import csv_cell
 
@@ -53,12 +57,17 @@ def _frames(store: FrameStore, out: Path, options: FrameOptions) -> None:
 
 
 def _hf(store: FrameStore, out: Path, _options: FrameOptions) -> None:
-    store = cast(VideoStore, store)
-    names = sorted({name for id_ in store.ids for name in store.labels(id_)})
+    for split, ids in ids_of_splits(store).items():
+        (out / split).mkdir(exist_ok=True)
+        _videofolder(cast(VideoStore, store), ids, out / split)
+
+
+def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
+    names = list(store.label_columns().columns)
     with (out / "metadata.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["file_name", *(csv_cell(escaped_label(name, ("file_name",))) for name in names)])
-        for id_ in store.ids:
+        for id_ in ids:
             source = store.file(id_)
             suffix = ".mp4" if source.suffix == ".webm" else source.suffix
             target = out / f"{id_}{suffix}"
@@ -100,18 +109,6 @@ def _torchcodec(store: FrameStore, out: Path, _options: FrameOptions) -> None:
         target.write_text(json.dumps({"frames": frames}))
 
 
-def _numbered_labels(store: FrameStore, out: Path) -> dict[Any, int]:
-    """The column `label` as numbers, which are written to labels.txt, a label a line."""
-    labels = [store.labels(id_).get("label") for id_ in store.ids]
-    if None in labels:
-        raise StoreError(
-            "has videos without a `label`; make it with --label-from-folder, or from a table", path=store.path
-        )
-    numbers = {label: number for number, label in enumerate(sorted(set(labels), key=str))}
-    (out / "labels.txt").write_text("".join(f"{label}\n" for label in numbers))
-    return numbers
-
-
 def _listed(text: str, out: Path) -> str:
     if any(letter.isspace() for letter in text):
         raise StoreError(f"{text}: this format separates by spaces, and the path has some; take other names", path=out)
@@ -119,24 +116,28 @@ def _listed(text: str, out: Path) -> str:
 
 
 def _dali(store: FrameStore, out: Path, _options: FrameOptions) -> None:
-    numbers = _numbered_labels(store, out)
-    videos = cast(VideoStore, store)
-    lines = [
-        f"{_listed(str(videos.file(id_).absolute()), out)} {numbers[store.labels(id_).get('label')]}\n"
-        for id_ in store.ids
-    ]
-    (out / "file_list.txt").write_text("".join(lines))
+    _write_lists(store, out, "file_list", cast(VideoStore, store))
 
 
 def _mmaction(store: FrameStore, out: Path, options: FrameOptions) -> None:
-    numbers = _numbered_labels(store, out)
-    lines = []
-    if not isinstance(store, VideoStore):
+    if isinstance(store, VideoStore):
+        _write_lists(store, out, "videos", store)
+    else:
+        _write_lists(store, out, "rawframes", None)
         _frames(store, out, options)
-    for id_ in store.ids:
-        label = numbers[store.labels(id_).get("label")]
-        if isinstance(store, VideoStore):
-            lines.append(f"{_listed(str(store.file(id_).absolute()), out)} {label}\n")
-        else:
-            lines.append(f"{_listed(id_, out)} {len(store[id_])} {label}\n")
-    (out / ("videos.txt" if isinstance(store, VideoStore) else "rawframes.txt")).write_text("".join(lines))
+
+
+def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | None) -> None:
+    """A line for each video, a list for each split. videos: None where frames are in folders."""
+    classes = numbered_classes(store, out)
+    for split, ids in ids_of_splits(store).items():
+        places = (
+            (
+                f"{_listed(id_, out)} {len(store[id_])}"
+                if videos is None
+                else _listed(str(videos.file(id_).absolute()), out)
+            )
+            for id_ in ids
+        )
+        lines = [f"{place} {classes[id_]}\n" for place, id_ in zip(places, ids, strict=True)]
+        (out / f"{name}{split and f'_{split}'}.txt").write_text("".join(lines))

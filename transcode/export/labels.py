@@ -16,46 +16,47 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import SourceError
+from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.untrusted import check_regular
 from vidprep.formats.manifest.row import escaped_label
 from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.formats.video.ticks import MILLISECOND
-from vidprep.transcode.sources.tables import READERS, Row, checked_seconds, csv_cell
+from vidprep.transcode.sources.tables import Row, checked_seconds, csv_cell, read_source_table
 
 OWN = ("id", "first_frame", "end_frame")
 PLACE = ("id", "path", "start_frame", "end_frame", "start", "end")
 
 
-def relabel(store: Path, table: Path, out: Path) -> tuple[int, int]:
+def carry_over(store: Path, table: Path | ArrowStream, out: Path) -> tuple[int, int]:
     """Write `out`/labels.csv. Returns how many rows it has, and how many of the table no output shows.
 
     Raises SourceError for a table that cannot be used, ManifestError.
     """
-    if table.suffix.lower() not in READERS:
-        raise SourceError(f"is no table; give one of {', '.join(READERS)}", path=table)
-    try:
-        check_regular(table)
-        rows = READERS[table.suffix.lower()](str(table))
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
-        raise SourceError(f"cannot be read: {error}", path=table) from error
+    if isinstance(table, Path):
+        try:
+            check_regular(table)
+        except OSError as error:
+            raise SourceError(f"cannot be read: {error.strerror}", path=table) from error
+    found = read_source_table(table)
+    where = table if isinstance(table, Path) else Path("the table")
     by_id: dict[str, ManifestRow] = {}
     by_source: dict[str, list[ManifestRow]] = defaultdict(list)
     for row in read_manifest(store):
         if row.ok:
             by_id[row.id] = row
             by_source[row.source].append(row)
-    kept = [name for name in (rows[0] if rows else ()) if name not in PLACE]
+    kept = [name for name in found.columns if name not in PLACE]
     written = unseen = 0
     with (out / "labels.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*OWN, *(csv_cell(escaped_label(name, OWN)) for name in kept)])
-        for number, label in enumerate(rows, 1):
+        for number, label in enumerate(found.rows(), 1):
             try:
                 shown = [
-                    (row, *span) for row in _outputs(label, table, by_id, by_source) if (span := _span(label, row))
+                    (row, *span) for row in _outputs(label, where, by_id, by_source) if (span := _span(label, row))
                 ]
             except ValueError as error:
-                raise SourceError(f"row {number}: {error}", path=table) from error
+                raise SourceError(f"row {number}: {error}", path=where) from error
             unseen += not shown
             for row, first, end in shown:
                 writer.writerow([csv_cell(row.id), first, end, *(csv_cell(label.get(name)) for name in kept)])

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +23,7 @@ from vidprep.formats.stores.metadata import described
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout, ShardWriter
 from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
+from vidprep.transcode.export.splits import ids_of_splits
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
@@ -30,18 +31,27 @@ from vidprep.transcode.sources.tables import storable
 
 
 def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
-    """Write `out` as a store of its own, with manifest and index. Returns how many videos went into it.
+    """Write `out` as a store of its own, with manifest and index; in webdataset shards, one for each split. Returns how many videos went
+    into it.
 
     Videos of an encoded folder go into webdataset shards as they are. Raises DestinationError, StoreError, OSError.
     """
     refuse_odd_ids(store)
     refuse_linked_files(store)
+    splits = ids_of_splits(store) if options.store == "webdataset" else {"": store.ids}
     make_empty(out)
+    for split, ids in splits.items():
+        (out / split).mkdir(exist_ok=True)
+        _pack(store, ids, out / split, options)
+    return len(store)
+
+
+def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOptions) -> None:
     as_videos = options.store == "webdataset" and isinstance(store, VideoStore)
     layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else layout_of(options.store)
     shards = ShardWriter(out, layout, options.shard_bytes, run=0)
     rows: list[ManifestRow] = []
-    for id_ in store.ids:
+    for id_ in ids:
         frames = (
             [store.file(id_).read_bytes()]
             if as_videos and isinstance(store, VideoStore)
@@ -52,8 +62,8 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
         rows.append(row)
     shards.close()
     if as_videos:
-        return len(rows)
-    write_rows(out / MANIFEST_NAME, None, rows)
+        return
+    write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
     settings = RunSettings(frames=options)
     about = {"settings": settings.as_dict(), "versions": used_versions(settings, "")}
     (out / ".vidprep" / "partial").mkdir(parents=True)
@@ -61,7 +71,6 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
         file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
     for _ in layout.write_index(out, read_manifest(out), about):
         pass
-    return len(rows)
 
 
 def refuse_odd_ids(store: FrameStore) -> None:
@@ -155,4 +164,4 @@ class _VideoTarLayout(TarLayout):
         times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
         about = {"id": row.id, "gop": gop} | described(row) | times
         yield from tar_member(f"{key}{suffix}", frames.read())
-        yield from tar_member(f"{key}.json", json.dumps(about, ensure_ascii=False).encode())
+        yield from tar_member(f"{key}.json", json.dumps(about, ensure_ascii=False, default=str).encode())

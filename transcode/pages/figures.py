@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import arrow_file, as_parquet
+from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, labels_in, values_of
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
 from vidprep.transcode.destination.run_file import read_run
@@ -33,7 +34,7 @@ COLUMNS = [
     "source_height", "source_rotation", "source_is_vfr", "source_is_interlaced", "encoder_version", "crf", "jpeg_quality",
     "width", "height", "num_frames", "duration_seconds", "keyframe_interval_max", "keyframes", "size_bytes", "psnr_y_db",
     "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "worst_frame", "ssim", "encode_seconds", "cpu_seconds",
-    "target_psnr_y_p1_db",
+    "target_psnr_y_p1_db", LABELS,
 ]  # fmt: skip
 SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
 QUANTILES = {"lowest": 0.0, "p1": 0.01, "p5": 0.05, "median": 0.5, "p95": 0.95, "highest": 1.0}
@@ -97,6 +98,7 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
         "pixels": int(sum(pixels(good))),
         "duration_seconds": _sum(good, "duration_seconds"),
         "scores": {name: _distribution(numbers(good, name)) for name in SCORES},
+        "classes": _classes(good),
         "keyframes": None if destination.holds_frames else _keyframes(destination),
         "sources": {
             "variable frame rate": _count(good, "source_is_vfr"),
@@ -146,6 +148,32 @@ def _distribution(values: Doubles) -> dict[str, float] | None:
     return found | {
         "mean": float(finite.mean()) if len(finite) else math.inf,
         "lossless": int(len(ordered) - len(finite)),
+    }
+
+
+def _classes(good: pa.Table) -> dict[str, Any] | None:
+    """Videos and seconds of each class, and of each split of it; None where there is neither a label `label` nor `split`."""
+    columns = labels_in(good).columns
+    if not {CLASS_LABEL, SPLIT_LABEL} & columns.keys():
+        return None
+    names, splits = (
+        [None if value is None else str(value) for value in values_of(columns[name])]
+        if name in columns
+        else [None] * len(good)
+        for name in (CLASS_LABEL, SPLIT_LABEL)
+    )
+    seconds = good["duration_seconds"].to_pylist()
+    cells: dict[tuple[str | None, str | None], list[float]] = defaultdict(lambda: [0, 0.0])
+    for name, split, length in zip(names, splits, seconds, strict=True):
+        cells[name, split][0] += 1
+        cells[name, split][1] += length or 0.0
+    return {
+        "has_classes": CLASS_LABEL in columns,
+        "splits": sorted({split for split in splits if split is not None}),
+        "cells": [
+            {"class": name, "split": split, "videos": int(count), "seconds": length}
+            for (name, split), (count, length) in sorted(cells.items(), key=lambda cell: tuple(map(str, cell[0])))
+        ],
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from vidprep.transcode.pages.classes_section import class_sections
 from vidprep.transcode.pages.figures import Doubles, FinishedDestination, kind_of, numbers
 from vidprep.transcode.pages.page import (
     COLOURS,
@@ -51,6 +52,7 @@ def run_sections(
     sections.append(Section("Size and quality", charts=_charts(names, destinations, all_figures)))
     for name, figure, tasks in zip(names, all_figures, worst, strict=True):
         behind = f": {name}" if several else ""
+        sections += class_sections(behind, figure)
         sections.append(_worst_frames(behind, tasks, shown))
         sections += _groups(behind, figure)
         sections += _validation(behind, figure)

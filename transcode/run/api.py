@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
+from vidprep.formats.files.arrow import ArrowStream
 from vidprep.transcode.settings.keywords import BurstKeywords, TranscodeKeywords, built, settings_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
@@ -17,16 +19,19 @@ from vidprep.transcode.workers.unguarded import end_if_worker_starts
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow
     from vidprep.transcode.destination.merge import Merged
+    from vidprep.transcode.destination.relabel import Relabelled
     from vidprep.transcode.destination.sharded import Compacted
     from vidprep.transcode.run.run import Summary
 
 
 @typed
 def transcode(
-    source: str | Path, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
+    source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[TranscodeKeywords],
 ) -> Summary:  # fmt: skip
-    """Re-encode a folder, a file or a table of videos into `destination`, and verify each; goes on where a run before stopped.
+    """Re-encode a folder, a file or a table of videos (its file, or of Arrow, pandas or polars) into `destination`, and verify each.
+
+    Goes on where a run before stopped.
 
     keywords: the flags of `vidprep transcode`, with the same defaults; `settings` in the place of those that decide what is made.
     progress: a bar and messages on stderr, where nothing is written otherwise. on_row: called with each row when it is safe on disk.
@@ -40,7 +45,7 @@ def transcode(
 
 @typed
 def burst(
-    source: str | Path, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
+    source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[BurstKeywords],
 ) -> Summary:  # fmt: skip
     """Store the frames of a folder, a file or a table of videos one by one in shards, and verify them; otherwise as `transcode`."""
@@ -48,7 +53,7 @@ def burst(
 
 
 def _run(
-    source: str | Path, destination: str | Path, settings: RunSettings | None, progress: bool,
+    source: str | Path | ArrowStream, destination: str | Path, settings: RunSettings | None, progress: bool,
     on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], *, of_frames: bool,
 ) -> Summary:  # fmt: skip
     end_if_worker_starts()
@@ -94,6 +99,42 @@ def compact(destination: str | Path) -> Compacted:
     with place.lock():
         place.recover()
         return place.compact()
+
+
+@typed
+def label(
+    destination: str | Path, table: str | Path | ArrowStream | None = None, *, labels: str | Sequence[str] | None = None,
+    remove: str | Sequence[str] = (), on_bad_row: str = "fail", dry_run: bool = False,
+) -> Relabelled:  # fmt: skip
+    """Add, change and remove labels of a finished destination, without its sources; no output is touched.
+
+    table: with a column `id`, or `path` and, for cuts, `start` and `end`; the others are labels, or those named by `labels`. What is not
+    in it stays. remove: labels that are to go. on_bad_row: "fail" or "skip", for rows that speak of no video. dry_run: say what would
+    change. A run later gives its sources' labels again; columns that only this gave stay.
+
+    Raises InUseError while a run is at work, SourceError for a table that cannot be used, DestinationError, StorageError, StoreError,
+    ManifestError.
+    """
+    from vidprep.transcode.destination.folder import PLAN_NAME
+    from vidprep.transcode.destination.merge import finished
+    from vidprep.transcode.destination.relabel import relabel
+    from vidprep.transcode.settings.parse import as_place
+
+    chosen = built(SourceOptions, {"labels": labels, "on_bad_row": on_bad_row})
+    removed = tuple(filter(None, remove.split(",") if isinstance(remove, str) else remove))
+    if table is None and not removed:
+        raise SettingsError("neither a table nor labels to remove were given")
+    place = finished(as_place(destination))
+    if place.shared_file(PLAN_NAME) is not None:
+        raise SettingsError(f"{destination}: an array run is at work or was not joined; `vidprep merge` first")
+    with nullcontext() if dry_run else place.lock():
+        if not dry_run:
+            place.recover()
+            place.merge_journal()
+        return relabel(
+            place, Path(table) if isinstance(table, str) else table, labels=chosen.labels, remove=removed,
+            skips_bad_rows=chosen.on_bad_row == "skip", dry_run=dry_run,
+        )  # fmt: skip
 
 
 @typed

@@ -78,7 +78,8 @@ class Events:
         """From now on progress is told every few seconds, until `ended`."""
         total = len(plan.jobs) + len(plan.rejected)
         self._counts["total"] = total
-        size = sum(job.unit.size_bytes for job in plan.jobs)
+        self._plan = plan
+        size = sum(job.unit.share_bytes for job in plan.jobs)
         self._write(
             "begun", destination=destination, total=total, total_bytes=size, done_before=plan.done, backend=backend
         )  # fmt: skip
@@ -87,7 +88,7 @@ class Events:
     def started(self, job: Job) -> None:
         with self._guard:
             self._flying.add(job.unit.id)
-        self._write("started", id=job.unit.id, bytes=job.unit.size_bytes)
+        self._write("started", id=job.unit.id, bytes=job.unit.share_bytes)
 
     def segment(self, job: Job, made: int, count: int) -> None:
         self._write("segment", id=job.unit.id, made=made, count=count)
@@ -97,7 +98,7 @@ class Events:
             self._flying.discard(row.id)
             self._counts["done"] += 1
             self._counts["failed"] += not row.ok
-        fields: dict[str, Any] = {"id": row.id, "seconds": row.encode_seconds, "bytes": row.source_size_bytes}
+        fields: dict[str, Any] = {"id": row.id, "seconds": row.encode_seconds, "bytes": self._plan.source_bytes(row)}
         if row.ok:
             fields |= {name: getattr(row, name) for name in ("cpu_seconds", "num_frames", "size_bytes")}
             fields["psnr_y_db"] = row.psnr_y_db if row.psnr_y_db != float("inf") else "inf"

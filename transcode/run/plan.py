@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 
 from vidprep.formats.errors import SourceError
+from vidprep.formats.files.local import sampled_digest
+from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.known_units import KnownUnit
@@ -14,13 +19,13 @@ from vidprep.transcode.sources.unit import SourceList, Unit
 from vidprep.transcode.unit.job import Job, fail, new_row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
-    """jobs: to be run, largest first. done: units whose output is there and current. skipped: failed before, and left.
-
-    rejected: rows of units that cannot even be started. before: the file names of what other units than the done ones were before.
-    other_versions: done units that another encoder version made. bytes_before, bytes_after: of the done units. ignored: files
-    that are no sources, by why. gone: ids of rows whose source was not listed, where all were to be.
+    """jobs: to be run, largest first. done: units whose output is there and current, `moved` ones among them: units whose source had
+    another name, by the id of before. skipped: failed before, and left. rejected: rows of units that cannot even be started. before: the
+    file names of what other units than the done ones were before. other_versions: done units that another encoder version made.
+    bytes_before, bytes_after: of the done units. ignored: files that are no sources, by why. gone: ids of rows whose source was not
+    listed, where all were to be; removed: those of them that are to go.
     """
 
     jobs: tuple[Job, ...]
@@ -33,6 +38,17 @@ class Plan:
     bytes_after: int
     ignored: dict[str, int] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    moved: dict[str, Unit] = field(default_factory=dict)
+
+    @cached_property
+    def shares(self) -> dict[str, int]:
+        """Bytes that cuts count of their source, by id."""
+        return {job.unit.id: job.unit.share_bytes for job in self.jobs if job.unit.sharers > 1}
+
+    def source_bytes(self, row: ManifestRow) -> int:
+        """What a row counts of its source."""
+        return self.shares.get(row.id, row.source_size_bytes or 0)
 
 
 def plan(
@@ -45,56 +61,79 @@ def plan(
     overwrite: bool = False,
     skip_failed: bool = False,
     takes_all: bool = False,
+    prune: bool = False,
 ) -> Plan:
     """Jobs for the units that are not done. A unit is done when its id, cut, source size and time, and settings digest
-    are those of its row, and its output is there at the recorded size. takes_all: whether the sources are all that there are.
+    are those of its row, and its output is there at the recorded size; or when that holds of a row whose source is gone, and the content
+    of the sources is the same. takes_all: whether the sources are all that there are. prune: rows whose source is gone are to go.
     """
     extension = settings.extension
     digest = settings.digest
     known = destination.known_units()
+    asked = sources.problem_units or (None,) * len(sources.problems)
+    rejected = tuple(
+        _rejected(problem, unit, settings)
+        for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
+    )
+    listed = {unit.id for unit in sources.units} | {row.id for row in rejected}
+    gone = {id_: known[id_] for id_ in sorted(known.keys() - listed)} if takes_all else {}
+    found_again: set[str] = set()
+    moved: dict[str, Unit] = {}
     jobs: list[Job] = []
     done = skipped = other_versions = bytes_before = bytes_after = 0
     for unit in sources.units:
         row = known.get(unit.id)
         file_name = f"{unit.id}.{extension}"
-        if row is not None and not overwrite:
-            if _is_done(row, unit, digest, file_name, destination):
+        if not overwrite:
+            before = None
+            if row is None or not _is_done(row, unit, digest, file_name, destination):
+                before = _before_it_moved(unit, gone, found_again)
+                found_again |= {before} if before else set()
+                row = known[before] if before else row
+            if row is not None and _is_done(row, unit, digest, row.file_name if before else file_name, destination):
+                if before:
+                    moved[before] = unit
                 done += 1
                 other_versions += row.encoder_version != encoder_version
-                bytes_before += unit.size_bytes
+                bytes_before += unit.share_bytes
                 bytes_after += row.size_bytes or 0
                 continue
-            if skip_failed and not row.ok and _same_source(row, unit, digest):
+            if skip_failed and row is not None and not row.ok and not before and _same_source(row, unit, digest):
                 skipped += 1
                 continue
         partial = str(destination.partial(unit.id, extension))
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
         upload = destination.upload(file_name)
         jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
-    asked = sources.problem_units or (None,) * len(sources.problems)
-    rejected = tuple(
-        _rejected(problem, unit, settings)
-        for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
-    )
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
-    before = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
-    ignored = counted(sources.ignored)
-    gone = (
-        sorted(known.keys() - {unit.id for unit in sources.units} - {row.id for row in rejected}) if takes_all else ()
-    )
+    file_names = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
+    left = [id_ for id_ in gone if id_ not in found_again]
+    removed = [*(found_again - moved.keys()), *(left if prune or overwrite else ())]
     return Plan(
-        tuple(jobs), done, skipped, rejected, before, other_versions, bytes_before, bytes_after, ignored, tuple(gone)
+        tuple(jobs), done, skipped, rejected, file_names, other_versions, bytes_before, bytes_after, counted(sources.ignored),
+        tuple(left), tuple(sorted(removed)), moved,
     )  # fmt: skip
 
 
+def _before_it_moved(unit: Unit, gone: Mapping[str, KnownUnit], found_again: Container[str]) -> str | None:
+    """The row whose source has become that of this unit: of the same size, time and cut, and, as it is read now, the same content."""
+    alike = [id_ for id_, row in gone.items() if id_ not in found_again and _source_of(row) == _source_of(unit)]
+    if not alike or is_url(unit.path):
+        return None
+    try:
+        digest = sampled_digest(Path(unit.path))
+    except OSError:
+        return None
+    return next((id_ for id_ in alike if gone[id_].source_digest == digest), None)
+
+
+def _source_of(it: KnownUnit | Unit) -> tuple[object, ...]:
+    size, time = (it.size_bytes, it.mtime_ns) if isinstance(it, Unit) else (it.source_size_bytes, it.source_mtime_ns)
+    return size, time, it.start_seconds, it.end_seconds
+
+
 def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:
-    return (
-        row.settings_digest == digest
-        and row.source_size_bytes == unit.size_bytes
-        and row.source_mtime_ns == unit.mtime_ns
-        and row.start_seconds == unit.start_seconds
-        and row.end_seconds == unit.end_seconds
-    )
+    return row.settings_digest == digest and _source_of(row) == _source_of(unit)
 
 
 def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destination: Destination) -> bool:

@@ -66,6 +66,7 @@ class Progress(Reporter):
             )
 
     def start(self, plan: Plan, destination: str, backend: str) -> None:
+        self._plan = plan
         if self._events:
             self._events.begun(plan, destination, backend)
         self._bar = bar(is_shown=self._is_shown and self._has_bar, total=len(plan.jobs) + len(plan.rejected))
@@ -86,7 +87,7 @@ class Progress(Reporter):
             self._on_row(row)
         self._failed += not row.ok
         if row.ok:
-            self._saved += (row.source_size_bytes or 0) - (row.size_bytes or 0)
+            self._saved += self._plan.source_bytes(row) - (row.size_bytes or 0)
         else:
             self.message(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
         self._bar.set_postfix_str(f"{self._failed} failed, {megabytes(self._saved)} saved", refresh=False)
@@ -101,6 +102,9 @@ class Progress(Reporter):
             self.message(in_words(summary.ignored_reasons))
         parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
         parts += [f"{summary.done_before} done before"] if summary.done_before else []
+        parts += [f"{summary.moved} of them moved with their sources"] if summary.moved else []
+        parts += [f"{summary.relabelled} relabelled"] if summary.relabelled else []
+        parts += [f"{summary.removed} removed whose source is gone"] if summary.removed else []
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
         parts += [f"{summary.not_started} not started"] if summary.not_started else []
         parts += [f"{summary.warned} with warnings in the manifest"] if summary.warned else []

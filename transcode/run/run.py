@@ -41,7 +41,8 @@ class Summary:
 
     disk_full, stopped: why units were not done though no source is to blame. ignored: files that are no sources;
     ignored_reasons: how many for which reason. absent: videos that an array run planned for this part, and that are no longer
-    among the sources. gone: rows whose source is not there any more.
+    among the sources. gone: rows whose source is not there any more, and that stay; removed: those that went. moved: outputs that were
+    named as their sources are now. relabelled: done videos that have other labels now.
     """
 
     ok: int = 0
@@ -62,6 +63,9 @@ class Summary:
     ignored_reasons: dict[str, int] = field(default_factory=dict)
     absent: int = 0
     gone: int = 0
+    removed: int = 0
+    moved: int = 0
+    relabelled: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -127,7 +131,7 @@ class _Course:
         self.summary = Summary(
             done_before=plan.done, skipped_failed=plan.skipped, bytes_before=plan.bytes_before, bytes_after=plan.bytes_after,
             ignored=sum(plan.ignored.values()), ignored_reasons=plan.ignored,
-            gone=len(plan.gone),
+            gone=len(set(plan.gone) - set(plan.removed)), removed=len(plan.removed), moved=len(plan.moved),
         )  # fmt: skip
         self.finished = self._faults = 0
         self._abandoned: list[Job] = []
@@ -208,7 +212,7 @@ def _of_destination(error: OSError, destination: Destination) -> Undone:
 
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
-    needed = sum(job.unit.size_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
+    needed = sum(job.unit.share_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
     return (
         f"no room left in {destination.disk}: {destination.room()}, the sources still to do hold {needed} bytes; make room and run "
         "the same command again"
@@ -251,15 +255,15 @@ def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: P
             destination.remove_output(old)
     except OSError as error:
         return _of_destination(error, destination)
-    _count(row, summary)
+    _count(row, plan, summary)
     return None
 
 
-def _count(row: ManifestRow, summary: Summary) -> None:
+def _count(row: ManifestRow, plan: Plan, summary: Summary) -> None:
     summary.warned += bool(row.warnings)
     if row.ok:
         summary.ok += 1
-        summary.bytes_before += row.source_size_bytes or 0
+        summary.bytes_before += plan.source_bytes(row)
         summary.bytes_after += row.size_bytes or 0
         summary.larger_than_source += any(text.startswith("larger than") for text in row.warnings)
     else:

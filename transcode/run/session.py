@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import environ
 from pathlib import Path
 
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import DestinationError, SettingsError
+from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import OBJECT_STORES, is_url
+from vidprep.formats.manifest.row import removed
+from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Part, parse_part
@@ -20,12 +23,12 @@ from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.reporter import Reporter
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
-from vidprep.transcode.settings.parse import as_place
+from vidprep.transcode.settings.parse import as_place, as_source
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
-from vidprep.transcode.sources.folder import NOT_LISTED
 from vidprep.transcode.sources.listing import find_sources
-from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, one_line
+from vidprep.transcode.sources.table_rows import IN_MEMORY
+from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_table, one_line
 from vidprep.transcode.sources.unit import SourceList
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.backends import workers_of
@@ -38,9 +41,11 @@ UNREADABLE_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """source: a folder, a file, a table, or a URL. place: what is made goes there. ffmpeg: of the second engine, checked; else ""."""
+    """source: a folder, a file, a table (its file, or in memory), or a URL. place: what is made goes there. ffmpeg: of the second engine,
+    checked; else "".
+    """
 
-    source: Path | str
+    source: Path | str | ArrowStream
     place: Destination
     settings: RunSettings
     choice: SourceOptions
@@ -48,9 +53,20 @@ class RunRequest:
     ffmpeg: str
     reporter: Reporter
 
+    def why_partial(self, sources: SourceList) -> str | None:
+        """Why what is not listed may be there all the same; None where the sources are all that there are."""
+        if self.place.part is not None:
+            return "this is a task of an array"
+        return sources.why_partial
+
     @property
     def selection(self) -> Selection:
-        return Selection(str(self.source), self.choice.include, self.choice.exclude, self.choice.limit)
+        return Selection(
+            IN_MEMORY if is_table(self.source) else str(self.source),
+            self.choice.include,
+            self.choice.exclude,
+            self.choice.limit,
+        )
 
     @property
     def where(self) -> Path | str:
@@ -60,18 +76,13 @@ class RunRequest:
     def plan(self, sources: SourceList, settings: RunSettings) -> Plan:
         return plan(
             sources, settings, self.place, ffmpeg=self.ffmpeg, encoder_version=encoder_version(settings, self.ffmpeg),
-            overwrite=self.options.overwrite, skip_failed=self.options.skip_failed, takes_all=self._takes_all(sources),
+            overwrite=self.options.overwrite, skip_failed=self.options.skip_failed, prune=self.options.prune,
+            takes_all=self.why_partial(sources) is None,
         )  # fmt: skip
-
-    def _takes_all(self, sources: SourceList) -> bool:
-        """Whether what is not listed is not there."""
-        choice = self.choice
-        is_chosen = choice.include or choice.exclude or choice.limit or self.place.part
-        return not is_chosen and not any(why.startswith(NOT_LISTED) for _, why in sources.problems)
 
 
 def make_request(
-    source: Path | str, destination: Path | str, settings: RunSettings, choice: SourceOptions, options: RunOptions,
+    source: Path | str | ArrowStream, destination: Path | str, settings: RunSettings, choice: SourceOptions, options: RunOptions,
     reporter: Reporter,
 ) -> RunRequest:  # fmt: skip
     """Raises SettingsError, MissingError, DestinationError, StorageError for what cannot work, before anything is done."""
@@ -79,7 +90,13 @@ def make_request(
         Path.cwd()
     except OSError:
         raise SettingsError("the current folder was deleted; change to one that exists, and run again") from None
-    source, destination = as_place(source), as_place(destination)
+    source, destination = as_source(source), as_place(destination)
+    if options.prune and (narrowed := [name for name in ("include", "exclude", "limit") if getattr(choice, name)]):
+        raise SettingsError(
+            f"<prune> needs all sources; leave out <{narrowed[0]}>",
+            prune=True,
+            **{narrowed[0]: getattr(choice, narrowed[0])},
+        )
     if (
         isinstance(destination, Path)
         and destination.suffix.lower()[1:] in VIDEO_EXTENSIONS
@@ -128,14 +145,21 @@ def carry_out(request: RunRequest) -> Summary:
         recovered = place.recover()
         if is_to_be_searched:
             settings = _search(request, sources, settings, workers)
+        place.merge_journal()  # of a run that was stopped, with the labels that it gave
         todo = request.plan(sources, settings)
+        if options.overwrite:
+            _refuse_mixture(request, sources, settings)
         place.write_settings(settings, used_versions(settings, request.ffmpeg))
-        _say_what_was_found(request, recovered, todo, settings)
+        _say_what_was_found(request, recovered, sources, todo, settings)
+        relabelled = _relabel(request, sources, todo)
+        _move_and_remove(request, todo)
         reporter.start(todo, str(request.where), options.backend)
         summary = run(
-            todo, place, workers, on_row=reporter.row, on_job=reporter.job, on_segment=reporter.segment, on_made=workers.dismiss,
+            todo, place, workers, on_row=lambda row: reporter.row(_labelled(row, place)),
+            on_job=reporter.job, on_segment=reporter.segment, on_made=workers.dismiss,
             sources=sample_of(sources.units),
         )  # fmt: skip
+        summary.relabelled = relabelled
         if not todo.jobs:
             place.check_opens()
         _end(request, share, summary)
@@ -257,7 +281,60 @@ def _search(
     return settings.at(found.value)
 
 
-def _say_what_was_found(request: RunRequest, recovered: int, todo: Plan, settings: RunSettings) -> None:
+def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
+    """Give all units that are listed the labels that their sources have now. Returns how many done ones have other labels than before."""
+    place, labels = request.place, sources.labels
+    if labels is None and not place.known_units():
+        return 0
+    from vidprep.formats.manifest.labels import Labels
+
+    before = {unit.id: id_ for id_, unit in todo.moved.items()}
+    changed = place.take_labels(labels or Labels([unit.id for unit in sources.units]), before)
+    return len(set(changed) - {job.unit.id for job in todo.jobs} - {row.id for row in todo.rejected})
+
+
+def _labelled(row: ManifestRow, place: Destination) -> ManifestRow:
+    row.labels = place.labels_of(row.id)
+    return row
+
+
+def _move_and_remove(request: RunRequest, todo: Plan) -> None:
+    """Outputs whose sources moved get the names of now; rows and outputs of sources that are gone go with the next manifest."""
+    place = request.place
+    if not todo.moved and not todo.removed:
+        return
+    removed_ids = set(todo.removed)
+    place.check_held()
+    for row in read_manifest(place.root):
+        if row.id in removed_ids:
+            place.journal.append(removed(row, place.run))
+        elif (unit := todo.moved.get(row.id)) is not None:
+            name = row.file_name if request.settings.frames else f"{unit.id}.{request.settings.extension}"
+            place.move(replace(row, id=unit.id, file_name=name, source=unit.path, run=place.run), row)
+
+
+def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSettings) -> None:
+    """Raises DestinationError where outputs of other settings would stay beside those of now."""
+    place, why = request.place, request.why_partial(sources)
+    if why is None or place.part is not None:
+        return
+    listed = {unit.id for unit in sources.units}
+    others = [
+        id_
+        for id_, row in place.known_units().items()
+        if row.ok and id_ not in listed and row.settings_digest != settings.digest
+    ]
+    if others:
+        raise DestinationError(
+            f"holds {len(others)} outputs of other settings that are not among these sources ({why}), such as {one_line(min(others))}; "
+            "give all sources, or another folder",
+            path=place.shown,
+        )
+
+
+def _say_what_was_found(
+    request: RunRequest, recovered: int, sources: SourceList, todo: Plan, settings: RunSettings
+) -> None:
     message, journal = request.reporter.message, request.place.journal
     if recovered:
         message(f"{recovered} finished outputs of a stopped run were given their names")
@@ -271,11 +348,11 @@ def _say_what_was_found(request: RunRequest, recovered: int, todo: Plan, setting
             f"{todo.other_versions} outputs were made by another version than {encoder_version(settings, request.ffmpeg)}; "
             "they stay (--overwrite makes them anew)"
         )
-    if todo.gone:
-        message(
-            f"{len(todo.gone)} outputs or failures whose source is gone, such as {one_line(todo.gone[0])}; they stay "
-            "(`vidprep validate SRC DST` lists them)"
-        )
+    if left := sorted(set(todo.gone) - set(todo.removed)):
+        outputs, them = ("outputs", "them") if len(left) > 1 else ("output", "it")
+        message(f"{len(left)} {outputs} whose source is gone, such as {one_line(left[0])} (--prune removes {them})")
+    if request.options.prune and (why := request.why_partial(sources)) is not None:
+        message(f"nothing is pruned: {why}")
 
 
 def _end(request: RunRequest, share: Share | None, summary: Summary) -> None:

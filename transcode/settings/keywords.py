@@ -12,7 +12,7 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
-from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size, parse_split
+from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_shares, parse_size, parse_split
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
 
@@ -24,6 +24,11 @@ class SourceKeywords(TypedDict, total=False):
     exclude: Sequence[str]
     limit: int | None
     label_from_folder: bool
+    labels: str | Sequence[str] | None
+    on_bad_row: str
+    split_by: str | Mapping[str, float] | None
+    split_group: str | None
+    split_seed: int
     keep_source_suffix: bool
 
 
@@ -79,6 +84,7 @@ class WorkKeywords(TypedDict, total=False):
     max_frames: int
     overwrite: bool
     skip_failed: bool
+    prune: bool
     events: str | Path | None
 
 
@@ -138,6 +144,14 @@ def _as_bytes(value: str | int) -> int:
     return parse_bytes(str(value))
 
 
+def _as_names(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return value if value is None else tuple(value.split(",") if isinstance(value, str) else value)
+
+
+def _as_shares(value: str | Mapping[str, float] | None) -> dict[str, Fraction] | None:
+    return None if value is None else parse_shares(value)
+
+
 def _as_per_video(mode: str) -> bool:
     if mode not in _TARGET_MODES:
         raise SettingsError(f"<target_mode>: not one of {', '.join(_TARGET_MODES)}", target_mode=mode)
@@ -145,6 +159,7 @@ def _as_per_video(mode: str) -> bool:
 
 
 _CONVERTED: dict[str, Callable[[Any], object]] = {
+    "labels": _as_names, "split_by": _as_shares,
     "fps": _as_rate, "size": _as_size, "shard_size": _as_bytes, "target_mode": _as_per_video, "split": _as_split,
 }  # fmt: skip
 

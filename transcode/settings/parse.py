@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import is_url, names_no_place, normalized
 from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 from vidprep.formats.model import FrameSize
@@ -54,6 +56,20 @@ def parse_split(text: str) -> float | str:
         return text  # which the settings refuse
 
 
+def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
+    """`train=0.8,val=0.1,test=0.1`, or that as a mapping: names and shares that make 1."""
+    try:
+        pairs = [each.split("=") for each in given.split(",")] if isinstance(given, str) else list(given.items())
+        shares = {str(name).strip(): bounded_fraction(str(share).strip()) for name, share in pairs}
+    except ValueError:
+        shares = {}
+    if not shares or "" in shares or len(shares) < len(pairs) or min(shares.values()) <= 0 or sum(shares.values()) != 1:
+        raise SettingsError(
+            "<split_by>: give names and shares that make 1, such as train=0.8,val=0.1,test=0.1", split_by=given
+        )
+    return shares
+
+
 def parse_bytes(text: str) -> int:
     """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", text)
@@ -77,6 +93,11 @@ def given(path: str) -> str:
     if not path.strip():
         raise SettingsError("an empty path was given, as an unset variable leaves it; name a file or folder")
     return path
+
+
+def as_source(source: Path | str | ArrowStream) -> Path | str | ArrowStream:
+    """As `as_place`; a table in memory as it is."""
+    return as_place(source) if isinstance(source, Path | str) else source
 
 
 def as_place(path: Path | str) -> Path | str:

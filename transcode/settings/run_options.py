@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.remote import is_url
 
+BAD_ROWS = ("fail", "skip")
 BACKENDS = ("local", "dask", "ray")
 CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """include, exclude: globs on relative paths and names. limit: the first so many, by their ids."""
+    """include, exclude: globs on relative paths and names. limit: the first so many, by their ids. labels: the columns of a table that
+    are labels, None for all. split_by: (name, share) of splits, whose shares make 1; split_group: the label that is never in two.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     limit: int | None = None
     label_from_folder: bool = False
+    labels: tuple[str, ...] | None = None
+    on_bad_row: str = "fail"
+    split_by: Mapping[str, Fraction] | None = None
+    split_group: str | None = None
+    split_seed: int = 0
     keep_source_suffix: bool = False
 
     def __post_init__(self) -> None:
@@ -27,6 +37,12 @@ class SourceOptions:
             object.__setattr__(self, name, (globs,) if isinstance(globs, str) else tuple(globs))
         if self.limit is not None and self.limit < 1:
             raise SettingsError("<limit>: give 1 or more", limit=self.limit)
+        if self.on_bad_row not in BAD_ROWS:
+            raise SettingsError(f"<on_bad_row>: not one of {', '.join(BAD_ROWS)}", on_bad_row=self.on_bad_row)
+        if self.split_group is not None and self.split_by is None:
+            raise SettingsError(
+                "<split_group> goes with <split_by>", split_group=self.split_group, split_by="train=0.8,…"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,7 @@ class RunOptions:
     jobs: int | None = None
     overwrite: bool = False
     skip_failed: bool = False
+    prune: bool = False
     events: str | None = None
     ffmpeg: str | None = None
 
@@ -50,6 +67,10 @@ class RunOptions:
             raise SettingsError(f"<backend>: not one of {', '.join(BACKENDS)}", backend=self.backend)
         if self.jobs is not None and self.jobs < 1:
             raise SettingsError("<jobs>: give 1 or more", jobs=self.jobs)
+        if self.prune and self.shard is not None:
+            raise SettingsError(
+                "<prune>: a task of an array sees a part; prune by a run of all", prune=True, shard=self.shard
+            )
         for backend, option in (("dask", "scheduler"), ("ray", "address")):
             if getattr(self, option) and self.backend != backend:
                 raise SettingsError(

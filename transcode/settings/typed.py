@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.files.arrow import ArrowStream
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,6 +27,7 @@ _TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
     Fraction: (lambda value: isinstance(value, Fraction), "a Fraction"),
     str: (lambda value: isinstance(value, str), "text"),
     Path: (lambda value: isinstance(value, os.PathLike) and isinstance(os.fspath(value), str), "a path"),
+    ArrowStream: (lambda value: hasattr(value, "__arrow_c_stream__"), "a table of Arrow, pandas or polars"),
     type(None): (lambda value: value is None, "None"),
 }
 

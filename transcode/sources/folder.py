@@ -9,7 +9,15 @@ from collections.abc import Iterator
 
 from vidprep.formats.errors import SourceError
 from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.search import Identity, SourceSearch, fault_of_file, identity_of, state_of, why_not
+from vidprep.transcode.sources.search import (
+    Identity,
+    Missing,
+    SourceSearch,
+    fault_of_file,
+    identity_of,
+    state_of,
+    why_not,
+)
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_animated
 
 NOT_LISTED = "folder cannot be listed"
@@ -26,6 +34,8 @@ def walk(search: SourceSearch, root: str) -> None:
             if reason := _why_ignored(search, entry, relative, above):
                 search.ignored.append((entry.path, reason))
             elif fault := _fault_of_entry(entry):
+                if not isinstance(fault, Missing):
+                    search.why_partial = f"{entry.path}: {fault}"
                 search.problems.append((entry.path, fault))
             elif entry.is_dir():
                 _check_no_destination(entry.path)
@@ -50,6 +60,7 @@ def _entries(search: SourceSearch, folder: str, *, is_root: bool) -> Iterator[os
     except OSError as error:
         if is_root:
             raise SourceError(f"{NOT_LISTED}: {error.strerror}", path=folder) from error
+        search.why_partial = f"a folder cannot be listed: {folder}"
         search.problems.append((folder, f"{NOT_LISTED}: {error.strerror}; allow it, or --exclude it"))
 
 

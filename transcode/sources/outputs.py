@@ -56,6 +56,7 @@ def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table
         advice = "--keep-source-suffix does not tell all apart: rename or --exclude one"
     else:
         advice = "tell them apart with --keep-source-suffix"
+    search.why_partial = f"two sources want the output {pairs[0][2]}"
     rivals: dict[str, str] = {}
     for first, second, out in pairs:
         for one, other in ((first, second), (second, first)):

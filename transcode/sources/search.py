@@ -1,5 +1,5 @@
 """What was asked for, what has been found, and what every way of listing asks of a file."""
-# ruff: noqa: PTH118, PTH119, PTH120, PTH122
+# ruff: noqa: PTH118, PTH122
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from vidprep.transcode.sources.tables import storable
-from vidprep.transcode.sources.unit import Cut, Labels, Unit
+from vidprep.transcode.sources.tables import SourceTable, storable
+from vidprep.transcode.sources.unit import Cut, Unit
 
 PROGRESS_EVERY = 10_000
 
@@ -22,14 +22,14 @@ class SourceSearch:
     """What was asked for, and what has been found so far.
 
     destination: resolved, with a slash at its end. destination_identity: None while it does not exist. asked: number in
-    its table and unit of a problem, by its place in `problems`.
+    its table and unit of a problem, by its place in `problems`. table: that the sources stand in.
+    why_partial: as SourceList has it.
     """
 
     destination: str
     destination_identity: Identity | None
     include: re.Pattern[str] | None
     exclude: re.Pattern[str] | None
-    label_from_folder: bool
     keep_source_suffix: bool
     progress: Callable[[int], None] | None
     seen: int = 0
@@ -38,6 +38,8 @@ class SourceSearch:
     ignored: list[tuple[str, str]] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     asked: dict[int, tuple[int, Unit]] = field(default_factory=dict)
+    table: SourceTable | None = None
+    why_partial: str | None = None
 
     def count(self) -> None:
         self.seen += 1
@@ -61,19 +63,14 @@ class SourceSearch:
     def id_of(self, relative: str) -> str:
         return relative if self.keep_source_suffix else os.path.splitext(relative)[0]
 
-    def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = (None, None), labels: Labels = ()) -> None:
+    def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = (None, None), row: int = -1) -> None:
         """state: size in bytes and time of change in ns."""
-        self.units.append(Unit(name, path, *state, *cut, self._labels(path, labels)))
+        self.units.append(Unit(name, path, *state, *cut, row=row))
 
     def refuse(self, number: int, unit: Unit, reason: str) -> None:
         """A row of a table that cannot be started. number: of the row."""
-        self.asked[len(self.problems)] = number, replace(unit, labels=self._labels(unit.path, unit.labels))
+        self.asked[len(self.problems)] = number, unit
         self.problems.append((unit.path, reason))
-
-    def _labels(self, path: str, labels: Labels) -> Labels:
-        if not self.label_from_folder:
-            return labels
-        return (*labels, ("label", os.path.basename(os.path.dirname(path))))
 
 
 def fault_of_file(path: str, status: os.stat_result) -> str | None:
@@ -86,9 +83,16 @@ def fault_of_file(path: str, status: os.stat_result) -> str | None:
     return None if os.access(path, os.R_OK) else "cannot be read: no permission"
 
 
+class Missing(str):
+    """Says that nothing is there, as a link without an end leads to."""
+
+    __slots__ = ()
+
+
 def why_not(error: OSError, *, is_link: bool) -> str:
-    missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-    return "broken link: " * is_link + ("no such file or folder" if missing else f"cannot be read: {error.strerror}")
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Missing("broken link: " * is_link + "no such file or folder")
+    return "broken link: " * is_link + f"cannot be read: {error.strerror}"
 
 
 def state_of(status: os.stat_result) -> tuple[int, int]:

@@ -1,11 +1,12 @@
 """Each row of a table: a unit, or a problem that has a row of its own in the manifest."""
-# ruff: noqa: PTH100, PTH114, PTH116, PTH118, PTH119, PTH120, PTH122
+# ruff: noqa: PTH100, PTH109, PTH114, PTH116, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
-import csv
 import os
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
 
 from vidprep.formats.errors import SourceError, StorageError
 from vidprep.formats.files.remote import is_url
@@ -15,66 +16,126 @@ from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_
 from vidprep.transcode.sources.tables import (
     KEYS,
     LIKE_CUTS,
-    READERS,
-    Row,
-    checked_label,
+    SourceTable,
     checked_seconds,
+    faults_of_columns,
+    is_table,
     one_line,
+    read_source_table,
     storable,
 )
-from vidprep.transcode.sources.unit import Cut, Labels, Unit
+from vidprep.transcode.sources.unit import Cut, Unit
 
 FAULTS_SHOWN = 20
+IN_MEMORY = "the table"
 
 
-def read_table(search: SourceSearch, table: str) -> None:
-    """Each row of a table, counted from 1, is a unit or a problem. Columns that are no KEYS are labels."""
-    try:
-        rows = READERS[os.path.splitext(table)[1].lower()](table)
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
-        # RuntimeError: what pyarrow or recursion refuses
-        raise SourceError(f"table cannot be read: {error}", path=table) from error
-    names = dict.fromkeys(name for row in rows for name in row)
+def read_table(
+    search: SourceSearch, table: object, *, labels: Sequence[str] | None, label_from_folder: bool, skips_bad_rows: bool
+) -> None:
+    """Each row of a table, a file or in memory, is a unit or a problem. labels: the columns that are; None for all that are no KEYS.
+
+    skips_bad_rows: rows that cannot mean anything are ignored. Raises SourceError.
+    """
+    found = read_source_table(table)
+    path = str(table) if isinstance(table, str) else IN_MEMORY
+    names = list(found.columns)
+    if not found.num_rows:
+        raise SourceError("has no rows", path=path)
     if "path" not in names:
         columns = ", ".join(map(one_line, names))
-        raise SourceError(f"has no column `path`; columns: {columns}" if rows else "has no rows", path=table)
-    if search.label_from_folder and "label" in names:
-        raise SourceError("has a column `label`: leave out the column, or --label-from-folder", path=table)
-    if names.pop("", 0) is None:  # what pandas writes for its row numbers
-        search.ignored.append((table, "a column without a name"))
-    label_names = [name for name in names if name not in KEYS]
-    if odd := [name for name in label_names if storable(name) != name]:
-        raise SourceError(f"has a column {one_line(odd[0])}, whose name is not valid Unicode; rename it", path=table)
-    if (asked := [name for name in label_names if LIKE_CUTS.fullmatch(name)]) and not {"start", "end"} & names.keys():
-        raise SourceError(
-            f"has a column {one_line(asked[0])}: is it where cuts begin or end? Then call it `start` or `end`, in seconds; if it is a "
-            "label, give it a name that says of what",
-            path=table,
-        )
-    kinds: dict[str, type] = {}
-    faults: list[str] = []
+        raise SourceError(f"has no column `path`; columns: {columns}", path=path)
+    if "" in names:  # what pandas writes for its row numbers
+        names.remove("")
+        search.ignored.append((path, "a column without a name"))
+    chosen = chosen_labels([name for name in names if name not in KEYS], labels, path)
+    _check_names(chosen, names, path, label_from_folder=label_from_folder)
+    search.table = SourceTable({name: found.columns[name] for name in chosen}, found.num_rows)
+    faults = faults_of_columns(search.table)
+    rows = zip(*(found.values(name) for name in KEYS), strict=True)
     remote = RemoteFiles()
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows):
         try:
-            labels = tuple((name, checked_label(name, row.get(name), kinds)) for name in label_names)
-            _add_row(search, remote, table, number, row, labels)
+            if number in faults:
+                raise ValueError(faults[number])
+            _add_row(search, remote, "" if is_table(table) else path, number, row)
         except ValueError as error:
-            faults.append(f"row {number}: {error}")
+            faults[number] = str(error)
         search.count()
-    if faults:
-        more = [f"and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
-        raise SourceError("\n  ".join([*faults[:FAULTS_SHOWN], *more]), path=table)
+    faults |= _same_cuts(search)
+    if skipped := told_faults(faults, path, skips_bad_rows=skips_bad_rows):
+        search.why_partial = f"{len(skipped)} rows of the table were skipped"
+        search.ignored += [(path, why) for why in skipped]
     if remote.fault is not None and not remote.answered:
         raise remote.fault
 
 
-def _add_row(search: SourceSearch, remote: RemoteFiles, table: str, number: int, row: Row, labels: Labels) -> None:
-    """File one row under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
-    where = f"{os.path.basename(table)} row {number}: "
-    given_path, given_id, start, end = map(row.get, KEYS)
+def told_faults(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -> list[str]:
+    """A line for each row, from 0, that means nothing. Raises SourceError with the first of them, unless they are to be skipped."""
+    lines = [f"row {number + 1}: {why}" for number, why in sorted(faults.items())]
+    if not lines or skips_bad_rows:
+        return lines
+    more = [f"and {len(lines) - FAULTS_SHOWN} more"] if len(lines) > FAULTS_SHOWN else []
+    raise SourceError("\n  ".join([*lines[:FAULTS_SHOWN], *more, "mend the table, or --on-bad-row skip"]), path=path)
+
+
+def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> list[str]:
+    """Those of the columns that are to be labels. Raises SourceError."""
+    if labels is None:
+        return names
+    if missing := [name for name in labels if name not in names]:
+        columns = ", ".join(map(one_line, names)) or "none"
+        raise SourceError(f"--labels: has no column {one_line(missing[0])}; its labels: {columns}", path=path)
+    return list(dict.fromkeys(labels))
+
+
+def _check_names(labels: list[str], names: list[str], path: str, *, label_from_folder: bool) -> None:
+    """Raises SourceError for columns that cannot be labels, or may mean something else."""
+    if label_from_folder and "label" in labels:
+        raise SourceError("has a column `label`: leave out the column, or --label-from-folder", path=path)
+    if odd := [name for name in labels if storable(name) != name]:
+        raise SourceError(f"has a column {one_line(odd[0])}, whose name is not valid Unicode; rename it", path=path)
+    if (asked := [name for name in labels if LIKE_CUTS.fullmatch(name)]) and not {"start", "end"} & {*names}:
+        raise SourceError(
+            f"has a column {one_line(asked[0])}: is it where cuts begin or end? Then call it `start` or `end`, in seconds; if it is a "
+            "label, give it a name that says of what",
+            path=path,
+        )
+
+
+def _same_cuts(search: SourceSearch) -> dict[int, str]:
+    """Leave one unit of those that ask for the same cut of the same source under the same name. Returns faults by row: of those that
+    give it other labels.
+    """
+    assert search.table is not None
+    first: dict[tuple[Any, ...], Unit] = {}
+    twins: list[tuple[Unit, Unit]] = []
+    for unit in search.units:
+        key = unit.id, unit.path, unit.start_seconds, unit.end_seconds
+        if (one := first.setdefault(key, unit)) is not unit:
+            twins.append((one, unit))
+    if not twins:
+        return {}
+    search.units = list(first.values())
+    columns = [search.table.values(name) for name in search.table.columns]
+    faults = {}
+    for one, other in twins:
+        if all(repr(values[one.row]) == repr(values[other.row]) for values in columns):
+            search.ignored.append((other.path, f"row {other.row + 1}: the same cut again"))
+        else:
+            faults[other.row] = f"the same cut as row {one.row + 1}, with other labels"
+    return faults
+
+
+def _add_row(
+    search: SourceSearch, remote: RemoteFiles, table: str, number: int, row: tuple[Any, Any, Any, Any]
+) -> None:
+    """File one row, from 0, under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
+    where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
+    given_path, given_id, start, end = row
     if not isinstance(given_path, str) or not given_path or "\0" in given_path:
         raise ValueError(f"path is {given_path!r}; give the path of a video")
-    base = os.path.join(os.path.dirname(table), "")
+    base = os.path.join(os.path.dirname(table) or os.getcwd(), "")
     path = (
         given_path if is_url(given_path) else os.path.abspath(base + given_path if given_path[0] != "/" else given_path)
     )
@@ -82,7 +143,7 @@ def _add_row(search: SourceSearch, remote: RemoteFiles, table: str, number: int,
     cut = checked_seconds("start", start), checked_seconds("end", end)
     if cut[1] is not None and (cut[0] or 0.0) >= cut[1]:
         raise ValueError(f"start {cut[0] or 0.0!r} is not before end {cut[1]!r}; a cut is [start, end) in seconds")
-    unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else _checked_id(given_id)
+    unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else checked_id(given_id)
     if reason := search.why_left_out(relative, os.path.basename(path)):
         search.ignored.append((path, where + reason))
         return
@@ -92,9 +153,9 @@ def _add_row(search: SourceSearch, remote: RemoteFiles, table: str, number: int,
         except StorageError as error:
             state, why = None, str(error)
         if state is None:
-            search.refuse(number, Unit(unit_id, path, 0, 0, *cut, labels), where + why)
+            search.refuse(number + 1, Unit(unit_id, path, 0, 0, *cut, row=number), where + why)
         else:
-            search.add(unit_id, path, state, cut, labels)
+            search.add(unit_id, path, state, cut, number)
         return
     try:
         status = os.stat(path)
@@ -102,11 +163,11 @@ def _add_row(search: SourceSearch, remote: RemoteFiles, table: str, number: int,
     except OSError as error:
         fault = why_not(error, is_link=os.path.islink(path))
     if fault:
-        search.refuse(number, Unit(unit_id, path, 0, 0, *cut, labels), where + fault)
+        search.refuse(number + 1, Unit(unit_id, path, 0, 0, *cut, row=number), where + fault)
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} lies in the destination; give a destination outside of the sources")
     else:
-        search.add(unit_id, path, state_of(status), cut, labels)
+        search.add(unit_id, path, state_of(status), cut, number)
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:
@@ -117,7 +178,7 @@ def _id_of_cut(unit_id: str, cut: Cut) -> str:
     return f"{unit_id}_{start or 0:08d}_" + ("end" if end is None else f"{end:08d}")
 
 
-def _checked_id(value: object) -> str:
+def checked_id(value: object) -> str:
     unit_id = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     fault = fault_of_output(unit_id, IN_SHARDS)
     if not unit_id.strip() or not {"", ".", ".."}.isdisjoint(unit_id.split("/")):

@@ -3,16 +3,25 @@
 Every fault is a ValueError whose text says what was found and what to give instead. pyarrow reads Parquet only: its
 guesses about text would make 7 of a label `007`, and dates of others.
 """
-# ruff: noqa: PTH123
+# ruff: noqa: PTH122, PTH123
 
 from __future__ import annotations
 
 import csv
 import json
 import math
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from vidprep.formats.errors import SourceError
+from vidprep.formats.files.arrow import ArrowStream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEYS = ("path", "id", "start", "end")
 LIKE_CUTS = re.compile(
@@ -68,34 +77,80 @@ def checked_seconds(name: str, value: object) -> float | None:
     raise ValueError(f"{name} is {value!r}; give seconds, a number from 0, or leave it empty")
 
 
-def checked_label(name: str, value: object, kinds: dict[str, type]) -> object:
-    """The value, when one column of a manifest can hold it together with those before it."""
-    if value is None:
-        return None
-    first = kinds.setdefault(name, type(value))
-    if isinstance(value, str):
-        fits = first is str and storable(value) == value
-    elif isinstance(value, bool):
-        fits = first is bool
-    else:
-        fits = first in (int, float) and (isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63))
-    if not fits:
-        raise ValueError(
-            f"{one_line(name)} is {value!r} in a column of {first.__name__}; a column of labels holds only text, only"
-            " numbers (of 64 bits) or only true and false"
-        )
-    return value
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """columns: what stands in each, by name: Python's values, or Arrow's of what has types of its own."""
+
+    columns: Mapping[str, Sequence[Any] | pa.ChunkedArray]
+    num_rows: int
+
+    def values(self, name: str) -> Sequence[Any]:
+        """As Python has them; None for each row where there is no such column."""
+        column = self.columns.get(name)
+        if column is None:
+            return [None] * self.num_rows
+        if isinstance(column, Sequence):
+            return column
+        from vidprep.formats.manifest.labels import values_of
+
+        return values_of(column)
+
+    def rows(self) -> Iterator[Row]:
+        for values in zip(*map(self.values, self.columns), strict=True):
+            yield dict(zip(self.columns, values, strict=True))
+
+    def array(self, name: str) -> pa.Array:
+        """As it is kept in a manifest. Raises ValueError for what none can hold."""
+        import pyarrow as pa
+
+        from vidprep.formats.manifest.labels import storable as in_parquet
+
+        column = self.columns[name]
+        try:
+            return in_parquet(column if not isinstance(column, Sequence) else pa.array(column))
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise ValueError(f"column {one_line(name)}: {error}") from error
 
 
-def _csv_rows(table: str) -> list[Row]:
+def faults_of_columns(table: SourceTable) -> dict[int, str]:
+    """Why a label of a row, from 0, cannot be kept: of columns without types of their own."""
+    faults: dict[int, str] = {}
+    for name, column in table.columns.items():
+        if isinstance(column, list):
+            faults |= dict(_faults_of_labels(name, column))
+    return faults
+
+
+def _faults_of_labels(name: str, values: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """Of values without types: rows, from 0, whose value does not go with those before it, and why."""
+    first: str | None = None
+    for number, value in enumerate(values):
+        if value is None:
+            continue
+        kind = _kind(value)
+        first = kind if first is None else first
+        if kind != first:
+            yield number, f"{one_line(name)} is {value!r} in a column of {first}; the values of a label are of one kind"
+        elif (isinstance(value, int) and not -(2**63) <= value < 2**63) or (
+            isinstance(value, str) and storable(value) != value
+        ):
+            yield number, f"{one_line(name)} is {value!r}, which no column can hold"
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true and false", int: "numbers", float: "numbers", str: "text", list: "lists", dict: "objects"}
+    return kinds.get(type(value), type(value).__name__)
+
+
+def _csv_table(table: str) -> SourceTable:
     """Labels are whole numbers, numbers or booleans where all of a column are; empty cells are None. Cells are apart by what the header
-    has after `path` or in front of it: a comma, a semicolon or a tab.
+    has after `path` or `id`, or in front of it: a comma, a semicolon or a tab.
     """
     with open(table, encoding="utf-8-sig", newline="") as file:
         header = file.readline()
         file.seek(0)
         cells_by = {mark: [name.strip(' "\r\n') for name in header.split(mark)] for mark in ",;\t"}
-        mark = next((mark for mark, names in cells_by.items() if "path" in names), ",")
+        mark = next((mark for mark, names in cells_by.items() if {"path", "id"} & {*names}), ",")
         reader = csv.DictReader(file, strict=True, delimiter=mark)
         reader.fieldnames = names = _distinct([name.strip() for name in reader.fieldnames or ()])
         rows: list[Row] = list(reader)
@@ -108,7 +163,7 @@ def _csv_rows(table: str) -> list[Row]:
         convert = str if name in KEYS else _converter([str(row[name]) for row in rows if row[name]])
         for row in rows:
             row[name] = convert(str(row[name])) if row[name] else None
-    return rows
+    return SourceTable({name: [row[name] for row in rows] for name in names}, len(rows))
 
 
 def _converter(cells: list[str]) -> Callable[[str], object]:
@@ -122,7 +177,7 @@ def _converter(cells: list[str]) -> Callable[[str], object]:
     return (lambda cell: cell.lower() == "true") if {c.lower() for c in cells} <= {"true", "false"} else str
 
 
-def _jsonl_rows(table: str) -> list[Row]:
+def _jsonl_table(table: str) -> SourceTable:
     rows: list[Row] = []
     with open(table, encoding="utf-8-sig") as file:
         for line in filter(str.strip, file):
@@ -130,7 +185,8 @@ def _jsonl_rows(table: str) -> list[Row]:
                 rows.append({**json.loads(line, parse_constant=_constant)})
             except (ValueError, TypeError) as error:
                 raise ValueError(f"row {len(rows) + 1} is no JSON object: {error}") from error
-    return rows
+    names = dict.fromkeys(name for row in rows for name in row)
+    return SourceTable({name: [row.get(name) for row in rows] for name in names}, len(rows))
 
 
 def _constant(name: str) -> float | None:
@@ -138,13 +194,41 @@ def _constant(name: str) -> float | None:
     return None if name == "NaN" else float(name)
 
 
-def _parquet_rows(table: str) -> list[Row]:
+def _parquet_table(table: str) -> SourceTable:
     from pyarrow import parquet
 
     with parquet.ParquetFile(table) as file:  # read_table would add a column for each folder named like label=3
-        _distinct(file.schema_arrow.names)
-        rows: list[Row] = file.read().to_pylist()
-    return rows
+        return _arrow_table(file.read())
+
+
+def _arrow_table(table: pa.Table) -> SourceTable:
+    """pandas keeps an index that is not just numbers in a column of such a name."""
+    names = [name for name in _distinct(table.column_names) if not re.fullmatch(r"__index_level_\d+__", name)]
+    return SourceTable({name: table[name] for name in names}, table.num_rows)
+
+
+def is_table(source: object) -> TypeGuard[ArrowStream]:
+    """Whether this is a table in memory."""
+    return hasattr(source, "__arrow_c_stream__")
+
+
+def read_source_table(table: object) -> SourceTable:
+    """A table in memory, or the file of one. Raises SourceError."""
+    path = str(table) if isinstance(table, str | os.PathLike) else "the table"
+    try:
+        if is_table(table):
+            import pyarrow as pa
+
+            return _arrow_table(pa.table(table))
+        suffix = os.path.splitext(path)[1].lower()
+        if suffix not in READERS:
+            raise SourceError(f"is no table; give one of {', '.join(READERS)}", path=path)
+        return READERS[suffix](path)
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
+        # RuntimeError: what pyarrow or recursion refuses
+        if isinstance(error, SourceError):
+            raise
+        raise SourceError(f"table cannot be read: {error}", path=path) from error
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -153,4 +237,4 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
-READERS = {".csv": _csv_rows, ".tsv": _csv_rows, ".parquet": _parquet_rows, ".jsonl": _jsonl_rows}
+READERS = {".csv": _csv_table, ".tsv": _csv_table, ".parquet": _parquet_table, ".jsonl": _jsonl_table}

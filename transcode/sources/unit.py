@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.labels import Labels
 
 Cut = tuple[float | None, float | None]
-Labels = tuple[tuple[str, object], ...]
 
 
 def exact_seconds(seconds: float | None) -> Fraction | None:
@@ -20,7 +23,7 @@ class Unit:
 
     id: name of the output without extension, relative, '/'-separated. path: absolute, links not resolved.
     start_seconds, end_seconds: from the first frame shown, half-open [start, end); None: from the start, to the end.
-    labels: the other columns of the table, or ("label", parent folder).
+    sharers: units of the same source, this one among them. row: of its table, from 0; -1 where there is none.
     """
 
     id: str
@@ -29,7 +32,13 @@ class Unit:
     mtime_ns: int
     start_seconds: float | None = None
     end_seconds: float | None = None
-    labels: Labels = ()
+    sharers: int = 1
+    row: int = -1
+
+    @property
+    def share_bytes(self) -> int:
+        """What this unit stands for when sources are counted in bytes: cuts of one source count it once, together."""
+        return self.size_bytes // self.sharers
 
     @property
     def cut(self) -> tuple[Fraction | None, Fraction | None]:
@@ -42,10 +51,13 @@ class SourceList:
 
     problems: (path, reason) of sources that cannot even be started, a failed row each. Both are sorted, their paths
     absolute, and escaped where they are not valid UTF-8. problem_units: what the row of a table asked for, None for a file
-    that was met in a folder; in the order of `problems`.
+    that was met in a folder; in the order of `problems`. labels: of units and problems; None where there are none.
+    why_partial: why sources that are not here may be there all the same; None where these are all.
     """
 
     units: tuple[Unit, ...]
     ignored: tuple[tuple[str, str], ...]
     problems: tuple[tuple[str, str], ...] = ()
     problem_units: tuple[Unit | None, ...] = ()
+    labels: Labels | None = None
+    why_partial: str | None = None

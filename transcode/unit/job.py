@@ -173,7 +173,6 @@ def new_row(job: Job) -> ManifestRow:
         settings_digest=job.settings.digest,
         engine=job.settings.engine,
         pixel_format=job.settings.pixel_format,
-        labels=dict(unit.labels),
     )
     frames, encoder = job.settings.frames, job.settings.encoder.resolved
     if frames is None:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyError, VidprepError
-from vidprep.formats.files.local import cpu_seconds
+from vidprep.formats.files.local import cpu_seconds, sampled_digest
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import VideoInfo
@@ -68,6 +68,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] |
     """
     unit, settings = job.unit, job.settings
     before = row.source_size_bytes, row.source_mtime_ns = _state(unit.path)
+    row.source_digest = sampled_digest(Path(unit.path))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         context.worked()
         if (seconds := _segment_seconds(job, source.info)) is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from vidprep.formats.manifest.columns import is_label
 from vidprep.formats.manifest.row import COLUMNS, ManifestRow, checked, row_from_dict, row_of_line, what_does_not_fit
 
 INTS = {"int16": 15, "int32": 31, "int64": 63}
@@ -52,13 +51,6 @@ def test_doubles_take_whole_numbers_that_they_hold_exactly() -> None:
         pa.array([2**53 + 1], pa.float64())
 
 
-def test_labels_are_what_parquet_or_json_hold() -> None:
-    for value in (None, True, "a", 0.5, -(2**63), 2**63 - 1, [1, "b"], {"a": [None]}):
-        assert is_label(value), value
-    for unfit in (-(2**63) - 1, 2**63, object(), {1, 2}, b"a", "\udcff", ["\udcff"]):
-        assert not is_label(unfit), unfit
-
-
 def test_a_row_says_what_it_was_made_of() -> None:
     row = ManifestRow(id="a", file_name="a.mp4", source="/a")
     assert (row.attempts, row.status) == (1, "failed")
@@ -76,8 +68,5 @@ def test_a_row_says_what_it_was_made_of() -> None:
 
 def test_what_fits_of_a_row_that_does_not_stays() -> None:
     odd = row_with("width", 2**40)
-    odd.labels = {"kind": "run", "bad": object()}
     kept = checked(odd)
-    assert (kept.status, kept.stage, kept.labels) == ("failed", "manifest", {"kind": "run"})
-    odd.labels = None  # type: ignore[assignment]
-    assert checked(odd).labels == {}
+    assert (kept.status, kept.stage, kept.source) == ("failed", "manifest", odd.source)

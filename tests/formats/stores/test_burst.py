@@ -16,13 +16,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import simplejpeg
 from PIL import Image
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import StoreError
+from vidprep.formats.manifest.labels import Labels
 from vidprep.formats.stores.index import IndexedVideo, write_index
 
 PICTURES = np.random.default_rng(0).integers(0, 255, (5, 6, 8, 3), np.uint8).repeat(8, 1).repeat(8, 2)
@@ -39,9 +39,9 @@ def write_burst(
     video = IndexedVideo(
         "v", "data-00000.bin", size[1], size[0], Fraction(25), np.arange(len(frames)), Fraction(1, 25),
         np.array(offsets or np.cumsum([0, *lengths[:-1]]), np.int64), np.array(sizes or lengths, np.int32),
-        np.array([zlib.crc32(frame) for frame in frames], np.uint32), None, {},
+        np.array([zlib.crc32(frame) for frame in frames], np.uint32), None,
     )  # fmt: skip
-    list(write_index(folder, "burst", [video], labels=pa.schema([]), about={}))
+    list(write_index(folder, "burst", [video], labels=Labels(()), about={}))
     return folder
 
 

@@ -15,9 +15,13 @@ import pyarrow as pa
 import pytest
 
 from vidprep.formats.errors import StoreError
+from vidprep.formats.manifest.labels import Labels
 from vidprep.formats.stores.index import FrameIndex, IndexedVideo, write_index
 
-LABELS = pa.schema([("label", pa.string()), ("shard", pa.int64())])
+LABELS = Labels(
+    [f"v{number:04d}" for number in range(130)],
+    {"label": pa.array([f"class {number % 5}" for number in range(130)]), "shard": pa.array(range(130), pa.int64())},
+)
 
 
 def videos(count: int = 130, frames: int = 3, seed: int = 0) -> Iterator[IndexedVideo]:
@@ -28,7 +32,6 @@ def videos(count: int = 130, frames: int = 3, seed: int = 0) -> Iterator[Indexed
             f"v{number:04d}", "data-00000.bin", 8, 6, Fraction(25) if number % 3 else None, np.arange(frames),
             Fraction(1, 25), np.arange(frames) * 100 + number * 1000, np.full(frames, 100, np.int32),
             rng.integers(0, 2**32, frames, dtype=np.uint32), [0, 2, 4] if number % 2 else None,
-            {"label": f"class {number % 5}", "shard": number},
         )  # fmt: skip
 
 
@@ -165,7 +168,7 @@ def test_a_label_may_have_the_name_of_a_column(folder):
     index = FrameIndex(folder, "burst")
     assert index.labels("v0007") == {"label": "class 2", "shard": 7}
     assert index.places("v0007").shard == "data-00000.bin"
-    assert [video.labels["shard"] for video in index.videos()] == list(range(130))
+    assert index.label_columns().columns["shard"].to_pylist() == list(range(130))
     index.close()
 
 

@@ -18,6 +18,7 @@ from tests.helpers import make_clips, transcode
 from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import ManifestError, SettingsError, StoreError
+from vidprep.formats.manifest.labels import Labels
 from vidprep.formats.stores.index import FrameIndex, IndexedVideo, write_index
 
 
@@ -164,18 +165,21 @@ def test_an_encoded_store_with_values_that_no_run_wrote_is_refused(name, value, 
     assert str(folder) in str(raised.value)
 
 
+NUMBERS = Labels([f"v{number:06d}" for number in range(1000)], {"label": pa.array(range(1000), pa.int64())})
+
+
 def videos(count: int, frames: int = 3):
     for number in range(count):
         offsets = np.arange(frames, dtype=np.int64) * 100 + number * 1000
         yield IndexedVideo(
             f"v{number:06d}", "data-00000.bin", 8, 6, Fraction(25), np.arange(frames), Fraction(1, 25), offsets,
-            np.full(frames, 100, np.int32), np.full(frames, number, np.uint32), None, {"label": number},
+            np.full(frames, 100, np.int32), np.full(frames, number, np.uint32), None,
         )  # fmt: skip
 
 
 def test_every_row_of_a_long_index_is_found_by_its_id(tmp_path):
     (tmp_path / "data-00000.bin").touch()
-    list(write_index(tmp_path, "burst", videos(1000), labels=pa.schema([("label", pa.int64())]), about={}))
+    list(write_index(tmp_path, "burst", videos(1000), labels=NUMBERS, about={}))
     index = FrameIndex(tmp_path, "burst")
     assert len(index) == 1000
     assert index.ids() == [f"v{number:06d}" for number in range(1000)]
@@ -192,7 +196,7 @@ def test_every_row_of_a_long_index_is_found_by_its_id(tmp_path):
 
 
 def test_an_empty_index_is_no_error(tmp_path):
-    list(write_index(tmp_path, "burst", [], labels=pa.schema([]), about={}))
+    list(write_index(tmp_path, "burst", [], labels=Labels(()), about={}))
     store = open_store(tmp_path)
     assert len(store) == 0
     assert list(store.ids) == []
@@ -201,9 +205,5 @@ def test_an_empty_index_is_no_error(tmp_path):
 def test_ids_out_of_order_are_refused(tmp_path):
     (tmp_path / "data-00000.bin").touch()
     with pytest.raises(StoreError, match="ascend"):
-        list(
-            write_index(
-                tmp_path, "burst", reversed(list(videos(3))), labels=pa.schema([("label", pa.int64())]), about={}
-            )
-        )
+        list(write_index(tmp_path, "burst", reversed(list(videos(3))), labels=NUMBERS, about={}))
     assert not (tmp_path / "index.parquet").exists()

@@ -40,7 +40,7 @@ def test_every_sequence_of_every_store(kind, length, stride, step, store_of):
     assert len(dataset) == len(due) > 0
     for index, (id_, numbers) in enumerate(due):
         item = dataset[index]
-        assert (item["id"], item["indexes"].tolist(), item["label"]) == (id_, numbers, "sub")
+        assert (item["id"], item["indexes"].tolist(), item["labels"]) == (id_, numbers, {"label": "sub"})
         assert np.array_equal(item["frames"], whole[id_][numbers])
         if kind != "gulp":
             assert np.array_equal(item["timestamps"], store[id_].timestamps[numbers])
@@ -217,7 +217,8 @@ def test_labels_of_a_table_are_part_of_an_item(tmp_path):
     listed = table(tmp_path / "list.csv", rows)
     assert transcode(listed, tmp_path / "dst").code == 0
     items = [VideoDataset(tmp_path / "dst")[n] for n in (0, 2)]
-    assert [(item["label"], item["person"]) for item in items] == [(0, "p0"), (1, "p1")]
+    assert [item["labels"] for item in items] == [{"label": 0, "person": "p0"}, {"label": 1, "person": "p1"}]
+    assert [item["class_id"] for item in items] == [0, 1]
 
 
 # ------------------------------------------------------------------------------------------------ video files as they are

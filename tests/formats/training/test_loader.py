@@ -39,7 +39,7 @@ def test_an_epoch_is_every_sequence_once_in_a_known_order(kind, processes, cache
                 assert batch["frames"].shape == (len(batch["id"]), 4, 64, 96, 3)
                 for id_, numbers, frames in zip(batch["id"], batch["indexes"], batch["frames"], strict=True):
                     assert np.array_equal(frames, store[id_].frames(numbers))
-                assert batch["label"] == ["sub"] * len(batch["id"])
+                assert batch["labels"] == {"label": ["sub"] * len(batch["id"])}
                 assert batch["timestamps"].shape == (len(batch["id"]), 4)
                 seen.append(batch)
             orders.append(names(seen))

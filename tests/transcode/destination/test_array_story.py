@@ -106,7 +106,7 @@ class Story:
 
     def stopped(self, part, code):
         stop = fault(
-            "vidprep.formats.manifest.table", "Journal.append", at=self.rng.choice((1, 2)), code=code, only="parent"
+            "vidprep.formats.manifest.journal", "Journal.append", at=self.rng.choice((1, 2)), code=code, only="parent"
         )
         keys = {name: value for name, value in (self.place.env or {}).items() if name.startswith("AWS_")}
         code = self.task(part, env=environment(self.hooks / str(len(self.told)), stop, **keys))

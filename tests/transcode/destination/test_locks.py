@@ -243,7 +243,7 @@ def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
     place: str, s3: Bucket, sources: Path, tmp_path: Path
 ) -> None:
     keys = {name: value for name, value in s3.environment.items() if name.startswith("AWS_")}
-    killed = fault("vidprep.formats.manifest.table", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    killed = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
     made = str(tmp_path / "made") if place == "folder" else "s3://videos/killed"
     env = hooked(tmp_path / "hook", FLOCKS["no flock"], more=[killed], **keys)
     assert transcode(sources, made, env=env).code == -9

@@ -252,7 +252,7 @@ def test_a_lease_that_somebody_removed_is_said(sources: Path, tmp_path: Path) ->
     made = tmp_path / "made"
     gone = "[path.unlink() for path in __import__('pathlib').Path(args[0].path).parent.glob('lease-*')]"
     env = environment(
-        tmp_path / "hook", fault("vidprep.formats.manifest.table", "Journal.append", at=2, code=gone, only="parent")
+        tmp_path / "hook", fault("vidprep.formats.manifest.journal", "Journal.append", at=2, code=gone, only="parent")
     )
     ran = transcode(sources, made, "--jobs", 1, env=env)
     assert ran.code == 3 and "the lease of this run was removed" in ran.err, ran.err

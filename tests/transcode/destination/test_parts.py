@@ -154,7 +154,7 @@ def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole,
 def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
-    kill = fault("vidprep.formats.manifest.table", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
     tasks = [
         transcode(sources, made, *options, "--shard", f"{n}/2", verb=verb, env=environment(tmp_path / f"hook{n}", *([kill] if n == 0 else [])))
         for n in range(2)
@@ -173,7 +173,7 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
 ):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
-    kill = fault("vidprep.formats.manifest.table", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
     assert (
         transcode(sources, made, *options, "--shard", "1/2", verb=verb, env=environment(tmp_path / "hook", kill)).code
         == -9
@@ -229,7 +229,7 @@ def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkey
     monkeypatch.setattr("vidprep.transcode.destination.ledgers.FOLDER_GONE_SECONDS", 2)
     made = tmp_path / "made"
     wait = fault(
-        "vidprep.formats.manifest.table", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"
+        "vidprep.formats.manifest.journal", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"
     )
     task = subprocess.Popen(
         command(sources, made, "--shard", "0/2"), env=environment(tmp_path / "hook", wait), stderr=subprocess.DEVNULL, start_new_session=True

@@ -170,7 +170,7 @@ def test_many_small_shards_become_one(tmp_path: Path) -> None:
 # Every change of a file: a name that is given, taken away, or made; and rows on their way.
 CHANGES = {
     "os.replace": ("os", "replace"), "Path.replace": ("pathlib", "Path.replace"), "unlink": ("os", "unlink"),
-    "open": ("vidprep.formats.stores.shards", "open_unlinked"), "row": ("vidprep.formats.manifest.table", "Journal.append"),
+    "open": ("vidprep.formats.stores.shards", "open_unlinked"), "row": ("vidprep.formats.manifest.journal", "Journal.append"),
 }  # fmt: skip
 CHANGES_MAX = 30
 
@@ -210,7 +210,7 @@ def test_a_store_that_is_being_made_again_can_be_read_meanwhile(tmp_path: Path) 
     src, made = make_clips(tmp_path / "src", 5), tmp_path / "made"
     assert burst(src, made).code == 0
     before = contents(made)
-    kill = fault("vidprep.formats.manifest.table", "Journal.append", at=4, code=KILL_ALL, only="parent")
+    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=4, code=KILL_ALL, only="parent")
     assert burst(src, made, "--quality", 50, "--overwrite", env=environment(tmp_path / "hook", kill)).code == -9
     assert contents(made) == before
     assert burst(src, made, "--quality", 50).code == 0

@@ -230,7 +230,7 @@ def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
 
 @pytest.mark.long
 def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
-    killed = fault("vidprep.formats.manifest.table", "Journal.append", at=4, only="parent")
+    killed = fault("vidprep.formats.manifest.journal", "Journal.append", at=4, only="parent")
     env = s3.environment | environment(tmp_path / "hook", killed)
     assert transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env).code == -9
     lock = json.loads(s3.objects("killed/")[".vidprep/lock"])

@@ -124,7 +124,7 @@ def test_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: Path
     code = "if os.path.exists(MARK): os.killpg(0, 9)".replace("MARK", repr(str(tmp_path / "now")))
     fake = fake_ffmpeg(tmp_path, f"{code}\nsubprocess.run([REAL, *sys.argv[1:]], check=True)\n{code}")
     mark = fault(
-        "vidprep.formats.manifest.table", "Journal.append", at=4, when="after", code=f"open({str(tmp_path / 'now')!r}, 'w')", only="parent"
+        "vidprep.formats.manifest.journal", "Journal.append", at=4, when="after", code=f"open({str(tmp_path / 'now')!r}, 'w')", only="parent"
     )  # fmt: skip
     broken = environment(tmp_path / "hook", mark)
     process = start(clips, dst, "--jobs", 2, "--engine", "ffmpeg", "--ffmpeg", fake, env=broken)

@@ -89,7 +89,7 @@ def test_memory_is_that_of_the_whole_tree():
 
 def test_a_killed_run_can_be_followed_into_the_next(sources, tmp_path):
     events = tmp_path / "events.jsonl"
-    kill = fault("vidprep.formats.manifest.table", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
     broken = transcode(
         sources, tmp_path / "made", "--events", events, "--jobs", 1, env=environment(tmp_path / "hook", kill)
     )

@@ -87,9 +87,9 @@ HALF_A_LINE = (
 @pytest.mark.parametrize(
     ("broken", "code"),
     [
-        (fault("vidprep.formats.manifest.table", "Journal.append", at=1, code=NO_ROOM, only="parent"), STOPPED),
+        (fault("vidprep.formats.manifest.journal", "Journal.append", at=1, code=NO_ROOM, only="parent"), STOPPED),
         pytest.param(
-            fault("vidprep.formats.manifest.table", "Journal.append", at=5, code=NO_ROOM, only="parent"),
+            fault("vidprep.formats.manifest.journal", "Journal.append", at=5, code=NO_ROOM, only="parent"),
             STOPPED,
             marks=pytest.mark.slow,
         ),

@@ -145,4 +145,4 @@ def test_a_label_that_changes_its_type_between_runs_is_no_lost_run(src: Path, ds
     rows = table(src.parent / "two.csv", [{"path": "src/b.mkv", "label": "walk"}])
     ran = transcode(rows, dst)
     assert ran.code == 0, ran.err
-    assert {row["label"] for row in manifest(dst).values()} == {"3", "walk"}
+    assert {row["labels"]["label"] for row in manifest(dst).values()} == {"3", "walk"}

@@ -58,7 +58,7 @@ def test_json_prints_a_line_per_row_then_the_summary_and_nothing_else(src: Path,
     assert ran.code == 1
     lines = [json.loads(line) for line in ran.out.splitlines()]
     assert len(lines) == 5
-    assert [set(line) == set(COLUMN_NAMES) for line in lines[:-1]] == [True] * 4
+    assert [set(line) == {*COLUMN_NAMES, "labels"} for line in lines[:-1]] == [True] * 4
     assert {line["id"]: line["status"] for line in lines[:-1]} == {
         "a": "ok", "b": "ok", "deep/er/c": "ok", "broken": "failed",
     }  # fmt: skip
@@ -217,16 +217,20 @@ def test_cuts_and_labels_come_from_a_table(src: Path, dst: Path) -> None:
     assert found["src/a_00000080_00000200"]["source_frames"] == [2, 3, 4]
     assert found["src/a_00000200_end"]["source_frames"] == [5, 6, 7, 8, 9, 10, 11]
     assert found["whole/b"]["source_frames"] is None
-    assert [row["label"] for row in found.values()] == ["walk", "run", None]
-    assert [row["fold"] for row in found.values()] == [1, 2, 3]
-    assert {row["label_status"] for row in found.values()} == {"mine"}
+    assert [row["labels"]["label"] for row in found.values()] == ["walk", "run", None]
+    assert [row["labels"]["fold"] for row in found.values()] == [1, 2, 3]
+    assert {row["labels"]["status"] for row in found.values()} == {"mine"}
     assert {row["status"] for row in found.values()} == {"ok"}
     assert transcode(rows, dst, "--json").summary["done_before"] == 3
 
 
 def test_label_from_folder_fills_a_column(src: Path, dst: Path) -> None:
     transcode(src, dst, "--label-from-folder")
-    assert {row["id"]: row["label"] for row in manifest(dst).values()} == {"a": "src", "b": "src", "deep/er/c": "er"}
+    assert {row["id"]: row["labels"]["label"] for row in manifest(dst).values()} == {
+        "a": "src",
+        "b": "src",
+        "deep/er/c": "er",
+    }
 
 
 def test_min_psnr_fails_an_output_and_leaves_nothing(src: Path, dst: Path) -> None:

@@ -44,17 +44,17 @@ MOMENTS = {
     "closing": fault("vidprep.transcode.media.encode", "VideoWriter.close", at=2, only="child"),
     "verifying": fault("vidprep.transcode.unit.engines", "check_file", at=2, only="child"),
     "summing": fault("vidprep.transcode.unit.row", "sha256_of", at=2, when="after", only="child"),
-    "journal, before": fault("vidprep.formats.manifest.table", "Journal.append", at=4, only="parent"),
+    "journal, before": fault("vidprep.formats.manifest.journal", "Journal.append", at=4, only="parent"),
     "journal, torn": fault("os", "write", at=-1, code=TORN, only="parent"),
-    "journal, after": fault("vidprep.formats.manifest.table", "Journal.append", at=4, when="after", only="parent"),
+    "journal, after": fault("vidprep.formats.manifest.journal", "Journal.append", at=4, when="after", only="parent"),
     "renaming, before": fault("vidprep.transcode.destination.folder", "Destination.publish", at=4, only="parent"),
     "renaming, after": fault(
         "vidprep.transcode.destination.folder", "Destination.publish", at=4, when="after", only="parent"
     ),
     "merging, before": fault("vidprep.transcode.destination.folder", "write_rows", only="parent"),
     "merging, while writing": fault("pyarrow.parquet", "write_table", when="after", only="parent"),
-    "merging, before the journal goes": fault("vidprep.formats.manifest.table", "Journal.clear", only="parent"),
-    "merging, after": fault("vidprep.formats.manifest.table", "Journal.clear", when="after", only="parent"),
+    "merging, before the journal goes": fault("vidprep.formats.manifest.journal", "Journal.clear", only="parent"),
+    "merging, after": fault("vidprep.formats.manifest.journal", "Journal.clear", when="after", only="parent"),
 }
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,17 +28,3 @@ def src(tmp_path: Path) -> Path:
 def dst(tmp_path: Path) -> Path:
     """Not made yet, as before a first run."""
     return tmp_path / "dst"
-
-
-@pytest.fixture
-def deep(src: Path) -> Iterator[Path]:
-    """A folder so deep that nobody can reach its end by path: a real one that cannot be listed, for root too."""
-    here = os.open(src, os.O_RDONLY)
-    for _ in range(18):
-        os.mkdir("d" * 250, dir_fd=here)
-        below = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
-    yield src
-    subprocess.run(["rm", "-rf", src], check=True)

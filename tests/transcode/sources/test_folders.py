@@ -124,10 +124,10 @@ def test_label_is_the_parent_folder(src: Path, dst: Path) -> None:
     for name in ("x.mp4", "run/y.mp4", "sport/run/z.mp4"):
         touch(src / name)
     found = find_sources(src, dst, label_from_folder=True)
-    assert {unit.id: unit.labels for unit in found.units} == {
-        "x": (("label", "src"),),
-        "run/y": (("label", "run"),),
-        "sport/run/z": (("label", "run"),),
+    assert {unit.id: found.labels.of(unit.id) for unit in found.units} == {
+        "x": {"label": "src"},
+        "run/y": {"label": "run"},
+        "sport/run/z": {"label": "run"},
     }
 
 

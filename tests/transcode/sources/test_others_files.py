@@ -101,7 +101,7 @@ def test_table_rows_that_name_one_missing_file_are_a_row_each_with_their_labels(
     ran = transcode(tmp_path / "t.csv", tmp_path / "out", "--json")
     rows = manifest(tmp_path / "out")
     assert ran.summary["failed"] == 2
-    assert sorted((row["status"], row["mark"]) for row in rows.values()) == [
+    assert sorted((row["status"], row["labels"]["mark"]) for row in rows.values()) == [
         ("failed", "a"),
         ("failed", "b"),
         ("ok", "c"),
@@ -114,7 +114,7 @@ def test_a_missing_file_of_a_table_is_ok_under_the_same_id_once_it_is_there(tmp_
     assert manifest(tmp_path / "out")["x/y"]["end_seconds"] == 0.2
     make_clip(tmp_path / "gone.mp4", 10)
     assert transcode(tmp_path / "t.csv", tmp_path / "out", "--quiet").code == 0
-    assert {name: (row["status"], row["mark"]) for name, row in manifest(tmp_path / "out").items()} == {
+    assert {name: (row["status"], row["labels"]["mark"]) for name, row in manifest(tmp_path / "out").items()} == {
         "x/y": ("ok", "a")
     }
 

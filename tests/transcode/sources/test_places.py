@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.transcode.sources.trees import ids, touch
+from tests.transcode.sources.trees import ids, labels_of, touch
 from vidprep.formats.errors import SourceError
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.unit import SourceList
@@ -54,9 +54,8 @@ def test_one_file_is_tried_whatever_its_name(src: Path, dst: Path) -> None:
     for name, unit_id in (("x.bin", "x"), ("x", "x"), (".hidden.mp4", ".hidden"), ("a.b.dat", "a.b"), ("-y.mp4", "-y")):
         path = touch(src / name)
         found = find_sources(path, dst, exclude=["*"], label_from_folder=True)
-        assert [(unit.id, unit.path, unit.labels) for unit in found.units] == [
-            (unit_id, str(path), (("label", "src"),))
-        ]
+        assert [(unit.id, unit.path) for unit in found.units] == [(unit_id, str(path))]
+        assert labels_of(found) == [{"label": "src"}]
     assert ids(find_sources(src / "a.b.dat", dst, keep_source_suffix=True)) == ["a.b.dat"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from vidprep.transcode.sources.unit import SourceList
 
@@ -21,3 +22,8 @@ def ids(found: SourceList) -> list[str]:
 def names(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Base name -> reason."""
     return {Path(path).name: reason for path, reason in pairs}
+
+
+def labels_of(found: SourceList) -> list[dict[str, Any]]:
+    """Of each unit."""
+    return [{} if found.labels is None else found.labels.of(unit.id) for unit in found.units]

@@ -28,12 +28,12 @@ def test_a_video_that_fails_leaves_no_bytes_behind(store, clips, tmp_path, dst):
 STEPS = [
     ("vidprep.formats.stores.shards", "ShardWriter._append", 2, "before"),
     ("vidprep.formats.stores.shards", "ShardWriter._append", 2, "after"),
-    ("vidprep.formats.manifest.table", "Journal.append", 3, "after"),
+    ("vidprep.formats.manifest.journal", "Journal.append", 3, "after"),
     ("vidprep.transcode.destination.sharded", "ShardedDestination.publish", 3, "after"),
     ("vidprep.transcode.destination.sharded", "ShardedDestination.finish", 1, "before"),
     ("vidprep.transcode.destination.folder", "write_rows", 1, "before"),
     ("vidprep.transcode.destination.folder", "write_rows", 1, "after"),
-    ("vidprep.formats.manifest.table", "Journal.clear", 1, "after"),
+    ("vidprep.formats.manifest.journal", "Journal.clear", 1, "after"),
     ("vidprep.transcode.destination.sharded", "ShardedDestination._replace", 1, "after"),
     ("vidprep.transcode.destination.sharded", "ShardedDestination.finish", 1, "after"),
 ]

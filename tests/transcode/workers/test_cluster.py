@@ -55,8 +55,8 @@ def test_a_slurm_array_with_a_killed_and_a_preempted_task(scheduler: Slurm, sour
     flags.mkdir()
     mine = "os.environ.get('SLURM_ARRAY_TASK_ID')"
     first = f"not os.path.exists('{flags}/' + {mine}) and not open('{flags}/' + {mine}, 'w').close()"
-    kill = fault("vidprep.formats.manifest.table", "Journal.append", at=2, only="parent", code=f"{mine} == '1' and {first} and os.killpg(0, signal.SIGKILL)")  # fmt: skip
-    wait = fault("vidprep.formats.manifest.table", "Journal.append", at=2, only="parent", code=f"{mine} == '2' and {first} and time.sleep(8)")  # fmt: skip
+    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=2, only="parent", code=f"{mine} == '1' and {first} and os.killpg(0, signal.SIGKILL)")  # fmt: skip
+    wait = fault("vidprep.formats.manifest.journal", "Journal.append", at=2, only="parent", code=f"{mine} == '2' and {first} and time.sleep(8)")  # fmt: skip
     program = tmp_path / "bin" / "vidprep"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m vidprep.transcode "$@"\n')

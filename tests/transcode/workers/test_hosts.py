@@ -272,7 +272,7 @@ def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_pat
     """As when their file system is unmounted."""
     source, made = tmp_path / "src", tmp_path / "made"
     shutil.copytree(clips, source)
-    gone = fault("vidprep.formats.manifest.table", "Journal.append", at=3, only="parent",
+    gone = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, only="parent",
                  code=f"os.path.exists('{source}') and os.rename('{source}', '{source}.gone')")  # fmt: skip
     ran = transcode(source, made, "--gop", 4, "--jobs", 1, env=environment(tmp_path / "hook", gone))
     assert ran.code == STOPPED, ran.err
@@ -283,7 +283,7 @@ def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_pat
 
 def test_a_destination_that_is_gone_in_the_middle_is_not_blamed_on_sources(clips, local, tmp_path):
     made = tmp_path / "made"
-    gone = fault("vidprep.formats.manifest.table", "Journal.append", at=3, only="parent", code=f"os.rename('{made}', '{made}.gone')")  # fmt: skip
+    gone = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, only="parent", code=f"os.rename('{made}', '{made}.gone')")  # fmt: skip
     ran = transcode(clips, made, "--gop", 4, "--jobs", 1, env=environment(tmp_path / "hook", gone))
     assert ran.code == STOPPED, ran.err
     assert "failed: " not in ran.err and "stopped: " in ran.err and str(made) in ran.err

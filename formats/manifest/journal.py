@@ -1,0 +1,92 @@
+"""The journal: rows of finished units, until the manifest has them.
+
+    DST/.vidprep/journal.jsonl               one JSON object per finished unit, in the order they finished
+
+A line is written before its output takes its final name, so whatever has a final name has a row. A torn last line (the run was
+killed while writing it) is dropped. Any other line that is no row is left out and counted, so that its unit is made again; one that says
+whose row it is, with a value that its column cannot hold, is a failed row. One of status `removed` takes a row away.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from vidprep.formats.files.no_links import open_unlinked
+from vidprep.formats.files.untrusted import check_regular, open_regular
+from vidprep.formats.manifest.row import ManifestRow, checked, row_of_line
+
+LINE_BYTES_MAX = 256 << 20
+
+
+class Journal:
+    """Rows on their way to the manifest. One process appends; each row is one write.
+
+    unreadable: numbers of the lines that were no rows when they were last read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unreadable: tuple[int, ...] = ()
+        self._fd: int | None = None
+
+    def append(self, *rows: ManifestRow) -> None:
+        """Raises OSError when there is no room for the rows; then nothing of them is left."""
+        if self._fd is None:
+            check_regular(self.path)
+            self._drop_torn_end()
+            self._fd = open_unlinked(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        line = "".join(checked(row).as_journal_line() + "\n" for row in rows).encode()
+        start, written = os.fstat(self._fd).st_size, 0
+        try:
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError:
+            os.ftruncate(self._fd, start)
+            raise
+
+    def rows(self) -> Iterator[ManifestRow]:
+        """Rows in the order they were written, without lines that are no rows. Raises OSError for what is no regular file."""
+        unreadable = []
+        try:
+            file = open_regular(self.path)
+        except FileNotFoundError:
+            return
+        with file:
+            lines = iter(lambda: file.readline(LINE_BYTES_MAX), b"")
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                    break
+                try:
+                    row = row_of_line(line)
+                except ValueError:
+                    unreadable.append(number)
+                else:
+                    yield row
+        self.unreadable = tuple(unreadable)
+
+    def clear(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _drop_torn_end(self) -> None:
+        try:
+            with os.fdopen(open_unlinked(self.path, os.O_RDWR), "r+b") as file:
+                position = file.seek(0, os.SEEK_END)
+                while position:
+                    step = min(position, 1 << 16)
+                    file.seek(position - step)
+                    newline = file.read(step).rfind(b"\n")
+                    if newline >= 0:
+                        file.truncate(position - step + newline + 1)
+                        return
+                    position -= step
+                file.truncate(0)
+        except FileNotFoundError:
+            pass

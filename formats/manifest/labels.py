@@ -1,0 +1,246 @@
+"""Labels: what the user says of units, in columns of any Arrow type, apart from the facts that vidprep measures.
+
+In a manifest, an index and DST/.vidprep/labels.parquet they are the fields of one column, `labels`, beside `id`: a label may have any
+name, and no fact that is added later takes it away.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import ManifestError
+from vidprep.formats.files.untrusted import arrow_file, as_parquet
+from vidprep.formats.manifest.columns import shown
+
+LABELS = "labels"
+CLASS_LABEL, SPLIT_LABEL = "label", "split"
+NOTES_KEY = b"vidprep.labels"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """columns: a value for each of `ids`, by the name of the label. added: names of those that `vidprep label` gave, which no
+    source table has.
+    """
+
+    ids: Sequence[str]
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    added: frozenset[str] = frozenset()
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Of each id, which row has its values."""
+        return {id_: place for place, id_ in enumerate(self.ids)}
+
+    def of(self, id_: str) -> dict[str, Any]:
+        """The values of a unit by name; none for one that is not there."""
+        place = self.places.get(id_)
+        return {} if place is None else {name: value_of(array[place]) for name, array in self.columns.items()}
+
+    def taken(self, ids: Sequence[str]) -> Labels:
+        """Those of these units, in their order; null where one is not there."""
+        places = pa.array([self.places.get(id_) for id_ in ids], pa.int64())
+        return replace(self, ids=ids, columns={name: array.take(places) for name, array in self.columns.items()})
+
+    def chosen(self, names: Iterable[str]) -> Labels:
+        """These columns alone, of those that are there."""
+        return replace(self, columns={name: self.columns[name] for name in names if name in self.columns})
+
+    def struct(self) -> pa.StructArray | None:
+        """The values as one column; None where there are none, as Parquet has no struct without fields."""
+        if not self.columns:
+            return None
+        return pa.StructArray.from_arrays(list(self.columns.values()), names=list(self.columns))
+
+    def table(self) -> pa.Table:
+        """`id` and, where there are any, `labels`."""
+        struct = self.struct()
+        columns = {"id": pa.array(self.ids, pa.string())} | ({} if struct is None else {LABELS: struct})
+        notes = {NOTES_KEY: json.dumps({"added": sorted(self.added)}).encode()}
+        return pa.table(columns).replace_schema_metadata(notes)
+
+    def as_bytes(self) -> bytes:
+        """What `read_labels` reads."""
+        file = io.BytesIO()
+        pq.write_table(self.table(), file, compression="zstd", write_page_checksum=True)
+        return file.getvalue()
+
+
+def labels_in(table: pa.Table) -> Labels:
+    """Those of a table that has `id` and may have `labels`."""
+    ids, added = table["id"].to_pylist(), notes_of(table.schema).get("added", ())
+    if LABELS not in table.column_names:
+        return Labels(ids, {}, frozenset(added))
+    column = table[LABELS].combine_chunks()
+    struct = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
+    if isinstance(struct, pa.ChunkedArray):
+        struct = pa.array([], table.schema.field(LABELS).type)
+    names = [struct.type.field(number).name for number in range(struct.type.num_fields)]
+    return Labels(ids, dict(zip(names, struct.flatten(), strict=True)), frozenset(added))
+
+
+def read_labels(path: Path) -> Labels:
+    """What `Labels.as_bytes` gave. Raises ManifestError."""
+    try:
+        with arrow_file(path) as source, as_parquet(source, path) as file:
+            return labels_in(file.read())
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
+        raise ManifestError(
+            f"cannot be read ({error}); remove it, and run the same command again", path=path
+        ) from error
+
+
+def notes_of(schema: pa.Schema) -> dict[str, Any]:
+    """What a file says of its labels beside their values: `added`, and the `classes` in the order of their numbers."""
+    found = json.loads((schema.metadata or {}).get(NOTES_KEY, b"{}"))
+    return found if isinstance(found, dict) else {}
+
+
+def labels_of_dicts(ids: Sequence[str], values: Sequence[Mapping[str, Any]]) -> Labels:
+    """Of what other people's JSON says: text where the values of a label have no common type."""
+    names = dict.fromkeys(name for each in values for name in each)
+    return Labels(ids, {name: _inferred([each.get(name) for each in values]) for name in names})
+
+
+def _inferred(values: list[Any]) -> pa.Array:
+    try:
+        return storable(pa.array(values))
+    except (pa.ArrowException, OverflowError, ValueError, TypeError, RecursionError):
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The same values in a type that comes back from Parquet as it is. Raises ValueError for what Parquet cannot hold."""
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    try:
+        if pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        if (plain := _plain_type(array.type)) != array.type:
+            array = pa.array(values_of(array), plain)
+        file = io.BytesIO()
+        pq.write_table(pa.table({"x": array[:0]}), file)
+        kept = pq.read_schema(io.BytesIO(file.getvalue())).field("x").type
+        return array if type_name(kept) == type_name(array.type) else array.cast(kept)
+    except pa.ArrowException as error:
+        raise ValueError(f"values of {array.type} cannot be stored: {error}") from error
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that says the same without what few of Arrow's functions take: dictionaries and views."""
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(_plain_type(kind.value_type))
+    plain = {"string_view": pa.string(), "binary_view": pa.binary()}
+    return plain.get(str(kind), kind)
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Of a type, without the names of list items, which Parquet replaces."""
+    return re.sub(r" \('[^']*'\)", "", re.sub(r"<(item|element|array):", "<element:", str(kind)))
+
+
+def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """As Python has them; times of odd nanoseconds, which Python has none of, as NumPy does."""
+    try:
+        found: list[Any] = array.to_pylist()
+        return found
+    except ValueError:
+        return [value_of(scalar) for scalar in array]
+
+
+def value_of(scalar: pa.Scalar) -> Any:
+    """As `values_of`."""
+    try:
+        return scalar.as_py()
+    except ValueError:
+        if isinstance(scalar, pa.StructScalar):
+            return {name: value_of(value) for name, value in scalar.items()}
+        if isinstance(scalar, pa.ListScalar):
+            return values_of(scalar.values)
+        from numpy import datetime64, timedelta64
+
+        return (datetime64 if pa.types.is_timestamp(scalar.type) else timedelta64)(scalar.value, "ns")
+
+
+def joined(several: Sequence[Labels]) -> Labels:
+    """One after another; where a label has types that no common type holds, such as 3 and "walk", as text."""
+    ids = [id_ for each in several for id_ in each.ids]
+    names = dict.fromkeys(name for each in several for name in each.columns)
+    columns = {}
+    for name in names:
+        arrays = [each.columns.get(name, pa.nulls(len(each.ids))) for each in several]
+        columns[name] = _concatenated(arrays)
+    return Labels(ids, columns, frozenset().union(*(each.added for each in several)))
+
+
+def _concatenated(arrays: list[pa.Array]) -> pa.Array:
+    tables = [pa.table({"x": array}) for array in arrays]
+    try:
+        column = pa.concat_tables(tables, promote_options="permissive")["x"].combine_chunks()
+    except pa.ArrowException:
+        column = pa.chunked_array([_as_text(array) for array in arrays], pa.string()).combine_chunks()
+    return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowException:
+        return pa.array([None if value is None else _text(value) for value in values_of(array)], pa.string())
+
+
+def _text(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
+    except (TypeError, ValueError, RecursionError):
+        text = shown(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def updated(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
+    """The labels of these units: those that are given where a unit is among them, else those that were kept."""
+    old = kept.taken([id_ for id_ in ids if id_ not in given.places])
+    new = given.taken([id_ for id_ in ids if id_ in given.places])
+    if not old.ids:
+        return new
+    both = old if not new.ids else joined([old, new])
+    return replace(both.taken(ids), added=given.added if new.ids else kept.added)
+
+
+def differing(one: Labels, other: Labels) -> list[str]:
+    """The units of both whose labels are not the same; a label that is null is none."""
+    ids = [id_ for id_ in one.ids if id_ in other.places]
+    first, second = one.taken(ids), other.taken(ids)
+    changed: set[int] = set()
+    for name in {*first.columns, *second.columns}:
+        a, b = first.columns.get(name), second.columns.get(name)
+        if a is not None and b is not None and a.equals(b):
+            continue
+        left, right = ([None] * len(ids) if array is None else values_of(array) for array in (a, b))
+        changed |= {place for place, pair in enumerate(zip(left, right, strict=True)) if repr(pair[0]) != repr(pair[1])}
+    return [ids[place] for place in sorted(changed)]
+
+
+def classes_of(labels: Labels) -> list[str] | None:
+    """The values of `label`, sorted, where they are text; None for numbers and for none."""
+    column = labels.columns.get(CLASS_LABEL)
+    if column is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return None
+    return sorted(pc.unique(column.drop_null()).to_pylist())

@@ -1,0 +1,193 @@
+"""Sources that moved or went, between two runs: outputs follow them, are told, or go; nothing stands there twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import (
+    Ran,
+    environment,
+    fault,
+    identities,
+    leftovers,
+    make_clip,
+    make_clips,
+    manifest,
+    table,
+    transcode,
+)
+from tests.transcode.destination.arrays import KINDS, contents
+from vidprep.formats import open_store
+
+ALL = list(KINDS)
+
+
+def run(kind: str, src: Path, dst: Path, *more: object, **how: object) -> Ran:
+    verb, *options = KINDS[kind]
+    return transcode(src, dst, *options, "--json", *more, verb=verb, **how)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    for number, name in enumerate(("nature/bear", "nature/fox", "people/ann")):
+        make_clip(tmp_path / "raw" / f"{name}.mp4", 5, seed=number)
+    return tmp_path / "raw"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_moved_source_keeps_its_output_under_the_new_name(kind, raw, dst):
+    assert run(kind, raw, dst, "--label-from-folder").code == 0
+    before = contents(dst)
+    (raw / "nature" / "bear.mp4").rename(raw / "people" / "bear.mp4")
+    again = run(kind, raw, dst, "--label-from-folder")
+    assert (again.code, again.rows) == (0, {}), "nothing is encoded again"
+    told = {name: again.summary[name] for name in ("done_before", "moved", "gone", "relabelled")}
+    assert told == {"done_before": 3, "moved": 1, "gone": 0, "relabelled": 1}
+    rows = manifest(dst)
+    assert set(rows) == {"people/bear", "nature/fox", "people/ann"}
+    assert rows["people/bear"]["source"] == str(raw / "people" / "bear.mp4")
+    after = contents(dst)
+    assert after.pop("people/bear") == before.pop("nature/bear") and after == {id_: before[id_] for id_ in after}
+    assert open_store(dst).labels("people/bear") == {"label": "people"}
+    assert leftovers(dst) == [] and not (dst / "nature" / "bear.mp4").exists()
+    assert transcode(raw, dst, "--quiet", "--label-from-folder", verb="validate").code == 0
+
+
+@pytest.mark.parametrize("kind", ["h264", "webdataset"])
+def test_an_id_that_a_table_gives_later_renames_the_output(kind, tmp_path, dst):
+    """Three clips became six."""
+    src = make_clips(tmp_path / "src", 3)
+    rows = [{"path": path} for path in sorted(src.iterdir())]
+    assert run(kind, table(tmp_path / "t.csv", rows), dst).code == 0
+    named = [{"path": row["path"], "id": f"v/{number}"} for number, row in enumerate(rows)]
+    again = run(kind, table(tmp_path / "t.csv", named), dst)
+    assert again.summary["moved"] == 3 and again.rows == {}
+    assert set(manifest(dst)) == {"v/0", "v/1", "v/2"} == set(contents(dst))
+
+
+def test_another_file_of_the_same_size_and_time_is_no_moved_one(tmp_path, dst):
+    src = tmp_path / "src"
+    clip = make_clip(src / "a.mp4", 5)
+    assert transcode(src, dst, "--quiet").code == 0
+    data, state = bytearray(clip.read_bytes()), clip.stat()
+    clip.unlink()
+    data[-20] ^= 1
+    (src / "b.mp4").write_bytes(data)
+    os.utime(src / "b.mp4", ns=(state.st_atime_ns, state.st_mtime_ns))
+    again = transcode(src, dst, "--json")
+    assert again.summary["moved"] == 0 and set(again.rows) == {"b"}
+
+
+def test_a_copy_is_made_anew_and_the_first_stays(tmp_path, dst):
+    src = make_clips(tmp_path / "src", 1)
+    assert transcode(src, dst, "--quiet").code == 0
+    shutil.copy2(src / "c00.mp4", src / "d.mp4")
+    assert set(transcode(src, dst, "--json").rows) == {"d"}
+    assert set(manifest(dst)) == {"c00", "d"}
+
+
+def test_a_broken_file_that_was_renamed_is_one_failed_row(tmp_path, dst):
+    src = make_clips(tmp_path / "src", 1)
+    (src / "bad.mp4").write_bytes(b"no video at all" * 99)
+    assert transcode(src, dst, "--quiet").code == 1
+    (src / "bad.mp4").rename(src / "worse.mp4")
+    assert transcode(src, dst, "--quiet").code == 1
+    assert {id_: row["status"] for id_, row in manifest(dst).items()} == {"c00": "ok", "worse": "failed"}
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_gone_sources_are_told_and_pruned_on_demand(kind, raw, dst):
+    (raw / "bad.mp4").write_bytes(b"no video at all")
+    assert run(kind, raw, dst).code == 1
+    (raw / "bad.mp4").unlink()
+    (raw / "people" / "ann.mp4").unlink()
+    told = run(kind, raw, dst)
+    assert told.summary["gone"] == 2 and len(manifest(dst)) == 4
+    assert "2 outputs whose source is gone, such as bad (--prune removes them)" in told.err
+    pruned = run(kind, raw, dst, "--prune")
+    assert (pruned.summary["gone"], pruned.summary["removed"]) == (0, 2)
+    assert set(manifest(dst)) == {"nature/bear", "nature/fox"} == set(contents(dst))
+    assert leftovers(dst) == [] and not (dst / "people").exists()
+    assert transcode(raw, dst, "--quiet", verb="validate").code == 0
+    assert run(kind, raw, dst, "--prune").summary["removed"] == 0
+
+
+def test_nothing_is_pruned_where_only_some_sources_are_listed(raw, dst, tmp_path):
+    assert transcode(raw, dst, "--quiet").code == 0
+    shutil.move(raw / "nature", tmp_path / "away")
+    for chosen in (("--limit", 1), ("--include", "*.mp4"), ("--exclude", "x"), ("--shard", "0/1")):
+        ran = transcode(raw, dst, "--prune", *chosen)
+        assert ran.code == 2 and "--prune" in ran.err and len(manifest(dst)) == 3
+    ran = transcode(raw / "people" / "ann.mp4", dst, "--prune", "--keep-source-suffix")
+    assert "nothing is pruned: one file is no list of all" in ran.err
+    (raw / "people" / "ann.mp4").unlink()
+    assert transcode(raw, dst, "--prune").code == 2, "an empty folder"
+    listed = table(
+        tmp_path / "t.csv", [{"path": tmp_path / "away" / "bear.mp4", "start": ""}, {"path": "x", "start": "?"}]
+    )
+    assert "nothing is pruned: 1 rows of the table" in transcode(listed, dst, "--prune", "--on-bad-row", "skip").err
+    assert {"nature/bear", "nature/fox", "people/ann"} <= set(manifest(dst))
+
+
+def test_nothing_is_pruned_where_a_folder_cannot_be_listed(raw, dst, deep):
+    assert transcode(raw, dst, "--quiet").code == 0
+    (raw / "nature").rename(deep / "nature")
+    make_clip(deep / "people" / "ann.mp4", 5, seed=2)
+    assert "nothing is pruned: " in (said := transcode(deep, dst, "--prune", "--quiet").err) and "too long" in said
+    assert "people/ann" in manifest(dst)
+
+
+@pytest.mark.parametrize("kind", ["h264", "burst", "webdataset"])
+def test_overwrite_leaves_only_what_it_made(kind, raw, dst):
+    """It printed `12 ok`, and the store had 13."""
+    assert run(kind, raw, dst).code == 0
+    (raw / "nature" / "bear.mp4").unlink()
+    again = run(kind, raw, dst, "--overwrite", "--fps", 5)
+    assert again.summary["ok"] == 2
+    assert set(manifest(dst)) == {"nature/fox", "people/ann"} == set(contents(dst))
+
+
+def test_overwrite_of_some_sources_never_leaves_outputs_of_two_settings(raw, dst):
+    assert transcode(raw, dst, "--quiet").code == 0
+    before = identities(dst)
+    ran = transcode(raw, dst, "--overwrite", "--limit", 1, "--gop", 3)
+    assert ran.code == 2 and "2 outputs of other settings that are not among these sources (--limit" in ran.err
+    assert identities(dst) == before
+    assert transcode(raw, dst, "--overwrite", "--limit", 1).code == 0 and len(manifest(dst)) == 3
+
+
+CHANGES = [("vidprep.formats.manifest.journal", "Journal.append"), ("os", "replace"), ("os", "link"), ("os", "unlink"),
+           ("pathlib", "Path.replace"), ("pathlib", "Path.unlink"), ("vidprep.formats.stores.shards", "ShardWriter._append")]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["h264", "burst", "webdataset"])
+def test_a_move_and_a_prune_that_are_killed_anywhere_end_as_one_that_is_not(kind, raw, tmp_path):
+    """Killed before and after each of its file changes, then run again."""
+    made = tmp_path / "made"
+    assert run(kind, raw, made, "--label-from-folder").code == 0
+    (raw / "nature" / "bear.mp4").rename(raw / "people" / "bear.mp4")
+    (raw / "nature" / "fox.mp4").unlink()
+    due = {"people/bear": contents(made)["nature/bear"], "people/ann": contents(made)["people/ann"]}
+    killed = 0
+    for where, name in CHANGES:
+        for at in range(1, 9):
+            one = tmp_path / f"{name}-{at}"
+            shutil.copytree(made, one)
+            env = environment(tmp_path / f"hook-{name}-{at}", fault(where, name, at=at, only="parent"))
+            ran = run(kind, raw, one, "--label-from-folder", "--prune", env=env)
+            store = open_store(one)
+            for id_ in store.ids:
+                assert len(store[id_].frames()) == 5, "what opens can be read"
+            if ran.code == 0:
+                break
+            killed += 1
+            assert run(kind, raw, one, "--label-from-folder", "--prune").code == 0
+            assert contents(one) == due and set(manifest(one)) == set(due), (name, at)
+            assert {id_: open_store(one).labels(id_) for id_ in due} == {id_: {"label": "people"} for id_ in due}
+            assert leftovers(one) == []
+            shutil.rmtree(one)
+    assert killed >= 8

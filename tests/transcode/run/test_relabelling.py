@@ -1,0 +1,232 @@
+"""Labels that change between two runs, or by `vidprep label`: the same outputs, other labels, all of them or none."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import Ran, environment, fault, identities, make_clips, manifest, outputs, table, transcode
+from tests.transcode.destination.arrays import KINDS, contents
+from vidprep.formats import open_store
+from vidprep.transcode import burst, label
+from vidprep.transcode import transcode as transcode_here
+
+ALL = list(KINDS)
+
+
+def run(kind: str, source: object, dst: Path, *more: object, **how: object) -> Ran:
+    verb, *options = KINDS[kind]
+    return transcode(source, dst, *options, "--json", *more, verb=verb, **how)
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    return make_clips(tmp_path / "src", 3)
+
+
+def listed(folder: Path, *labels: dict[str, object]) -> Path:
+    paths = sorted((folder / "src").glob("*.mp4"))
+    return table(folder / "src" / "t.csv", [{"path": path, **each} for path, each in zip(paths, labels, strict=True)])
+
+
+def labels_in(dst: Path) -> dict[str, dict[str, object]]:
+    store = open_store(dst)
+    return {id_: store.labels(id_) for id_ in store.ids}
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_labels_of_done_videos_follow_the_table_without_encoding(kind, clips, tmp_path, dst):
+    assert run(kind, listed(tmp_path, *({"label": x} for x in ("walk", "rnu", "walk"))), dst).code == 0
+    before, shown = contents(dst), identities(dst)
+    again = run(kind, listed(tmp_path, *({"label": x, "n": n} for n, x in enumerate(("walk", "run", "walk")))), dst)
+    assert again.code == 0 and again.rows == {} and again.summary["relabelled"] == 3
+    due = {f"c{n:02d}": {"label": x, "n": n} for n, x in enumerate(("walk", "run", "walk"))}
+    assert labels_in(dst) == due == {id_: row["labels"] for id_, row in manifest(dst).items()}
+    assert contents(dst) == before
+    if kind == "h264":
+        assert identities(dst) == shown
+    assert run(kind, listed(tmp_path, *({"n": n} for n in range(3))), dst).summary["relabelled"] == 3
+    assert labels_in(dst) == {f"c{n:02d}": {"n": n} for n in range(3)}, "a column that is gone is gone"
+    assert run(kind, listed(tmp_path, *({"n": n} for n in range(3))), dst).summary["relabelled"] == 0
+    assert transcode(clips, dst, "--quiet", verb="validate").code == 0
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_label_from_folder_added_later_labels_what_is_done(kind, clips, dst):
+    assert run(kind, clips, dst).code == 0
+    again = run(kind, clips, dst, "--label-from-folder")
+    assert again.rows == {} and again.summary["relabelled"] == 3
+    assert labels_in(dst) == {f"c{n:02d}": {"label": "src"} for n in range(3)}
+
+
+def test_other_peoples_files_have_the_labels_of_now(clips, tmp_path):
+    for kind in ("gulp", "webdataset"):
+        assert run(kind, listed(tmp_path, *({"label": x} for x in "abc")), tmp_path / kind).code == 0
+        assert run(kind, listed(tmp_path, *({"label": x} for x in "xbc")), tmp_path / kind).code == 0
+    (meta,) = (tmp_path / "gulp").glob("*.gmeta")
+    said = {id_: entry["meta_data"][0]["label"] for id_, entry in json.loads(meta.read_text()).items()}
+    assert said == {"c00": "x", "c01": "b", "c02": "c"}
+    assert json.loads((tmp_path / "gulp" / "label2idx.json").read_text()) == {"b": 0, "c": 1, "x": 2}
+    found = {}
+    for path in (tmp_path / "webdataset").glob("*.tar"):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.name.endswith(".json"):
+                    assert member.name not in found, "no sample stands there twice"
+                    found[member.name] = json.load(tar.extractfile(member))["label"]
+    assert found == {"c00.json": "x", "c01.json": "b", "c02.json": "c"}
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_label_command_adds_changes_and_removes_without_the_sources(kind, clips, tmp_path, dst):
+    assert run(kind, listed(tmp_path, *({"label": x, "old": 1} for x in "abc")), dst).code == 0
+    shutil.rmtree(clips)
+    before = contents(dst)
+    given = table(tmp_path / "g.csv", [{"id": "c01", "label": "B", "note": "seen"}])
+    dry = transcode(dst, given, "--remove", "old", "--dry-run", verb="label")
+    assert dry.code == 0 and "c01: label: 'b' -> 'B'" in dry.out and "3 videos would be relabelled" in dry.err
+    assert labels_in(dst)["c01"] == {"label": "b", "old": 1}
+    assert transcode(dst, given, "--remove", "old", verb="label").code == 0
+    assert labels_in(dst) == {
+        "c00": {"label": "a", "note": None}, "c01": {"label": "B", "note": "seen"}, "c02": {"label": "c", "note": None},
+    }  # fmt: skip
+    assert contents(dst) == before
+
+
+def test_labels_that_only_the_command_gave_outlive_a_run(clips, tmp_path, dst):
+    source = listed(tmp_path, *({"label": x} for x in "abc"))
+    assert run("h264", source, dst).code == 0
+    label(dst, pa.table({"id": ["c00", "c01"], "label": ["A", "b"], "vector": [[0.5], [1.5]]}))
+    assert labels_in(dst)["c00"] == {"label": "A", "vector": [0.5]}
+    (clips / "c00.mp4").rename(clips / "z.mp4")
+    again = run(
+        "h264", table(clips / "t.csv", [{"path": path, "label": "x"} for path in sorted(clips.glob("*.mp4"))]), dst
+    )
+    assert again.summary["moved"] == 1
+    assert labels_in(dst) == {
+        "c01": {"label": "x", "vector": [1.5]}, "c02": {"label": "x", "vector": None}, "z": {"label": "x", "vector": [0.5]},
+    }  # fmt: skip
+
+
+def test_rows_that_speak_of_no_video_are_told_or_skipped(clips, tmp_path, dst):
+    assert run("h264", clips, dst).code == 0
+    given = table(tmp_path / "g.csv", [{"id": "c00", "x": 1}, *({"id": f"no{n}", "x": 1} for n in range(22))])
+    refused = transcode(dst, given, verb="label")
+    assert refused.code == 2 and "row 2: 'no0' is no video" in refused.err and "and 2 more" in refused.err
+    assert "row 22" not in refused.err and labels_in(dst)["c00"] == {}
+    assert transcode(dst, given, "--on-bad-row", "skip", verb="label").code == 0
+    assert labels_in(dst)["c00"] == {"x": 1}
+    (tmp_path / "g.csv").write_text("x\n1\n")
+    assert "has no column `id` or `path`" in transcode(dst, tmp_path / "g.csv", verb="label").err
+    assert "there is no label nope" in transcode(dst, "--remove", "nope", verb="label").err
+    assert transcode(dst, verb="label").code == 2
+
+
+def test_cuts_are_relabelled_by_path_start_and_end(clips, tmp_path, dst):
+    cuts = [{"path": clips / "c00.mp4", "start": s, "end": e, "label": "a"} for s, e in ((0, 0.08), (0.08, 0.2))]
+    assert run("h264", table(clips / "t.csv", cuts), dst).code == 0
+    cuts[1]["label"] = "b"
+    assert transcode(dst, table(clips / "t.csv", cuts), verb="label").code == 0
+    assert [each["label"] for each in labels_in(dst).values()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("make", [transcode_here, burst])
+def test_tables_in_memory_are_taken_wherever_a_table_is(make, clips, tmp_path, dst):
+    rows = {
+        "path": [str(path) for path in sorted(clips.glob("*.mp4"))],
+        "day": [datetime.date(2024, 1, n) for n in (1, 2, 3)],
+    }
+    arrow = pa.table(rows).append_column("tags", pa.array([["a"], [], None], pa.list_(pa.string())))
+    assert make(arrow, dst).ok == 3
+    due = {f"c{n:02d}": {"day": rows["day"][n], "tags": [["a"], [], None][n]} for n in range(3)}
+    assert labels_in(dst) == due
+    for name in ("pandas", "polars"):
+        library = pytest.importorskip(name)
+        frame = library.DataFrame({"path": rows["path"], name: [0, 1, 2], "tags": [["x"], ["y"], []]})
+        assert make(frame, dst).done_before == 3
+        assert labels_in(dst)["c01"] == {name: 1, "tags": ["y"]}
+
+
+CHANGES = [("vidprep.formats.manifest.journal", "Journal.append"), ("os", "replace"), ("os", "unlink"), ("pathlib", "Path.replace"),
+           ("pathlib", "Path.unlink"), ("vidprep.formats.stores.shards", "ShardWriter._append")]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["run", "label"])
+@pytest.mark.parametrize("kind", ["h264", "burst", "webdataset", "gulp"])
+def test_a_killed_relabelling_leaves_the_old_or_the_new(kind, by, clips, tmp_path):
+    """Killed before and after each of its file changes."""
+    made, old, new = tmp_path / "made", {f"c{n:02d}": {"label": "old"} for n in range(3)}, {}
+    assert run(kind, listed(tmp_path, *[{"label": "old"}] * 3), made).code == 0
+    again = listed(tmp_path, *({"label": f"new {n}"} for n in range(3)))
+    new = {f"c{n:02d}": {"label": f"new {n}"} for n in range(3)}
+    killed = 0
+    for where, name in CHANGES:
+        for at in range(1, 9):
+            for when in ("before", "after"):
+                one = tmp_path / f"{name}-{at}-{when}"
+                shutil.copytree(made, one)
+                env = environment(tmp_path / f"hook-{one.name}", fault(where, name, at=at, when=when, only="parent"))
+                ran = run(kind, again, one, env=env) if by == "run" else transcode(one, again, verb="label", env=env)
+                assert labels_in(one) in (old, new), (name, at, when)
+                killed += ran.code != 0
+                done = run(kind, again, one) if by == "run" else transcode(one, again, verb="label")
+                assert done.code == 0 and labels_in(one) == new, (name, at, when)
+                shutil.rmtree(one)
+            if ran.code == 0:
+                break
+    assert killed >= 4
+
+
+def test_parts_of_an_array_relabel_what_is_done(clips, tmp_path, dst):
+    for kind in ("h264", "webdataset"):
+        made = tmp_path / kind
+        assert run(kind, clips, made).code == 0
+        for part in range(2):
+            assert run(kind, clips, made, "--label-from-folder", "--shard", f"{part}/2").code == 0
+        assert transcode(made, verb="merge").code == 0
+        assert labels_in(made) == {f"c{n:02d}": {"label": "src"} for n in range(3)}
+        assert transcode(clips, made, "--quiet", verb="validate").code == 0
+
+
+def test_the_same_cut_twice_is_encoded_once(clips, tmp_path, dst):
+    cut = {"path": clips / "c00.mp4", "start": 0, "end": 0.1, "label": "a"}
+    ran = run("h264", table(clips / "t.csv", [cut, cut]), dst)
+    assert ran.summary["ok"] == 1 and "the same cut again" in ran.err
+    refused = run("h264", table(clips / "t.csv", [cut, cut | {"label": "b"}]), tmp_path / "other")
+    assert refused.code == 2 and "row 2: the same cut as row 1, with other labels" in refused.err
+
+
+def test_labels_chooses_columns_and_on_bad_row_skips(clips, tmp_path, dst):
+    rows = [{"path": clips / "c00.mp4", "a": 1, "b": 2}, {"path": "", "a": 1, "b": 2}]
+    given = table(clips / "t.csv", rows)
+    assert "row 2: path is" in run("h264", given, dst).err
+    ran = run("h264", given, dst, "--on-bad-row", "skip", "--labels", "b")
+    assert ran.code == 0 and labels_in(dst) == {"c00": {"b": 2}}
+    assert "has no column c; its labels: a, b" in run("h264", given, dst, "--labels", "b,c").err
+
+
+def test_cuts_of_one_source_count_its_bytes_once(clips, tmp_path, dst):
+    """453 cuts of one film of 4 MB were said to be 1.87 GB."""
+    cuts = table(
+        tmp_path / "t.csv", [{"path": clips / "c00.mp4", "start": n * 0.04, "end": n * 0.04 + 0.04} for n in range(5)]
+    )
+    size = (clips / "c00.mp4").stat().st_size
+    dry = transcode(cuts, dst, "--dry-run")
+    assert f"Sources to do: {size // 5 * 5 / 1e6:.1f} MB" in dry.err
+    ran = run("h264", cuts, dst)
+    assert ran.summary["bytes_before"] == size // 5 * 5
+    assert run("h264", cuts, dst).summary["bytes_before"] == size // 5 * 5
+
+
+def test_labels_may_have_the_names_of_facts(clips, tmp_path, dst):
+    names = ("frames", "width", "status", "indexes", "labels", "class_id", "source", "num_frames")
+    assert run("h264", listed(tmp_path, *({name: f"{name} {n}" for name in names} for n in range(3))), dst).code == 0
+    assert labels_in(dst)["c01"] == {name: f"{name} 1" for name in names}
+    assert manifest(dst)["c01"]["status"] == "ok" and manifest(dst)["c01"]["width"] == 64
+    assert outputs(dst)

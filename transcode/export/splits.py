@@ -1,0 +1,48 @@
+"""What `pack` makes of the labels `split` and `label`: a place for each split, and the number of each class."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
+from vidprep.formats.stores.base import FrameStore
+
+
+def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:
+    """The videos of each split; all under "" where the store has no splits. Raises StoreError where a video has none."""
+    column = store.label_columns().columns.get(SPLIT_LABEL)
+    if column is None or not pa.types.is_string(column.type):
+        return {"": store.ids}
+    found: dict[str, list[str]] = defaultdict(list)
+    for id_, split in zip(store.ids, values_of(column), strict=True):
+        if not split or Path(split).name != split:
+            raise StoreError(
+                f"{id_} has the split {split!r}; give every video one, a plain name, by `vidprep label`",
+                path=store.path,
+            )
+        found[split].append(id_)
+    return dict(sorted(found.items()))
+
+
+def numbered_classes(store: FrameStore, out: Path) -> dict[str, int]:
+    """The number of the class of each video: its label, where that is a whole number; else its place among the classes of the store,
+    which are written to labels.txt, a class a line. Raises StoreError.
+    """
+    column = store.label_columns().columns.get(CLASS_LABEL)
+    if column is None or column.null_count:
+        raise StoreError(
+            "has videos without a `label`; make it with --label-from-folder, or from a table", path=store.path
+        )
+    values = dict(zip(store.ids, values_of(column), strict=True))
+    if pa.types.is_integer(column.type):
+        return values
+    if store.classes is None:
+        raise StoreError(f"its labels are {column.type}; this format wants text or whole numbers", path=store.path)
+    numbers = {name: number for number, name in enumerate(store.classes)}
+    (out / "labels.txt").write_text("".join(f"{name}\n" for name in numbers))
+    return {id_: numbers[name] for id_, name in values.items()}
