@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -129,10 +128,8 @@ def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
             array = pc.run_end_decode(array)
         if (plain := _plain_type(array.type)) != array.type:
             array = pa.array(values_of(array), plain)
-        file = io.BytesIO()
-        pq.write_table(pa.table({"x": array[:0]}), file)
-        kept = pq.read_schema(io.BytesIO(file.getvalue())).field("x").type
-        return array if type_name(kept) == type_name(array.type) else array.cast(kept)
+        kept = stored_schema(pa.schema([("x", array.type)])).field("x").type
+        return array if kept == array.type else array.cast(kept)
     except pa.ArrowException as error:
         raise ValueError(f"values of {array.type} cannot be stored: {error}") from error
 
@@ -151,9 +148,11 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return plain.get(str(kind), kind)
 
 
-def type_name(kind: pa.DataType) -> str:
-    """Of a type, without the names of list items, which Parquet replaces."""
-    return re.sub(r" \('[^']*'\)", "", re.sub(r"<(item|element|array):", "<element:", str(kind)))
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """As Parquet gives it back: it names the items of lists anew, and has no seconds, for one."""
+    file = io.BytesIO()
+    pq.write_table(schema.empty_table(), file)
+    return pq.read_schema(io.BytesIO(file.getvalue()))
 
 
 def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:

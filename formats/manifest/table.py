@@ -249,7 +249,7 @@ def write_rows(
     import pyarrow.parquet as pq
 
     from vidprep.formats.manifest.labels import NOTES_KEY as LABEL_NOTES_KEY
-    from vidprep.formats.manifest.labels import Labels, classes_of, labels_in, labels_of_dicts, updated
+    from vidprep.formats.manifest.labels import Labels, classes_of, labels_in, labels_of_dicts, stored_schema, updated
 
     before = Labels(()) if kept is None else labels_in(kept)
     tables: list[pa.Table] = [_table_of([]) if kept is None else kept]
@@ -278,7 +278,7 @@ def write_rows(
     notes = {"added": sorted(found.added), "classes": classes_of(found) if classes is None else list(classes)}
     table = table.replace_schema_metadata(
         {
-            COLUMNS_KEY: columns_checksum(table.schema), FENCE_KEY: str(fence).encode(),
+            COLUMNS_KEY: columns_checksum(stored_schema(table.schema)), FENCE_KEY: str(fence).encode(),
             LABEL_NOTES_KEY: json.dumps(notes, ensure_ascii=False).encode(),
         }
     )  # fmt: skip
@@ -329,9 +329,7 @@ def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
 
 def columns_checksum(schema: pa.Schema) -> bytes:
     """Parquet's page checksums do not cover the footer: a flipped bit there renames a column, which then reads as empty."""
-    from vidprep.formats.manifest.labels import type_name
-
-    kinds = [(column.name, type_name(column.type)) for column in schema]
+    kinds = [(column.name, str(column.type).replace("<item:", "<element:")) for column in schema]
     return b"%08x" % zlib.crc32(repr(kinds).encode())
 
 

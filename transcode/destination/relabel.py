@@ -71,9 +71,10 @@ def relabel(
     columns = {name: array for name, array in new.columns.items() if name not in remove}
     new = replace(new, columns=columns, added=new.added & columns.keys())
     videos = differing(kept, new)
-    if not dry_run and (videos or kept.columns.keys() != columns.keys() or kept.added != new.added):
-        place.give_labels(new)
-        place.finish()
+    if not dry_run:
+        if videos or kept.columns.keys() != columns.keys() or kept.added != new.added:
+            place.give_labels(new)
+        place.finish()  # also what a call before left, when it was stopped
     return Relabelled(
         tuple(videos), tuple(name for name in columns if name not in kept.columns),
         tuple(name for name in columns if name in kept.columns and differing(kept.chosen([name]), new.chosen([name]))),

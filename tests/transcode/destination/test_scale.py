@@ -6,17 +6,24 @@ import ctypes
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import command, environment, make_clip, manifest
-from vidprep.formats.manifest.table import ManifestRow, write_rows
+from tests.helpers import command, environment, make_clip, manifest, transcode
+from vidprep.formats import open_store
+from vidprep.formats.files.local import sha256_of
+from vidprep.formats.manifest.table import ManifestRow, read_manifest, write_rows
+from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.versions import encoder_version
+from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
 
 UNITS = 100_000
@@ -53,7 +60,7 @@ def finished_destination(src: Path, dst: Path) -> None:
             id=name, file_name=f"{name}.mp4", source=f"{src}/{name}.mp4", status="ok", source_size_bytes=0, source_mtime_ns=mtime,
             settings_digest=settings.digest, encoder_version=made_by, encoder=options.encoder, size_bytes=OUTPUT_BYTES,
             num_frames=250, keyframes=list(range(0, 250, 16)), source_frames=list(range(0, 500, 2)), sha256=f"{number:064x}",
-            psnr_y_db=40.0 + number % 7, labels={"label": f"class {number % 400}"}, width=320, height=240, container="mp4",
+            psnr_y_db=40.0 + number % 7, width=320, height=240, container="mp4",
             time_base_num=1, time_base_den=25, frame_rate_num=25, frame_rate_den=1,
         )  # fmt: skip
         rows.append(row)
@@ -61,6 +68,58 @@ def finished_destination(src: Path, dst: Path) -> None:
     (dst / ".vidprep").mkdir(parents=True)
     (dst / ".vidprep" / "run.json").write_text(json.dumps({"settings": settings.as_dict()}))
     write_rows(dst / "manifest.parquet", None, rows)
+
+
+def finished_store(dst: Path) -> None:
+    """UNITS videos of ten frames in one sparse shard, a class each of four hundred."""
+    settings = RunSettings(frames=FrameOptions("burst", 90, "420"))
+    rows = []
+    for number in range(UNITS):
+        row = ManifestRow(
+            id=f"clip_{number:07d}", file_name="data-00001-00000.bin", source=f"/gone/{number}.mp4", status="ok", container="burst",
+            settings_digest=settings.digest, num_frames=10, width=320, height=240, frame_rate_num=25, frame_rate_den=1,
+            time_base_num=1, time_base_den=25, offset=number * 10_000, stored_bytes=10_000, size_bytes=10_000, run=100_000,
+            frame_sizes=[1000] * 10, frame_crc32=[(number * 10 + n) % 2**32 for n in range(10)],
+        )  # fmt: skip
+        rows.append(row)
+    (dst / ".vidprep" / "partial").mkdir(parents=True)
+    content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": {}}
+    (dst / ".vidprep" / "run.json").write_text(json.dumps(content))
+    (dst / "data-00001-00000.bin").touch()
+    os.truncate(dst / "data-00001-00000.bin", UNITS * 10_000)
+    write_rows(dst / "manifest.parquet", None, rows)
+    for _ in layout_of("burst").write_index(dst, read_manifest(dst), content):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["files", "burst"])
+def test_a_hundred_thousand_rows_are_relabelled_within_seconds(kind: str, tmp_path: Path) -> None:
+    """No source is there to be opened, and outputs stay as they are."""
+    dst = tmp_path / "dst"
+    if kind == "files":
+        finished_destination(tmp_path / "src", dst)
+        shutil.rmtree(tmp_path / "src")
+        ids = [f"{number // PER_FOLDER:03d}/clip_{number:07d}" for number in range(UNITS)]
+        watched = [dst / f"{id_}.mp4" for id_ in ids[:: UNITS // 50]]
+    else:
+        finished_store(dst)
+        ids = [f"clip_{number:07d}" for number in range(UNITS)]
+        watched = [dst / "data-00001-00000.bin"]
+    labels = [f"class {number % 400}" for number in range(UNITS)]
+    pq.write_table(
+        pa.table({"id": ids, "label": labels, "score": [[n / 7, 1.0] for n in range(UNITS)]}), tmp_path / "t.parquet"
+    )
+    before = [(path.stat().st_mtime_ns, sha256_of(path)) for path in watched]
+    started = time.monotonic()
+    ran = transcode(dst, tmp_path / "t.parquet", verb="label", env=environment())
+    seconds = time.monotonic() - started
+    assert ran.code == 0 and f"{UNITS} videos relabelled" in ran.err, ran.err
+    print(f"{UNITS} rows of {kind} relabelled in {seconds:.1f} s")
+    store = open_store(dst)
+    assert store.labels(ids[-1]) == {"label": labels[-1], "score": [(UNITS - 1) / 7, 1.0]}
+    assert [(path.stat().st_mtime_ns, sha256_of(path)) for path in watched] == before
+    assert seconds < 60
 
 
 @pytest.mark.slow

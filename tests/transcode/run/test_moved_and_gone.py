@@ -164,6 +164,7 @@ CHANGES = [("vidprep.formats.manifest.journal", "Journal.append"), ("os", "repla
            ("pathlib", "Path.replace"), ("pathlib", "Path.unlink"), ("vidprep.formats.stores.shards", "ShardWriter._append")]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["h264", "burst", "webdataset"])
 def test_a_move_and_a_prune_that_are_killed_anywhere_end_as_one_that_is_not(kind, raw, tmp_path):
     """Killed before and after each of its file changes, then run again."""

@@ -157,6 +157,7 @@ CHANGES = [("vidprep.formats.manifest.journal", "Journal.append"), ("os", "repla
            ("pathlib", "Path.unlink"), ("vidprep.formats.stores.shards", "ShardWriter._append")]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["run", "label"])
 @pytest.mark.parametrize("kind", ["h264", "burst", "webdataset", "gulp"])
 def test_a_killed_relabelling_leaves_the_old_or_the_new(kind, by, clips, tmp_path):
