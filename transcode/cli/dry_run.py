@@ -18,7 +18,7 @@ def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
     for path, reason in sources.ignored:
         click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
     for before, unit in todo.moved.items():
-        click.echo(f"moved: {printable(before)} -> {printable(unit.id)}")
+        click.echo(f"moved: {printable(before)} -> {printable(unit.id if unit.id != before else unit.path)}")
     for id_ in todo.removed:
         click.echo(f"removed, as its source is gone: {printable(id_)}")
     if left := set(todo.gone) - set(todo.removed):

@@ -285,7 +285,8 @@ class Destination:
         there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
         changed = differing(there, given)
         types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
-        is_new = bool(changed) or len(there.ids) < len(labels.ids) or operator.ne(*types)
+        # The manifest of a part begins without any.
+        is_new = bool(changed or moved or self.part) or len(there.ids) < len(labels.ids) or operator.ne(*types)
         if is_new and (kept.columns or given.columns):
             self.give_labels(given)
         return changed

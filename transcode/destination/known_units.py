@@ -12,6 +12,7 @@ from vidprep.formats.manifest.table import read_table, with_columns
 STATE_COLUMNS = [
     "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
     "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes", "run", "source_digest",
+    "source",
 ]  # fmt: skip
 
 
@@ -33,6 +34,7 @@ class KnownUnit:
     stored_bytes: int | None
     run: int | None
     source_digest: str | None = None
+    source: str | None = None
 
 
 def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
@@ -55,5 +57,6 @@ def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
         known[row.id] = KnownUnit(
             row.file_name, row.start_seconds, row.end_seconds, row.ok, row.attempts, row.source_size_bytes, row.source_mtime_ns,
             row.settings_digest, row.size_bytes, row.encoder_version, row.offset, row.stored_bytes, row.run, row.source_digest,
+            row.source,
         )  # fmt: skip
     return known

@@ -31,11 +31,11 @@ def class_sections(behind: str, figure: dict[str, Any]) -> list[Section]:
         columns += [Column(name, decimals(0)), Column(f"{name}, minutes", decimals(1))]
     classes = sorted(counts.keys() - {ALL})
     rows = [_row(name, counts[name], names) for name in [ALL, *classes[:ROWS_MAX]]]
-    parts = [f"{len(classes):,} classes"] if found["has_classes"] else []
-    parts += [f"{len(splits)} splits"] if splits else []
+    parts = [f"{len(classes):,} class{'es' * (len(classes) != 1)}"] if found["has_classes"] else []
+    parts += [f"{len(splits)} split{'s' * (len(splits) != 1)}"] if splits else []
     text = f"{' in '.join(parts)}." + (f" Shown: {ROWS_MAX}." if len(classes) > ROWS_MAX else "")
     if lacking := [name for name in classes if any(not counts[name][split][0] for split in splits)]:
-        text += f" {len(lacking):,} of the classes lack a split, such as {lacking[0]}."
+        text += f" {len(lacking):,} class{'es lack' if len(lacking) > 1 else ' lacks'} a split, such as {lacking[0]}."
     return [Section(f"Classes and splits{behind}", text, tables=[Table(columns, rows)])]
 
 

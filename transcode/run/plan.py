@@ -22,7 +22,7 @@ from vidprep.transcode.unit.job import Job, fail, new_row
 @dataclass(frozen=True)
 class Plan:
     """jobs: to be run, largest first. done: units whose output is there and current, `moved` ones among them: units whose source had
-    another name, by the id of before. skipped: failed before, and left. rejected: rows of units that cannot even be started. before: the
+    another path, by the id of before. skipped: failed before, and left. rejected: rows of units that cannot even be started. before: the
     file names of what other units than the done ones were before. other_versions: done units that another encoder version made.
     bytes_before, bytes_after: of the done units. ignored: files that are no sources, by why. gone: ids of rows whose source was not
     listed, where all were to be; removed: those of them that are to go.
@@ -91,8 +91,8 @@ def plan(
                 found_again |= {before} if before else set()
                 row = known[before] if before else row
             if row is not None and _is_done(row, unit, digest, row.file_name if before else file_name, destination):
-                if before:
-                    moved[before] = unit
+                if before or row.source != unit.path:
+                    moved[before or unit.id] = unit
                 done += 1
                 other_versions += row.encoder_version != encoder_version
                 bytes_before += unit.share_bytes

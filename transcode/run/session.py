@@ -288,7 +288,7 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
         return 0
     from vidprep.formats.manifest.labels import Labels
 
-    before = {unit.id: id_ for id_, unit in todo.moved.items()}
+    before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
     changed = place.take_labels(labels or Labels([unit.id for unit in sources.units]), before)
     return len(set(changed) - {job.unit.id for job in todo.jobs} - {row.id for row in todo.rejected})
 
@@ -309,6 +309,9 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
         if row.id in removed_ids:
             place.journal.append(removed(row, place.run))
         elif (unit := todo.moved.get(row.id)) is not None:
+            if row.id == unit.id:
+                place.journal.append(replace(row, source=unit.path, run=place.run))
+                continue
             name = row.file_name if request.settings.frames else f"{unit.id}.{request.settings.extension}"
             place.move(replace(row, id=unit.id, file_name=name, source=unit.path, run=place.run), row)
 
