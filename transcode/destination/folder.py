@@ -88,6 +88,7 @@ class Destination:
         self.say: Callable[[str], object] = lambda _text: None
         self.lease: Lease | None = None
         self._given: Labels | None = None
+        self._labels: Labels | None = None
 
     @contextmanager
     def lock(self, *, merging: bool = False) -> Iterator[None]:
@@ -279,6 +280,8 @@ class Destination:
         from vidprep.formats.manifest.labels import differing
 
         kept = label_columns(self.root)
+        if not kept.columns and not labels.columns:
+            return []
         before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
         own = before.chosen(kept.added - labels.columns.keys())
         given = replace(labels, columns={**labels.columns, **own.columns}, added=frozenset(own.columns))
@@ -287,14 +290,15 @@ class Destination:
         types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
         # The manifest of a part begins without any.
         is_new = bool(changed or moved or self.part) or len(there.ids) < len(labels.ids) or operator.ne(*types)
-        if is_new and (kept.columns or given.columns):
+        if is_new:
             self.give_labels(given)
+        self._labels = given
         return changed
 
     def give_labels(self, labels: Labels) -> None:
         """These are to be in the manifest when it is written next. Raises DestinationError."""
         self.write_own(GIVEN_LABELS_NAME, labels.as_bytes())
-        self._given = labels
+        self._given = self._labels = labels
 
     def given_labels(self) -> Labels | None:
         """Those that the manifest is to have and may not have yet."""
@@ -305,9 +309,9 @@ class Destination:
         return self._given
 
     def labels_of(self, id_: str) -> dict[str, Any]:
-        """Those that this run gives a unit."""
-        given = self.given_labels()
-        return {} if given is None else given.of(id_)
+        """Those that a unit has, or is given."""
+        labels = self._labels or self.given_labels()
+        return {} if labels is None else labels.of(id_)
 
     def move(self, row: ManifestRow, before: ManifestRow) -> None:
         """Name an output as its source is called now. row: of the unit under its new name. Raises DestinationError, OSError."""
@@ -423,9 +427,12 @@ class Destination:
             return
         kept: pa.Table | None = read_table(self.root, only=self.manifest)
         self.write_manifest(kept, self.journal.rows(), labels)
-        gone = {row.id: row.file_name for row in self.journal.rows() if row.status == REMOVED}
-        for id_ in gone.keys() - (self.known_units().keys() if gone else ()):
-            self.remove_output(gone[id_])
+        if gone := {row.id: row.file_name for row in self.journal.rows() if row.status == REMOVED}:
+            known = self.known_units()
+            named = {unit.file_name for unit in known.values()}
+            for id_ in gone.keys() - known.keys():
+                if gone[id_] not in named:
+                    self.remove_output(gone[id_])
         self.journal.clear()
         if not self.part:  # what a part has not made itself, `vidprep merge` gives its labels
             self.remove_own(GIVEN_LABELS_NAME)

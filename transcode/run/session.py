@@ -12,7 +12,7 @@ from vidprep.formats.errors import DestinationError, SettingsError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import OBJECT_STORES, is_url
 from vidprep.formats.manifest.row import removed
-from vidprep.formats.manifest.table import ManifestRow, read_manifest
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Part, parse_part
@@ -284,7 +284,7 @@ def _search(
 def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
     """Give all units that are listed the labels that their sources have now. Returns how many done ones have other labels than before."""
     place, labels = request.place, sources.labels
-    if labels is None and not place.known_units():
+    if labels is None and not manifest_paths(place.root):
         return 0
     from vidprep.formats.manifest.labels import Labels
 

@@ -21,9 +21,11 @@ from vidprep.formats.manifest.journal import Journal
 from vidprep.formats.manifest.table import (
     COLUMN_NAMES,
     COLUMNS,
+    COLUMNS_KEY,
     MANIFEST_NAME,
     ManifestRow,
     arrow_schema,
+    columns_checksum,
     manifest_paths,
     read_manifest,
     read_table,
@@ -295,3 +297,18 @@ assert pa.array(pandas.Series([1.0, float("nan")])).null_count == 1
 def test_pyarrow_is_imported_without_pandas_which_is_left_to_others():
     pytest.importorskip("pandas")
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)
+
+
+def test_a_manifest_of_0_1_0_gives_its_labels_under_their_own_names(tmp_path):
+    """They stood among its columns, behind `label_` where the name was taken."""
+    write_rows(tmp_path / MANIFEST_NAME, None, [bare_row("a"), bare_row("b")])
+    old = pq.read_table(tmp_path / MANIFEST_NAME)
+    for name, values in {"kind": ["x", None], "label_status": [1, 2]}.items():
+        old = old.append_column(name, pa.array(values))
+    old = old.replace_schema_metadata({COLUMNS_KEY: columns_checksum(old.schema)})
+    pq.write_table(old, tmp_path / MANIFEST_NAME)
+    due = {"a": {"kind": "x", "status": 1}, "b": {"kind": None, "status": 2}}
+    assert {row.id: row.labels for row in read_manifest(tmp_path)} == due
+    write_rows(tmp_path / MANIFEST_NAME, read_table(tmp_path), [])
+    assert pq.read_schema(tmp_path / MANIFEST_NAME).names == [*COLUMN_NAMES, "labels"]
+    assert {row.id: row.labels for row in read_manifest(tmp_path)} == due

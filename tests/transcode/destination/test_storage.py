@@ -17,6 +17,8 @@ from tests.cluster import dask
 from tests.helpers import command, environment, fault, make_clip, make_clips, manifest, outputs, table, transcode
 from tests.s3 import Bucket, bucket
 from tests.sampling import in_turn
+from tests.transcode.destination.arrays import KINDS
+from vidprep.formats import open_store
 from vidprep.formats.files import remote
 
 NOT_COMPARED = {"source", "source_mtime_ns", "encode_seconds", "cpu_seconds"}
@@ -144,12 +146,49 @@ def test_a_table_names_videos_anywhere(s3, sources, tmp_path):
 def test_include_exclude_labels_and_one_file(s3, tmp_path):
     ran = transcode("s3://videos/raw", tmp_path / "a", "--exclude", "deep", "--include", "c0[12]*", "--label-from-folder", env=s3.environment)  # fmt: skip
     assert ran.code == 0, ran.err
-    assert {id_: row["label"] for id_, row in manifest(tmp_path / "a").items()} == {"c01": "raw", "c02": "raw"}
+    assert {id_: row["labels"]["label"] for id_, row in manifest(tmp_path / "a").items()} == {
+        "c01": "raw",
+        "c02": "raw",
+    }
     assert transcode("s3://videos/raw/c03.mp4", tmp_path / "b", env=s3.environment).code == 0
     assert list(manifest(tmp_path / "b")) == ["c03"]
     dry = transcode("s3://videos/raw", tmp_path / "c", "--dry-run", env=s3.environment)
     assert "unknown extension" in dry.err and "hidden name" in dry.err
     assert "8 to do" in dry.err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["h264", "burst", "webdataset"])
+def test_what_moves_goes_and_is_relabelled_does_so_there_too(kind, s3, tmp_path):
+    verb, *options = KINDS[kind]
+    src, url = make_clips(tmp_path / "src", 3), f"s3://videos/living-{kind}"
+
+    def run(*more):
+        ran = transcode(src, url, *options, "--label-from-folder", "--json", *more, verb=verb, env=s3.environment)
+        assert ran.code == 0, ran.err
+        return ran.summary
+
+    assert run()["ok"] == 3
+    (src / "to").mkdir()
+    (src / "c00.mp4").rename(src / "to" / "c00.mp4")
+    (src / "c01.mp4").unlink()
+    again = run("--prune")
+    assert {name: again[name] for name in ("ok", "moved", "removed", "relabelled")} == {
+        "ok": 0, "moved": 1, "removed": 1, "relabelled": 1,
+    }  # fmt: skip
+    given = table(tmp_path / "t.csv", [{"id": "c02", "note": "seen"}])
+    assert transcode(url, given, verb="label", env=s3.environment).code == 0
+    copy = tmp_path / "copy"
+    for name, data in s3.objects(f"living-{kind}/").items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(data)
+    assert not list(copy.glob(".vidprep/labels*")) and transcode(copy, "--quiet", verb="validate").code == 0
+    store = open_store(copy)
+    assert {id_: store.labels(id_) for id_ in store.ids} == {
+        "c02": {"label": "src", "note": "seen"}, "to/c00": {"label": "to", "note": None},
+    }  # fmt: skip
+    if kind == "h264":
+        assert {path.relative_to(copy).as_posix() for path in copy.rglob("*.mp4")} == {"c02.mp4", "to/c00.mp4"}
 
 
 @pytest.mark.long

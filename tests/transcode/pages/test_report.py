@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import environment, make_clip, make_clips, manifest, transcode
+from tests.helpers import environment, make_clip, make_clips, manifest, table, transcode
 from vidprep.formats.manifest.table import MANIFEST_NAME, read_manifest, write_rows
 
 pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once
@@ -260,4 +260,19 @@ def test_the_bytes_of_an_unwritten_page_are_never_under_its_name(made, tmp_path)
 def test_columns_of_the_manifest_suffice_for_the_figures(made):
     from vidprep.transcode.pages.figures import COLUMNS
 
-    assert set(COLUMNS) <= set(pq.read_schema(made / MANIFEST_NAME).names)
+    assert set(COLUMNS) - {"labels"} <= set(pq.read_schema(made / MANIFEST_NAME).names)
+
+
+def test_classes_and_splits_are_counted(sources, tmp_path):
+    rows = [
+        {"path": path, "label": label, "split": split}
+        for path, label, split in zip(sorted(sources.glob("c*.mp4")), "aab", ("train", "val", "train"), strict=True)
+    ]
+    assert transcode(table(tmp_path / "t.csv", rows), tmp_path / "dst").code == 0
+    assert report(tmp_path / "dst").code == 0
+    found = told(tmp_path / "dst")["destinations"][0]["classes"]
+    cells = [(cell["class"], cell["split"], cell["videos"]) for cell in found["cells"]]
+    assert cells == [("a", "train", 1), ("a", "val", 1), ("b", "train", 1)] and found["splits"] == ["train", "val"]
+    text = (tmp_path / "dst" / "report.md").read_text()
+    assert "2 classes in 2 splits. 1 class lacks a split, such as b." in text
+    assert "| all | 3 |" in text.replace("**", "")

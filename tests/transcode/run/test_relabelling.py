@@ -11,7 +11,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.helpers import Ran, environment, fault, identities, make_clips, manifest, outputs, table, transcode
+from tests.helpers import (
+    Ran,
+    environment,
+    fault,
+    identities,
+    make_clip,
+    make_clips,
+    manifest,
+    outputs,
+    table,
+    transcode,
+)
 from tests.transcode.destination.arrays import KINDS, contents
 from vidprep.formats import open_store
 from vidprep.transcode import burst, label
@@ -81,6 +92,18 @@ def test_other_peoples_files_have_the_labels_of_now(clips, tmp_path):
                     assert member.name not in found, "no sample stands there twice"
                     found[member.name] = json.load(tar.extractfile(member))["label"]
     assert found == {"c00.json": "x", "c01.json": "b", "c02.json": "c"}
+    make_clip(clips / "c01.mp4", 9, seed=50)
+    again = run("webdataset", listed(tmp_path, *({"label": x} for x in "xbc")), tmp_path / "webdataset")
+    assert set(again.rows) == {"c01"} and again.rows["c01"]["labels"] == {"label": "b"}, (
+        "one that is made again has them too"
+    )
+    said = {}
+    for path in (tmp_path / "webdataset").glob("*.tar"):
+        with tarfile.open(path) as tar:
+            said |= {
+                name: json.load(tar.extractfile(name))["label"] for name in tar.getnames() if name.endswith(".json")
+            }
+    assert said == found
 
 
 @pytest.mark.parametrize("kind", ALL)
