@@ -115,7 +115,7 @@ class ManifestRow:
     def as_json(self) -> str:
         """One line of JSON; infinity is "inf", since JSON has no number for it."""
         values = {name: _to_json(value) for name, value in self.as_dict().items()}
-        return json.dumps(values, ensure_ascii=False, default=str)
+        return json.dumps(values | {"labels": json_value(self.labels)}, ensure_ascii=False, default=str)
 
     def as_journal_line(self) -> str:
         """As `as_json`, without labels: they are those of the run (formats/manifest/labels.py)."""
@@ -212,6 +212,15 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], float):
         return [_to_json(item) for item in value]
     return value
+
+
+def json_value(value: Any) -> Any:
+    """The same with a word for each number in it that JSON has not."""
+    if isinstance(value, dict):
+        return {str(key): json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    return _to_json(value)
 
 
 def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:

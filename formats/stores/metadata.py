@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from vidprep.formats.manifest.row import json_value
 from vidprep.formats.manifest.table import ManifestRow
 
 LABELS_KEY = "vidprep_labels"
@@ -24,7 +25,7 @@ def described(row: ManifestRow) -> dict[str, Any]:
 
     A label with the name of a fact is not among them: then all labels stand under LABELS_KEY too, and are read from there.
     """
-    labels = {name: value for name, value in row.labels.items() if value is not None}
+    labels = {name: json_value(value) for name, value in row.labels.items() if value is not None}
     apart = {LABELS_KEY: labels} if RESERVED.intersection(labels) else {}
     return facts_of(row) | {name: value for name, value in labels.items() if name not in RESERVED} | apart
 

@@ -248,6 +248,16 @@ def test_cuts_of_one_source_count_its_bytes_once(clips, tmp_path, dst):
     assert run("h264", cuts, dst).summary["bytes_before"] == size // 5 * 5
 
 
+def test_rows_are_json_whatever_their_labels_are(clips, tmp_path, dst):
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    given = pa.table({"path": [str(clips / "c00.mp4")], "day": [datetime.date(2024, 1, 2)], "e": [[1.0, float("nan")]]})
+    told = []
+    assert transcode_here(given, dst, on_row=lambda row: told.append(row.as_json())).ok == 1
+    assert json.loads(told[0], parse_constant=refuse)["labels"] == {"day": "2024-01-02", "e": [1.0, "nan"]}
+
+
 def test_labels_may_have_the_names_of_facts(clips, tmp_path, dst):
     names = ("frames", "width", "status", "indexes", "labels", "class_id", "source", "num_frames")
     assert run("h264", listed(tmp_path, *({name: f"{name} {n}" for name in names} for n in range(3))), dst).code == 0
