@@ -161,7 +161,7 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
         code="raise importlib.import_module('vidprep.formats.errors').StorageError('refused')",
     )  # fmt: skip
     kill = fault(
-        "vidprep.formats.manifest.table",
+        "vidprep.formats.manifest.journal",
         "Journal.append",
         at=2,
         when="after",
