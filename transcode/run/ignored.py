@@ -26,7 +26,7 @@ def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
         if reason == UNKNOWN:
             extensions[printable(os.path.splitext(path)[1].lower()) or "none"] += 1  # noqa: PTH122
         else:
-            reasons[re.sub(r"^.* row \d+: ", "", reason)] += 1
+            reasons[re.sub(r"^(.* )?row \d+: ", "", reason)] += 1
     kept = extensions.most_common(KEPT_EXTENSIONS)
     rest = extensions.total() - sum(count for _, count in kept)
     kept += [("others", rest)] if rest else []
