@@ -22,9 +22,9 @@ def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
     for id_ in todo.removed:
         click.echo(f"removed, as its source is gone: {printable(id_)}")
     if left := set(todo.gone) - set(todo.removed):
-        click.echo(
-            f"{len(left)} rows have no source any more, such as {printable(min(left))} (--prune removes them)", err=True
-        )
+        rows, them = ("rows have", "them") if len(left) > 1 else ("row has", "it")
+        text = f"{len(left)} {rows} no source any more, such as {printable(min(left))} (--prune removes {them})"
+        click.echo(text, err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
     ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
     guess = (

@@ -86,6 +86,8 @@ def _rows_of_units(
     found: SourceTable, names: list[str], where: str, root: Path
 ) -> tuple[dict[str, int], dict[int, str]]:
     """Which row of the table speaks of each unit, and why rows speak of none."""
+    if not found.num_rows:
+        raise SourceError("has no rows", path=where)
     if not {"id", "path"} & found.columns.keys():
         raise SourceError(
             f"has no column `id` or `path`; columns: {', '.join(map(one_line, found.columns))}", path=where

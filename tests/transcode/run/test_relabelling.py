@@ -147,6 +147,8 @@ def test_rows_that_speak_of_no_video_are_told_or_skipped(clips, tmp_path, dst):
     assert labels_in(dst)["c00"] == {"x": 1}
     (tmp_path / "g.csv").write_text("x\n1\n")
     assert "has no column `id` or `path`" in transcode(dst, tmp_path / "g.csv", verb="label").err
+    (tmp_path / "g.csv").write_text("id,x\n")
+    assert "has no rows" in transcode(dst, tmp_path / "g.csv", verb="label").err
     assert "there is no label nope" in transcode(dst, "--remove", "nope", verb="label").err
     assert transcode(dst, verb="label").code == 2
 
