@@ -131,7 +131,7 @@ def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
         kept = stored_schema(pa.schema([("x", array.type)])).field("x").type
         return array if kept == array.type else array.cast(kept)
     except pa.ArrowException as error:
-        raise ValueError(f"values of {array.type} cannot be stored: {error}") from error
+        raise ValueError(f"values of Arrow's type {array.type} cannot be stored in Parquet") from error
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

@@ -137,7 +137,11 @@ def check_destination(
     tell(unopened)
     checks = _checks(destination, good, settings, sources, options, found)
     if sources is not None:
-        tell(f"{check.row.id}: its source is not among those given" for check in checks if check.source is None)
+        tell(
+            f"{check.row.id}: its source is not among those given, or not cut like this (a run with --prune removes it)"
+            for check in checks
+            if check.source is None
+        )
     journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None]))
     _read_again(checks, journal, report, tell, jobs, on_start, on_unit)
     return report

@@ -21,7 +21,7 @@ from vidprep.transcode.pages.api import report as write
 from vidprep.transcode.run.api import compact as write_anew
 from vidprep.transcode.run.api import label as write_labels
 from vidprep.transcode.run.api import merge as join
-from vidprep.transcode.run.text import printable
+from vidprep.transcode.run.text import number, printable
 from vidprep.transcode.settings.run_options import BAD_ROWS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def validate(
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
         say(f"vidprep: {name}: {seeks.tried} seeks, {seeks.wrong} to another picture than in order{unread}")
-    parts = [f"{report.checked} units read again", f"{len(report.faults)} faults"]
+    parts = [f"{number(report.checked, 'unit')} read again", number(len(report.faults), "fault")]
     parts += [f"{report.resumed} of the units by the check that was interrupted"] if report.resumed else []
     parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
     parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []
@@ -201,7 +201,8 @@ def label(
     """Add, change and remove labels of DST, without its sources. No output is touched.
 
     TABLE (.csv, .tsv, .parquet, .jsonl) has a column `id`, or `path` and, for cuts, `start` and `end`; its other columns are labels.
-    Videos and labels that are not in it stay as they are. A later run gives its sources' labels again.
+    Videos and labels that are not in it stay as they are, and so do those whose cell is empty. A later run gives its sources' labels
+    again.
 
     \b
     vidprep label ready/ corrected.csv --dry-run
@@ -214,7 +215,7 @@ def label(
                 click.echo(printable(f"{id_}: {name}: {before.get(name)!r} -> {after.get(name)!r}"))
     for why in done.skipped:
         click.echo(printable(f"skipped: {why}"), err=True)
-    parts = [f"{len(done.videos)} videos {'would be ' * dry_run}relabelled"]
+    parts = [f"{number(len(done.videos), 'video')} {'would be ' * dry_run}relabelled"]
     for what in ("added", "changed", "removed"):
         parts += [f"{what}: {printable(', '.join(getattr(done, what)))}"] if getattr(done, what) else []
     click.echo(f"vidprep: {'; '.join(parts)}", err=True)

@@ -173,7 +173,7 @@ SOURCE_OPTIONS = _options(
         type=click.Choice(BAD_ROWS),
         default=default_of("on_bad_row"),
         show_default=True,
-        help="What to do with rows of a table that cannot mean anything.",
+        help="What to do with rows of a table that cannot mean anything. A missing file is a failed video all the same.",
     ),
     click.option(
         "--split-by",
@@ -402,7 +402,7 @@ RUN_OPTIONS = _options(
     click.option(
         "--prune",
         is_flag=True,
-        help="Remove rows and outputs whose source is gone; never where only some sources are listed.",
+        help="Remove rows and outputs whose source or cut is gone; never where only some sources are listed.",
     ),
     click.option("--skip-failed", is_flag=True, help="Do not retry videos that failed before."),
     click.option(

@@ -52,7 +52,8 @@ def relabel(
     skips_bad_rows: bool, dry_run: bool,
 ) -> Relabelled:  # fmt: skip
     """Give videos the labels that a table has for them, by `id`, or by `path` and, where it has them, `start` and `end`. Columns and
-    videos that are not in the table stay as they are. To be called while the destination is held, but for a dry run.
+    videos that are not in the table stay as they are, and so does a value where its cell is empty. To be called while the destination
+    is held, but for a dry run.
 
     Raises SourceError, ManifestError, DestinationError.
     """
@@ -62,6 +63,8 @@ def relabel(
         found = read_source_table(table)
         where = "the table" if is_table(table) else str(table)
         names = chosen_labels([name for name in found.columns if name not in ("", *KEYS)], labels, where)
+        if not names:
+            raise SourceError(f"has no labels; columns: {', '.join(map(one_line, found.columns))}", path=where)
         rows, faults = _rows_of_units(found, names, where, place.root)
         skipped = told_faults(faults, where, skips_bad_rows=skips_bad_rows)
         new = _updated(kept, found, names, rows, where)
@@ -109,10 +112,13 @@ def _rows_of_units(
         if number in faults:
             continue
         try:
-            if id_ is not None:
-                units = [str(id_)] if str(id_) in ids else []
-            else:
+            units = []
+            if path is not None or id_ is None:
                 units = _units_of(path, start, end, base, by_cut if has_cuts else by_source, has_cuts=has_cuts)
+            if id_ is not None:
+                if str(id_) in ids and units and str(id_) not in units:
+                    raise ValueError(f"its id is {str(id_)!r}, and its path is that of {units[0]!r}")
+                units = [str(id_)] if str(id_) in ids else []
             if not units:
                 raise ValueError(f"{id_ if id_ is not None else path!r} is no video of {root}")
             for unit in units:
@@ -135,13 +141,17 @@ def _units_of(
 
 
 def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[str, int], where: str) -> Labels:
-    taken = pa.array(list(rows.values()), pa.int64())
     columns = dict(kept.columns)
     for name in names:
         try:
-            given = Labels(list(rows), {name: found.array(name).take(taken)})
+            values = found.array(name)
         except ValueError as error:
             raise SourceError(f"{error}; leave it out with --labels, or change it", path=where) from error
-        stays = kept.chosen([name]).taken([id_ for id_ in kept.ids if id_ not in rows])
+        filled = values.is_valid().to_pylist()
+        taken = {id_: row for id_, row in rows.items() if filled[row] or name not in kept.columns}
+        if not taken:
+            continue
+        given = Labels(list(taken), {name: values.take(pa.array(taken.values(), pa.int64()))})
+        stays = kept.chosen([name]).taken([id_ for id_ in kept.ids if id_ not in taken])
         columns[name] = (joined([stays, given]) if stays.ids else given).taken(kept.ids).columns[name]
     return replace(kept, columns=columns, added=kept.added | {*names})

@@ -7,10 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vidprep.transcode.run.text import printable
+from vidprep.transcode.run.text import number, printable
+from vidprep.transcode.sources.table_rows import SKIPPED
 
 UNKNOWN = "unknown extension"
 KEPT_EXTENSIONS = 10
+ROW = "a row of the table: "
 
 
 def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
@@ -26,7 +28,8 @@ def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
         if reason == UNKNOWN:
             extensions[printable(os.path.splitext(path)[1].lower()) or "none"] += 1  # noqa: PTH122
         else:
-            reasons[re.sub(r"^(.* )?row \d+: ", "", reason)] += 1
+            of_row = re.match(rf"({SKIPPED})?(.* )?row \d+: ", reason)
+            reasons[reason if of_row is None else ROW * bool(of_row[1]) + reason[of_row.end() :]] += 1
     kept = extensions.most_common(KEPT_EXTENSIONS)
     rest = extensions.total() - sum(count for _, count in kept)
     kept += [("others", rest)] if rest else []
@@ -41,4 +44,5 @@ def in_words(ignored: Mapping[str, int]) -> str:
     parts = [f"{UNKNOWN}: {', '.join(unknown)}"] if unknown else []
     parts += [f"{reason}: {count}" for reason, count in ignored.items() if not reason.startswith(UNKNOWN)]
     total = sum(ignored.values())
-    return f"{total} file{'s' * (total != 1)} ignored ({'; '.join(parts)})"
+    noun = "row" if all(reason.startswith(ROW) for reason in ignored) else "file"
+    return f"{number(total, noun)} ignored ({'; '.join(parts)})"

@@ -353,7 +353,9 @@ def _say_what_was_found(
         )
     if left := sorted(set(todo.gone) - set(todo.removed)):
         outputs, them = ("outputs", "them") if len(left) > 1 else ("output", "it")
-        message(f"{len(left)} {outputs} whose source is gone, such as {one_line(left[0])} (--prune removes {them})")
+        message(
+            f"{len(left)} {outputs} whose source or cut is gone, such as {one_line(left[0])} (--prune removes {them})"
+        )
     if request.options.prune and (why := request.why_partial(sources)) is not None:
         message(f"nothing is pruned: {why}")
 

@@ -28,6 +28,7 @@ from vidprep.transcode.sources.unit import Cut, Unit
 
 FAULTS_SHOWN = 20
 IN_MEMORY = "the table"
+SKIPPED = "skipped "
 
 
 def read_table(
@@ -65,7 +66,7 @@ def read_table(
     faults |= _same_cuts(search)
     if skipped := told_faults(faults, path, skips_bad_rows=skips_bad_rows):
         search.why_partial = f"{len(skipped)} rows of the table were skipped"
-        search.ignored += [(path, why) for why in skipped]
+        search.ignored += [(path, f"{SKIPPED}{why}") for why in skipped]
     if remote.fault is not None and not remote.answered:
         raise remote.fault
 
@@ -133,7 +134,9 @@ def _add_row(
     """File one row, from 0, under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
     where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
     given_path, given_id, start, end = row
-    if not isinstance(given_path, str) or not given_path or "\0" in given_path:
+    if given_path is None or given_path == "":
+        raise ValueError("path is empty; give the path of a video")
+    if not isinstance(given_path, str) or "\0" in given_path:
         raise ValueError(f"path is {given_path!r}; give the path of a video")
     base = os.path.join(os.path.dirname(table) or os.getcwd(), "")
     path = (

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,7 +110,8 @@ class SourceTable:
         try:
             return in_parquet(column if not isinstance(column, Sequence) else pa.array(column))
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-            raise ValueError(f"column {one_line(name)}: {error}") from error
+            why = _first_odd_one(column) if isinstance(column, Sequence) else None
+            raise ValueError(f"column {one_line(name)}: {why or error}") from error
 
 
 def faults_of_columns(table: SourceTable) -> dict[int, str]:
@@ -119,6 +121,23 @@ def faults_of_columns(table: SourceTable) -> dict[int, str]:
         if isinstance(column, list):
             faults |= dict(_faults_of_labels(name, column))
     return faults
+
+
+def _first_odd_one(values: Sequence[Any]) -> str | None:
+    """Which of some values Arrow finds no common type with those before it for."""
+    import pyarrow as pa
+
+    def goes(count: int) -> bool:
+        try:
+            pa.array(values[:count])
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            return False
+        return True
+
+    count = bisect_left(range(len(values) + 1), x=True, key=lambda count: not goes(count))
+    if count > len(values):
+        return None
+    return f"row {count} is {values[count - 1]!r}, which has no type in common with the rows before it"
 
 
 def _faults_of_labels(name: str, values: Sequence[Any]) -> Iterator[tuple[int, str]]:

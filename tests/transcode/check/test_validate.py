@@ -61,7 +61,7 @@ def test_what_is_whole_passes_with_and_without_its_sources(finished):
         ran = validate(*args)
         assert ran.code == 0, ran.out
         assert ran.out == ""
-    assert "1 units read again, 0 faults" in ran.err
+    assert "1 unit read again, 0 faults" in ran.err
 
 
 @pytest.mark.parametrize("flips", [3, pytest.param(30, marks=pytest.mark.slow)])

@@ -107,7 +107,7 @@ def test_gone_sources_are_told_and_pruned_on_demand(kind, raw, dst):
     (raw / "people" / "ann.mp4").unlink()
     told = run(kind, raw, dst)
     assert told.summary["gone"] == 2 and len(manifest(dst)) == 4
-    assert "2 outputs whose source is gone, such as bad (--prune removes them)" in told.err
+    assert "2 outputs whose source or cut is gone, such as bad (--prune removes them)" in told.err
     pruned = run(kind, raw, dst, "--prune")
     assert (pruned.summary["gone"], pruned.summary["removed"]) == (0, 2)
     assert set(manifest(dst)) == {"nature/bear", "nature/fox"} == set(contents(dst))

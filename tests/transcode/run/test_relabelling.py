@@ -122,6 +122,45 @@ def test_label_command_adds_changes_and_removes_without_the_sources(kind, clips,
     assert contents(dst) == before
 
 
+def test_label_command_keeps_what_an_empty_cell_would_erase(clips, tmp_path, dst):
+    assert run("h264", listed(tmp_path, *({"label": x, "n": 1} for x in "abc")), dst).code == 0
+    given = table(tmp_path / "g.csv", [{"id": "c00", "label": "", "n": 2}, {"id": "c01", "label": "B", "n": ""}])
+    done = transcode(dst, given, verb="label")
+    assert done.code == 0 and "2 videos relabelled" in done.err, done.err
+    assert labels_in(dst) == {
+        "c00": {"label": "a", "n": 2}, "c01": {"label": "B", "n": 1}, "c02": {"label": "c", "n": 1},
+    }  # fmt: skip
+    empty = table(tmp_path / "e.csv", [{"id": "c00", "label": "", "new": ""}])
+    assert "0 videos relabelled; added: new" in transcode(dst, empty, verb="label").err
+    assert labels_in(dst)["c00"] == {"label": "a", "n": 2, "new": None}
+
+
+def test_label_command_refuses_what_says_two_things_or_nothing(clips, tmp_path, dst):
+    assert run("h264", clips, dst).code == 0
+    rows = [{"id": "c00", "path": clips / "c01.mp4", "x": 1}, {"id": "c02", "path": "elsewhere/c02.mp4", "x": 2}]
+    refused = transcode(dst, table(tmp_path / "g.csv", rows), verb="label")
+    assert refused.code == 2 and "row 1: its id is 'c00', and its path is that of 'c01'" in refused.err
+    assert transcode(dst, tmp_path / "g.csv", "--on-bad-row", "skip", verb="label").code == 0
+    assert labels_in(dst) == {"c00": {"x": None}, "c01": {"x": None}, "c02": {"x": 2}}
+    nothing = transcode(dst, table(tmp_path / "n.csv", [{"id": "c00"}]), verb="label")
+    assert nothing.code == 2 and "has no labels; columns: id" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("values", "due"),
+    [
+        ([["a"], ["b"], ["c", 1]], "column x: row 3 is ['c', 1], which has no type in common with the rows before it"),
+        ([{}, {}, {}], "column x: values of Arrow's type struct<> cannot be stored in Parquet"),
+    ],
+)
+def test_nested_values_that_cannot_be_kept_are_named(values, due, clips, tmp_path, dst):
+    assert run("h264", clips, dst).code == 0
+    given = tmp_path / "g.jsonl"
+    given.write_text("".join(json.dumps({"id": f"c{n:02d}", "x": value}) + "\n" for n, value in enumerate(values)))
+    refused = transcode(dst, given, verb="label")
+    assert refused.code == 2 and due in refused.err, refused.err
+
+
 def test_labels_that_only_the_command_gave_outlive_a_run(clips, tmp_path, dst):
     source = listed(tmp_path, *({"label": x} for x in "abc"))
     assert run("h264", source, dst).code == 0

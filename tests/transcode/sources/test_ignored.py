@@ -105,4 +105,6 @@ def test_what_is_ignored_is_counted_in_few_words() -> None:
     assert len(many) == 11 and many["unknown extension: others"] == 990
     rows = [("a.mp4", f"t.csv row {number}: excluded") for number in range(5)]
     assert in_words(counted([*rows, ("t.csv", "a column without a name")])) == "5 files ignored (excluded: 5)"
+    skipped = [("t.csv", f"skipped row {n}: path is empty") for n in (3, 8)]
+    assert in_words(counted(skipped)) == "2 rows ignored (a row of the table: path is empty: 2)"
     assert "\x1b" not in in_words(counted([("a.\x1b[31m", "unknown extension")]))

@@ -186,7 +186,7 @@ def test_a_malformed_row_stops_with_table_row_and_value(
         ({"start": [1]}, r"start is \[1\]"),
         ({"start": 10**400}, "start is 10"),
         ({"path": 7}, "path is 7"),
-        ({"path": None}, "path is None"),
+        ({"path": None}, "path is empty"),
         ({"path": "a\0b"}, "path is 'a.x00b'"),
         ({"path": "\ud800.mp4"}, "can't encode"),
         ({"label": "\udcff"}, "label is '.udcff'"),
