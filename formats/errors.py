@@ -21,6 +21,7 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── DeadlineError (TimeoutError)    the child process that held the video took too long
 ├── ManifestError (ValueError)      a manifest or journal that cannot be read
 ├── StoreError (ValueError)         a store of frames that is damaged, or none at all
+├── TransformError (RuntimeError)   a function that was given for the frames of a dataset failed
 ├── StorageError (OSError)          what lies behind a URL cannot be fetched, written or listed
 ├── StoppedError (RuntimeError)      the destination, the workers or the cluster ended a run; no video is to blame
 ├── BackendError (RuntimeError)     a cluster that is not there, or has other versions
@@ -183,6 +184,10 @@ class ManifestError(VidprepError, ValueError):
 
 
 class StoreError(VidprepError, ValueError):
+    stage = "store"
+
+
+class TransformError(VidprepError, RuntimeError):
     stage = "store"
 
 

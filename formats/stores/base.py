@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +41,12 @@ Handle = TypeVar("Handle")
 
 
 class FrameStore(ABC):
-    """Videos by id, in the order of their ids. kind: the name of the store, as the registry has it."""
+    """Videos by id, in the order of their ids. kind: the name of the store, as the registry has it. reads_uint16: whether its frames
+    can have more than 8 bits.
+    """
 
     kind: ClassVar[str]
+    reads_uint16: ClassVar[bool] = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -56,6 +59,9 @@ class FrameStore(ABC):
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        return f"<{self.kind} store {self.path}: {len(self)} videos>"
+
     def __contains__(self, id_: object) -> bool:
         try:
             return isinstance(id_, str) and bool(self.facts(id_))
@@ -63,7 +69,9 @@ class FrameStore(ABC):
             return False
 
     def __getitem__(self, id_: str) -> StoredVideo:
-        """Raises KeyError."""
+        """Raises KeyError; TypeError for what is no id."""
+        if not isinstance(id_, str):
+            raise TypeError(f"store[{id_!r}]: videos are asked for by id; give store[store.ids[{id_!r}]]")
         return StoredVideo(self, id_, self.facts(id_))
 
     def read(self, wanted: Iterable[tuple[str, Indexes]]) -> list[Frames]:
@@ -102,8 +110,8 @@ class FrameStore(ABC):
 
     @abstractmethod
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        """Write frames into arrays of (h, w, 3), scaled to that size where it is another. numbers: ascending, none twice.
-        Raises StoreError.
+        """Write frames into arrays of (h, w, 3), scaled to that size where it is another; of uint8, or of uint16 where `reads_uint16`.
+        numbers: ascending, none twice. Raises StoreError.
         """
 
     def coded(self, id_: str) -> list[memoryview] | None:
@@ -117,13 +125,17 @@ class FrameStore(ABC):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StoredVideo:
     """One video of a store."""
 
     store: FrameStore
     id: str
     facts: VideoFacts
+
+    def __repr__(self) -> str:
+        rate = "" if self.frame_rate is None else f" at {float(self.frame_rate):.5g} a second"
+        return f"<video {self.id!r}: {len(self)} frames of {self.width}x{self.height}{rate}>"
 
     def __len__(self) -> int:
         return self.facts.num_frames
@@ -153,29 +165,33 @@ class StoredVideo:
         """(N,) seconds from the first frame. Raises StoreError where the store does not say."""
         facts = self.facts
         if facts.pts is not None and facts.time_base is not None:
-            return np.asarray(facts.pts, np.float64) * np.float64(facts.time_base)
+            return np.asarray(facts.pts, np.float64) * facts.time_base.numerator / facts.time_base.denominator
         if facts.frame_rate is None:
             raise StoreError(f"says nothing of the times of {self.id}", path=self.store.path)
-        return np.arange(len(self), dtype=np.float64) * np.float64(1 / facts.frame_rate)
+        return np.arange(len(self), dtype=np.float64) * facts.frame_rate.denominator / facts.frame_rate.numerator
 
     def frames(
-        self, indexes: Indexes = slice(None), out: Frames | None = None, *, size: tuple[int, int] | None = None
-    ) -> Frames:
-        """(T, H, W, 3) uint8 RGB, in the order asked; indexes may be negative and may repeat.
+        self, indexes: Indexes = slice(None), out: Frames | None = None, *, size: tuple[int, int] | None = None,
+        dtype: Literal["uint8", "uint16"] = "uint8",
+    ) -> Frames:  # fmt: skip
+        """(T, H, W, 3) RGB, in the order asked; indexes may be negative and may repeat.
 
-        size: (height, width) that frames are scaled to, bicubic and antialiased. out: a C-contiguous array of the shape to decode into.
-        Raises IndexError, ValueError for `out` and `size`, StoreError.
+        size: (height, width) that frames are scaled to, bicubic and antialiased. dtype: uint16 is 0..65535, with all that coded video of
+        10 bits holds. out: a C-contiguous array of shape and dtype to decode into. Raises IndexError, TypeError for what is no list,
+        ValueError for `out`, `size` and `dtype`, StoreError.
         """
+        if dtype not in ("uint8", "uint16") or (dtype == "uint16" and not self.store.reads_uint16):
+            raise ValueError(f"dtype is {dtype!r}; a store of {self.store.kind} has uint8")
         numbers = self._numbers(indexes)
         if size is not None and not (len(size) == 2 and all(operator.index(side) > 0 for side in size)):
             raise ValueError(f"size is {size!r}; give (height, width) in pixels")
         shape = (len(numbers), *(size or (self.facts.height, self.facts.width)), 3)
         if out is None:
-            out = self._room_for(shape)
-        elif out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
+            out = self._room_for(shape, dtype)
+        elif out.shape != shape or out.dtype != dtype or not (out.flags.c_contiguous and out.flags.writeable):
             kind = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
             kind += "" if out.flags.writeable else ", read-only"
-            raise ValueError(f"out is {out.shape} {out.dtype}, {kind}; {shape} uint8, C-contiguous was expected")
+            raise ValueError(f"out is {out.shape} {out.dtype}, {kind}; {shape} {dtype}, C-contiguous was expected")
         first: dict[int, int] = {}
         for row, number in enumerate(numbers):
             first.setdefault(number, row)
@@ -187,9 +203,9 @@ class StoredVideo:
                 out[row] = out[first[number]]
         return out
 
-    def _room_for(self, shape: tuple[int, int, int, int]) -> Frames:
+    def _room_for(self, shape: tuple[int, int, int, int], dtype: str) -> Frames:
         try:
-            return np.empty(shape, np.uint8)
+            return np.empty(shape, dtype)
         except (MemoryError, ValueError) as error:
             count, height, width, _ = shape
             raise StoreError(
@@ -201,6 +217,8 @@ class StoredVideo:
         count = len(self)
         if isinstance(indexes, slice):
             return list(range(*indexes.indices(count)))
+        if isinstance(indexes, SupportsIndex) and not isinstance(indexes, np.ndarray):
+            raise TypeError(f"frames({indexes!r}): give a list of frame numbers, as in frames([{indexes!r}])")
         numbers = [operator.index(index) for index in indexes]
         for number in numbers:
             if not -count <= number < count:

@@ -27,8 +27,7 @@ from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.stores.options import ReadOptions
 from vidprep.formats.video.numbered import NumberedFrames
-from vidprep.formats.video.planes import plane_lines
-from vidprep.formats.video.rgb import ToRgb, resized, resized_picture
+from vidprep.formats.video.rgb import ToRgb, pixels, resized, resized_picture
 
 NEEDED = [
     "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
@@ -49,6 +48,7 @@ class VideoStore(FrameStore):
     """
 
     kind = KIND
+    reads_uint16 = True
 
     def __init__(self, path: str | os.PathLike[str], *, hardware: str | None = None, fast: bool = False) -> None:
         super().__init__(path)
@@ -209,7 +209,8 @@ class VideoReader(NumberedFrames):
         if row.shape[:2] != size and crop == NO_CROPPING:
             resized(frame, row)
             return
-        picture = plane_lines(self._to_rgb.plane(frame))[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
+        bits = 8 * row.itemsize
+        picture = pixels(self._to_rgb.plane(frame, bits=bits), (frame.height, frame.width, 3), bits)
         picture = picture[crop.top : frame.height - crop.bottom, crop.left : frame.width - crop.right]
         if row.shape[:2] == size:
             row[:] = picture

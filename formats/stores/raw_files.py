@@ -47,6 +47,7 @@ class VideoFiles(FrameStore):
     """Reads videos that nobody prepared. fast: as of `open_store`. Raises StoreError where two files would have the same id."""
 
     kind = "raw"
+    reads_uint16 = True
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], *, fast: bool = False) -> None:
         if not paths:

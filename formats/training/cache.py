@@ -20,8 +20,8 @@ class FrameCache:
     A frame of which no use is known stays while there is room. Not thread-safe.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, dtype: str = "uint8") -> None:
+        self._limit_bytes, self._dtype = limit_bytes, np.dtype(dtype)
         self._uses: dict[Key, deque[int]] = {}
         self._kept: dict[Key, Frames] = {}
         self._next: dict[Key, int] = {}
@@ -61,7 +61,7 @@ class FrameCache:
         """An array to decode a frame into; None where it is here, or others will be wanted sooner."""
         if key in self._kept:
             return None
-        due, size = self.due(key), int(np.prod(shape))
+        due, size = self.due(key), int(np.prod(shape)) * self._dtype.itemsize
         array: Frames | None = None
         while self.size_bytes + size > self._limit_bytes:
             farthest = self._farthest_key()
@@ -69,7 +69,7 @@ class FrameCache:
                 return None
             array = self.drop(farthest)
         if array is None or array.shape != shape:
-            array = np.empty(shape, np.uint8)
+            array = np.empty(shape, self._dtype)
         self._kept[key] = array
         self.size_bytes += size
         self._rank(key)

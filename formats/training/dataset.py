@@ -1,39 +1,47 @@
-"""Sequences of frames by number, over any store or over video files: what a training loop indexes.
+"""Clips of frames by number, over any store or over video files: what a training loop indexes.
 
     dataset = VideoDataset("ready/", sequence_length=8, stride=2, step=4, crop=224, random_crop=True)
     dataset[0]["frames"]        (8, 224, 224, 3) uint8 RGB
-    VideoDataset("ready/", split="train").class_to_idx
+    VideoDataset("ready/", split="train", clips=clips_at_random_indices(num_frames_per_clip=16))
     DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)      torch's, by fork or spawn
     PrefetchLoader(dataset, batch_size=8, shuffle=True, workers=2)      vidprep.formats.training.loader
 
-A sequence is `sequence_length` frames, `stride` apart; sequences of a video begin `step` frames apart, and none goes past
-its end. Numbers run through the videos in the order of their ids.
+Without `clips` an item is a sequence: `sequence_length` frames, `stride` apart; sequences of a video begin `step` frames apart, and none
+goes past its end. Numbers run through the videos in the order of their ids.
 """
 
 from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Sequence
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
 from vidprep.formats.files.weak_cache import kept
-from vidprep.formats.stores.base import Frames, FrameStore, StoredVideo
+from vidprep.formats.stores.base import FrameStore, StoredVideo
+from vidprep.formats.stores.joined import JoinedStores
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import open_store
+from vidprep.formats.training.chance import Chance
 from vidprep.formats.training.choice import Where, chosen_videos, class_ids
 from vidprep.formats.training.item_labels import ItemLabels, array_labels, teach_torch
-from vidprep.formats.training.transform import ColourModel, DType, Transform
+from vidprep.formats.training.samplers import ClipSampler, Timing, Windows, counts, timing_of
+from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
 from vidprep.formats.validation import whole
 
 KEPT_VIDEOS = 128
-Source = str | os.PathLike[str] | FrameStore | Sequence[str | os.PathLike[str]]
+Store: TypeAlias = "str | os.PathLike[str] | FrameStore"
+Source: TypeAlias = "Store | Sequence[Store] | Mapping[str, Store]"
 Item = dict[str, Any]
 
 
@@ -42,43 +50,50 @@ class _Video:
     """What every item of a video shares. class_id: None where the store has no classes."""
 
     stored: StoredVideo
+    timing: Timing
     timestamps: npt.NDArray[np.float64]
     labels: ItemLabels
     class_id: int | None
 
 
 class VideoDataset:
-    """`len` and `[i]` over every sequence. Map-style, picklable, the same in forked and spawned processes.
+    """`len` and `[i]` over every clip. Map-style, picklable, the same in forked and spawned processes.
 
-    source: the path of a store, a store, or video files. split: only videos whose label `split` is this. ids: only these videos. where:
-    only those of which it holds: an Arrow expression on `id`, `num_frames`, `height`, `width` and `labels` (a struct), such as
-    pc.field("labels", "score") > 0.5, or a function of a dict of these. The transform (size, crop, random_crop, flip, dtype, normalize,
-    colour) is that of `Transform`; what is random in it is a function of seed, epoch and index. tensors: items hold torch
-    tensors, which share the memory of the arrays. rank, world_size: only every world_size-th sequence, from rank on; the last
-    few are left out so that all ranks have equally many. Raises SettingsError, StoreError, MissingError.
+    source: the path of a store, a store, or video files; several stores in a list, or in a dict, whose names then come in front of
+    their ids. clips: which frames of a video its items are (vidprep.formats.training.samplers), in the place of sequence_length,
+    stride and step. split: only videos whose label `split` is this. ids: only these videos. where: only those of which it holds: an
+    Arrow expression on `id`, `num_frames`, `height`, `width` and `labels` (a struct), such as pc.field("labels", "score") > 0.5, or a
+    function of a dict of these. size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops and layout are
+    those of `Transform`. transform: a function of the frames of an item after all that, such as one of torchvision.transforms.v2; it
+    gets a tensor with tensors=True, else an array, and gives one of the same shape for all items. tensors: items hold torch tensors,
+    which share the memory of the arrays. seed: of what is random (`set_epoch`). rank, world_size: only every world_size-th item, from
+    rank on; the last few are left out so that all ranks have equally many.
+
+    Raises SettingsError, StoreError, MissingError.
     """
 
     def __init__(
-        self, source: Source, sequence_length: int = 8, stride: int = 1, step: int = 1, *,
-        size: int | tuple[int, int] | None = None, crop: int | tuple[int, int] | None = None, random_crop: bool = False,
-        flip: bool = False, dtype: DType = "uint8",
-        normalize: bool | tuple[tuple[float, float, float], tuple[float, float, float]] = False, colour: ColourModel = "rgb",
-        split: str | None = None, ids: Sequence[str] | None = None, where: Where | None = None, tensors: bool = False, seed: int = 0,
-        rank: int = 0, world_size: int = 1,
+        self, source: Source, sequence_length: int = 8, stride: int = 1, step: int = 1, *, clips: ClipSampler | None = None,
+        size: Size | None = None, crop: Size | None = None, random_crop: bool = False, flip: bool | float = False,
+        dtype: DType = "uint8", normalize: bool | Literal["imagenet"] | MeanStd = False, colour: ColourModel = "rgb",
+        random_resized_crop: bool | tuple[Range, Range] = False, num_crops: Literal[1, 3] = 1, layout: Layout = "THWC",
+        transform: Callable[[Any], Any] | None = None, split: str | None = None, ids: Sequence[str] | None = None,
+        where: Where | None = None, tensors: bool = False, seed: int = 0, rank: int = 0, world_size: int = 1,
     ) -> None:  # fmt: skip
-        sequence_length, stride, step = (
-            whole(name, value, 1)
-            for name, value in (("sequence_length", sequence_length), ("stride", stride), ("step", step))
-        )
-        seed, rank, world_size = whole("seed", seed, 0), whole("rank", rank, 0), whole("world_size", world_size, 1)
+        self.clips = _sampler(clips, sequence_length, stride, step)
+        rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
         if rank >= world_size:
             raise SettingsError(f"rank is {rank}; with world_size {world_size} it is 0 to {world_size - 1}")
-        self.transform = Transform(size, crop, random_crop, flip, dtype, normalize, colour)
+        self.picture = Transform(
+            size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops, layout
+        )
+        self.transform = transform
         if tensors:
             _torch()
         self.store = _store(source)
-        self.sequence_length, self.stride, self.step = sequence_length, stride, step
-        self.tensors, self.seed, self.epoch = tensors, seed, 0
+        if dtype == "uint16" and not self.store.reads_uint16:
+            raise SettingsError(f"dtype is 'uint16'; a store of {self.store.kind} has 8 bits", path=self.store.path)
+        self.tensors, self._chance = tensors, Chance(seed)
         self._rank, self._world_size = rank, world_size
         labels, sizes = self.store.label_columns(), self.store.sizes()
         chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
@@ -86,14 +101,14 @@ class VideoDataset:
         self._sizes = sizes[chosen]
         self.class_to_idx, self._class_ids = class_ids(self.store, labels.taken(self.ids))
         self._array_labels = array_labels(labels)
-        span = (sequence_length - 1) * stride + 1
-        counts = np.maximum(0, (self._sizes[:, 0] - span) // step + 1)
-        self._ends = np.cumsum(counts)
+        clips_of_videos = counts(self.clips, self.ids, self._sizes[:, 0], self.store.__getitem__)
+        self._ends = np.cumsum(clips_of_videos * num_crops)
+        self._check_sizes()
         if not self._ends.size or self._ends[-1] < world_size:
             longest = max(self._sizes[:, 0].tolist(), default=0)
             raise SettingsError(
-                f"{len(counts)} videos of at most {longest} frames hold {counts.sum()} sequences of {span} frames; "
-                f"{world_size} are needed: give a shorter sequence_length or stride",
+                f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "
+                f"{world_size} are needed: give shorter ones",
                 path=self.store.path,
             )
         self._open()
@@ -114,69 +129,121 @@ class VideoDataset:
 
     def __repr__(self) -> str:
         short = int((np.diff(self._ends, prepend=0) == 0).sum())
-        return (
-            f"<VideoDataset {self.store.path}: {len(self)} sequences of {self.sequence_length} frames from {len(self._ends)} videos"
-            + (f", {short} of them too short>" if short else ">")
+        return f"<VideoDataset {self.store.path}: {len(self)} {self.clips} from {len(self._ends)} videos" + (
+            f", {short} of them too short>" if short else ">"
         )
 
-    def blocks(self, indexes: npt.NDArray[np.int64], num_frames: int) -> npt.NDArray[np.int64]:
-        """(N,) numbers that are equal where sequences begin in the same video and the same `num_frames` frames of it."""
-        numbers = indexes * self._world_size + self._rank
-        videos = np.searchsorted(self._ends, numbers, side="right")
-        starts = (numbers - np.concatenate([[0], self._ends])[videos]) * self.step
-        before = np.concatenate([[0], np.cumsum(self._sizes[:, 0] // num_frames + 1)])
-        blocks: npt.NDArray[np.int64] = before[videos] + starts // num_frames
-        return blocks
+    @property
+    def seed(self) -> int:
+        return self._chance.seed
+
+    @property
+    def epoch(self) -> int | None:
+        """The one that was set; None before."""
+        return self._chance.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """From now on what is random is a function of seed, epoch and index, also in workers that torch's DataLoader has started
+        already. Without it, items differ from one epoch to the next all the same; torch.manual_seed and the number of workers decide.
+        """
+        self._chance.set_epoch(epoch)
+
+    def _check_sizes(self) -> None:
+        """Raises SettingsError for a video that the crop does not fit into."""
+        used = np.flatnonzero(np.diff(self._ends, prepend=0))
+        sizes, first = np.unique(self._sizes[used, 1:], axis=0, return_index=True)
+        self._results: dict[tuple[int, int], str] = {}
+        for size, at in zip(sizes.tolist(), first.tolist(), strict=True):
+            id_ = self.ids[used[at]]
+            try:
+                self._results.setdefault(self.picture.result(*size), id_)
+            except SettingsError as error:
+                raise SettingsError(f"{id_!r}: {error}", path=self.store.path) from error
 
     @property
     def frame_size(self) -> tuple[int, int]:
         """(height, width) of every item. Raises SettingsError when items differ, and so make no batch."""
-        used = np.flatnonzero(np.diff(self._ends, prepend=0))
-        sizes, first = np.unique(self._sizes[used, 1:], axis=0, return_index=True)
-        results = {
-            self.transform.result(*size): self.ids[used[at]] for size, at in zip(sizes.tolist(), first, strict=True)
-        }
-        if len(results) > 1:
-            (a, b), *_ = ((one, other) for one in results.items() for other in results.items() if one < other)
+        if len(self._results) > 1:
+            (a, one), (b, other) = sorted(self._results.items())[:2]
             raise SettingsError(
-                f"frames of {a[1]!r} are {a[0][1]}x{a[0][0]}, those of {b[1]!r} {b[0][1]}x{b[0][0]}, "
+                f"frames of {one!r} have {a[0]} lines of {a[1]} pixels, those of {other!r} {b[0]} of {b[1]}, "
                 "and make no batch together; give size or crop",
                 path=self.store.path,
             )
-        return next(iter(results))
+        return next(iter(self._results))
 
-    def set_epoch(self, epoch: int) -> None:
-        """What is random differs from epoch to epoch. Processes that are already running keep the epoch they began with."""
-        self.epoch = whole("epoch", epoch, 0)
+    @cached_property
+    def _shape_and_dtype(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        frames = np.zeros(self.picture.shape(self.clips.num_frames, *self.frame_size), self.picture.dtype)
+        made = self._transformed(frames, self.ids[0], np.zeros(1, np.int64))
+        return tuple(made.shape), np.asarray(made).dtype
 
-    def locate(self, index: SupportsIndex) -> tuple[str, npt.NDArray[np.int64]]:
-        """The id of the video of a sequence, and the numbers of its frames, (T,). Raises IndexError."""
-        number = self._number(index)
+    @property
+    def frames_shape(self) -> tuple[int, ...]:
+        """Of the frames of every item, in the order of the layout; of what `transform` makes of zeros. Raises SettingsError where items
+        differ.
+        """
+        return self._shape_and_dtype[0]
+
+    @property
+    def frames_dtype(self) -> np.dtype[Any]:
+        """As `frames_shape`."""
+        return self._shape_and_dtype[1]
+
+    def blocks(self, indexes: npt.NDArray[np.int64], num_frames: int) -> npt.NDArray[np.int64]:
+        """(N,) numbers that are equal where clips begin in the same video and the same `num_frames` frames of it, or, where that
+        depends on chance, where they are crops of one clip.
+        """
+        numbers = indexes * self._world_size + self._rank
+        videos = np.searchsorted(self._ends, numbers, side="right")
+        clips = (numbers - np.concatenate([[0], self._ends])[videos]) // self.picture.num_crops
+        starts = self.clips.starts(clips)
+        if starts is None:
+            return numbers // self.picture.num_crops if self.clips.is_random else videos
+        before = np.concatenate([[0], np.cumsum(self._sizes[:, 0] // num_frames + 1)])
+        blocks: npt.NDArray[np.int64] = before[videos] + starts // num_frames
+        return blocks
+
+    def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:
+        """The id of the video of an item, and the numbers of its frames, (T,). epoch: of clips at random, where another is meant than
+        the one that was set, or 0. Raises IndexError.
+        """
+        epoch = self.epoch or 0 if epoch is None else epoch
+        return self._located(self._number(index), self.key(index, epoch))
+
+    def _located(self, number: int, key: tuple[int, ...]) -> tuple[str, npt.NDArray[np.int64]]:
         video = int(np.searchsorted(self._ends, number, side="right"))
-        start = (number - (int(self._ends[video - 1]) if video else 0)) * self.step
-        return self.ids[video], start + self.stride * np.arange(self.sequence_length, dtype=np.int64)
+        clip = (number - (int(self._ends[video - 1]) if video else 0)) // self.picture.num_crops
+        id_ = self.ids[video]
+        timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self._sizes[video, 0]))
+        return id_, self.clips.item(timing, clip, np.random.default_rng((*key, clip)))
+
+    def key(self, index: SupportsIndex, epoch: int) -> tuple[int, ...]:
+        """Of the random numbers of an item in an epoch."""
+        return self._chance.key(self._number(index), epoch)
 
     def _number(self, index: SupportsIndex) -> int:
-        """Among the sequences of all ranks."""
+        """Among the items of all ranks."""
         number, count = operator.index(index), len(self)
         if not -count <= number < count:
-            raise IndexError(f"sequence {number} of {count}")
+            raise IndexError(f"item {number} of {count}")
         return number % count * self._world_size + self._rank
 
     def __getitem__(self, index: SupportsIndex) -> Item:
-        """frames (T, H, W, 3), id, indexes (T,) int64, timestamps (T,) float64 seconds, labels (a dict), and class_id, where the store
-        has a label `label` of texts or whole numbers: its place in `class_to_idx`, or NO_CLASS where the video has none.
+        """frames (T, H, W, 3) or as layout and transform make them, id, indexes (T,) int64, timestamps (T,) float64 seconds, labels (a
+        dict), and class_id, where the store has a label `label` of texts or whole numbers: its place in `class_to_idx`, or NO_CLASS
+        where the video has none.
 
-        A timestamp is NaN where the store does not say. Raises IndexError, StoreError.
+        A timestamp is NaN where the store does not say. Raises IndexError, StoreError, TransformError.
         """
-        id_, numbers = self.locate(index)
+        number = self._number(index)
+        key = self._chance.key(number)
+        id_, numbers = self._located(number, key)
         stored = self._video(id_).stored
-        frames = stored.frames(numbers, size=self.transform.scaled(stored.height, stored.width))
-        if not self.transform.is_identity:
-            out = np.empty((len(numbers), *self.transform.result(stored.height, stored.width), 3), self.transform.dtype)
-            self.finish(frames, out, index, self.epoch)
-            frames = out
-        item = {"frames": frames, **self.describe(id_, numbers)}
+        frames = stored.frames(
+            numbers, size=self.picture.scaled(stored.height, stored.width), dtype=self.picture.stored_dtype
+        )
+        item = {"frames": self.finished(frames, id_, numbers, index, key), **self.describe(id_, numbers)}
         teach_torch()
         return as_tensors(item) if self.tensors else item
 
@@ -184,12 +251,43 @@ class VideoDataset:
         """One video of the dataset, as its store has it. Raises KeyError."""
         return self._video(id_).stored
 
-    def finish(self, frames: Frames, out: npt.NDArray[Any], index: SupportsIndex, epoch: int) -> None:
-        """Transform the scaled frames of a sequence into `out`."""
-        rng = None
-        if self.transform.is_random:
-            rng = np.random.default_rng((self.seed, epoch, self._number(index)))
-        self.transform.apply(frames, out, rng)
+    def finished(
+        self, frames: npt.NDArray[Any], id_: str, numbers: npt.NDArray[np.int64], index: SupportsIndex, key: tuple[int, ...],
+        out: npt.NDArray[Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """What becomes of the scaled frames of an item. out: of `frames_shape`, into which it is written; may be `frames` itself where
+        `picture` is the identity. Raises TransformError.
+        """
+        made, picture = frames, self.picture
+        if not picture.is_identity:
+            height, width = picture.result(*frames.shape[1:3])
+            made = np.empty(picture.shape(len(frames), height, width), picture.dtype)
+            if out is not None and self.transform is None:
+                made = out
+            picture.apply(frames, made, np.random.default_rng(key), self._number(index) % picture.num_crops)
+        made = self._transformed(made, id_, numbers, key)
+        if out is not None and made is not out:
+            if (found := np.asarray(made)).shape != out.shape or found.dtype != out.dtype:
+                raise TransformError(
+                    f"{_span(id_, numbers)}: transform gives {found.shape} {found.dtype}, and {out.shape} {out.dtype} for others"
+                )
+            out[...] = found
+        return made
+
+    def _transformed(
+        self, frames: npt.NDArray[Any], id_: str, numbers: npt.NDArray[np.int64], key: tuple[int, ...] = (0,)
+    ) -> Any:
+        """By the user's function. What it asks of torch's random numbers is a function of `key`."""
+        if self.transform is None:
+            return frames
+        try:
+            with _seeded(key):
+                return self.transform(_torch().from_numpy(frames) if self.tensors else frames)
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            raise TransformError(
+                f"{_span(id_, numbers)}: {type(error).__name__} in transform, {at.filename}:{at.lineno}: {error}"
+            ) from error
 
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
         """All of an item but its frames."""
@@ -200,13 +298,13 @@ class VideoDataset:
     def _load_video(self, id_: str) -> _Video:
         stored = self.store[id_]
         try:
-            timestamps = stored.timestamps
+            timestamps, timing = stored.timestamps, timing_of(stored)
         except StoreError:
-            timestamps = np.full(len(stored), np.nan)
+            timestamps, timing = np.full(len(stored), np.nan), Timing(len(stored))
         labels = ItemLabels(self.store.labels(id_))
         labels.arrays = self._array_labels
         class_id = None if self._class_ids is None else int(self._class_ids[self._places[id_]])
-        return _Video(stored, timestamps, labels, class_id)
+        return _Video(stored, timing, timestamps, labels, class_id)
 
 
 def as_tensors(item: Item) -> Item:
@@ -236,11 +334,46 @@ def _torch() -> Any:
     return torch
 
 
+@contextmanager
+def _seeded(key: tuple[int, ...]) -> Iterator[None]:
+    """torch's random numbers on the processor come from `key`, where torch is imported; afterwards they go on as before."""
+    if (torch := sys.modules.get("torch")) is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+        yield
+
+
+def _span(id_: str, numbers: npt.NDArray[np.int64]) -> str:
+    return f"{id_!r}, frames {numbers[0]} to {numbers[-1]}"
+
+
+def _sampler(clips: ClipSampler | None, sequence_length: int, stride: int, step: int) -> ClipSampler:
+    values = {"sequence_length": sequence_length, "stride": stride, "step": step}
+    if clips is None:
+        return Windows(*(whole(name, value, 1) for name, value in values.items()))
+    if not isinstance(clips, ClipSampler):
+        raise SettingsError(
+            f"clips is {clips!r}; give a sampler, such as clips_at_random_indices(num_frames_per_clip=16)"
+        )
+    if tuple(values.values()) != (8, 1, 1):
+        raise SettingsError("clips says which frames; leave out sequence_length, stride and step")
+    return clips
+
+
 def _store(source: Source) -> FrameStore:
     if isinstance(source, FrameStore):
         return source
     if isinstance(source, str | os.PathLike):
         return VideoFiles([source]) if Path(source).is_file() else open_store(source)
+    if isinstance(source, Mapping):
+        return JoinedStores({name: _store(each) for name, each in source.items()})
     if not isinstance(source, Iterable):
-        raise SettingsError(f"source is {source!r}; give the path of a store, a store, or a list of video files")
-    return VideoFiles(list(source))
+        raise SettingsError(
+            f"source is {source!r}; give the path of a store, a store, several of them, or a list of video files"
+        )
+    several = list(source)
+    if any(isinstance(each, FrameStore) or Path(each).is_dir() for each in several):
+        return JoinedStores([_store(each) for each in several])
+    return VideoFiles([each for each in several if not isinstance(each, FrameStore)])

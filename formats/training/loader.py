@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import dropwhile, islice, takewhile
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from typing import Any, Protocol, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +41,20 @@ BLOCK_FRAMES = 128
 MAX_BATCHES = 16
 MIN_BATCHES = 3  # one in the hands of the training loop, one ready, one being made
 FREE_BATCHES = 2
-DEATHS_PER_SEQUENCE = 3
+DEATHS_PER_ITEM = 3
 HORIZON = 4
+
+
+class Subset(Protocol):
+    """torch.utils.data.Subset, as random_split gives it."""
+
+    dataset: Any
+    indices: Sequence[int]
 
 
 @dataclass(slots=True)
 class _Batch:
-    """position: of its first sequence in the order. place: which buffer it is made in; None before one is free."""
+    """position: of its first item in the order. place: which buffer it is made in; None before one is free."""
 
     epoch: int
     position: int
@@ -57,7 +64,7 @@ class _Batch:
     done: dict[int, Done] = field(default_factory=dict)
 
     def left_to(self, worker: int) -> list[tuple[int, int]]:
-        """(place in the batch, sequence) of what a worker has not done."""
+        """(place in the batch, item) of what a worker has not done."""
         return [
             (slot, index)
             for slot, (index, owner) in enumerate(zip(self.indexes, self.workers, strict=True))
@@ -68,25 +75,27 @@ class _Batch:
 class PrefetchLoader:
     """Iterates over the batches of one epoch after another; each `iter` is an epoch.
 
-    A batch is a dict: frames (B, T, H, W, 3), id (list of B), indexes (B, T) int64, timestamps (B, T) float64, labels (a dict: an
-    array of each that holds numbers for all videos of the store, else a list) and, where there are classes, class_id (B,) int64.
-    sampler: gives sequence numbers, such as torch's samplers do;
-    its `set_epoch` is called where it has one. drop_last: leave out a batch that is not full. processes: workers are processes
-    and share memory with this one; False makes them threads. cache_bytes: bounds the batches that are ready or being made, and
-    the decoded frames that are kept, together. events: a file or named pipe that gets a line of JSON per batch. device: where
-    torch puts the frames, such as "cuda"; they are tensors then.
+    A batch is a dict: frames (B, T, H, W, 3), or as layout and transform of the dataset make them, id (list of B), indexes (B, T) int64,
+    timestamps (B, T) float64, labels (a dict: an array of each that holds numbers for all videos of the store, else a list) and, where
+    there are classes, class_id (B,) int64. dataset: a VideoDataset, or torch's Subset of one. What is random is a function of the
+    dataset's seed, of the epoch and of the item. sampler: gives numbers of items, such as torch's samplers do; its `set_epoch` is
+    called where it has one. drop_last: leave out a batch that is not full. workers: also called num_workers; 2 where neither is given.
+    processes: workers are processes and share memory with this one; False makes them threads. cache_bytes: bounds the batches that are
+    ready or being made, and the decoded frames that are kept, together. events: a file or named pipe that gets a line of JSON per
+    batch. device: where torch puts the frames, such as "cuda"; they are tensors then.
 
     An error is raised in place of the batch that it spoils; the next `next` goes on behind it. Batches may be kept: their
     memory is used again only when nothing refers to it. Raises SettingsError, MissingError. Not thread-safe.
     """
 
     def __init__(
-        self, dataset: VideoDataset, batch_size: int = 8, *, shuffle: bool = False, seed: int = 0,
-        sampler: Iterable[int] | None = None, drop_last: bool = False, workers: int = 2, processes: bool = True,
+        self, dataset: VideoDataset | Subset, batch_size: int = 8, *, shuffle: bool = False, seed: int = 0,
+        sampler: Iterable[int] | None = None, drop_last: bool = False, workers: int | None = None, processes: bool = True,
         cache_bytes: int = GIBIBYTE, events: str | os.PathLike[str] | None = None, device: str | None = None,
+        num_workers: int | None = None,
     ) -> None:  # fmt: skip
-        if not isinstance(dataset, VideoDataset):
-            raise SettingsError(f"{dataset!r} is no VideoDataset; make one of it: VideoDataset(…)")
+        self.dataset, self._items = _with_items(dataset)
+        workers = _one_of(workers, num_workers)
         batch_size, workers, cache_bytes = (
             whole(name, value, 1)
             for name, value in (("batch_size", batch_size), ("workers", workers), ("cache_bytes", cache_bytes))
@@ -99,15 +108,13 @@ class PrefetchLoader:
                 f"sampler is {sampler!r}; give what can be iterated over anew in each epoch, such as a list"
             )
         self._device = None if device is None else found_device(device)
-        self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
+        self.batch_size, self.workers = batch_size, workers
         self._shuffle, self._seed, self._sampler, self._drop_last = shuffle, seed, sampler, drop_last
         if sampler is None and not len(self):
             raise SettingsError(
-                f"{len(dataset)} sequences make no full batch of {batch_size}; give a smaller batch_size"
+                f"{len(self._items)} items make no full batch of {batch_size}; give a smaller batch_size"
             )
-        height, width = dataset.frame_size
-        self._shape = (dataset.sequence_length, height, width, 3)
-        self._dtype = np.dtype(dataset.transform.dtype)
+        self._shape, self._dtype = self.dataset.frames_shape, self.dataset.frames_dtype
         self._item_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
         if cache_bytes < MIN_BATCHES * self._batch_bytes:
@@ -117,10 +124,10 @@ class PrefetchLoader:
             )
         places = max(MIN_BATCHES, min(MAX_BATCHES, cache_bytes // 2 // self._batch_bytes))
         self._frame_bytes = (cache_bytes - places * self._batch_bytes) // workers
-        frame = int(np.max(dataset.store.sizes()[:, 1:].prod(1))) * 3
-        kept = self._frame_bytes * workers // frame // dataset.sequence_length
-        self._horizon = places * batch_size + min(HORIZON * kept, len(dataset))
-        self._crew = Crew(dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes)
+        frame = int(np.max(self.dataset.store.sizes()[:, 1:].prod(1))) * 3
+        kept = self._frame_bytes * workers // frame // self.dataset.clips.num_frames
+        self._horizon = places * batch_size + min(HORIZON * kept, len(self._items))
+        self._crew = Crew(self.dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes)
         self._places, self._lent = places, 0
         self._free = deque(range(places))
         self._given_back: deque[int] = deque()  # places whose batch nobody has any more
@@ -128,7 +135,8 @@ class PrefetchLoader:
         self._epoch, self._batches_given = 0, 0
         self._plan: Iterator[_Batch] = iter(())
         self._coming: deque[_Batch] = deque()
-        self._planned = 0  # sequences that were ever planned: the position of the next
+        self._planned = 0  # items that were ever planned: the position of the next
+        self._drawn: list[int] | None = None  # by a sampler that cannot be asked for the order of an epoch again
         self._deaths: dict[int, int] = {}
         self._resets = 0
         self._running: _Epoch | None = None
@@ -136,10 +144,14 @@ class PrefetchLoader:
 
     def __len__(self) -> int:
         """Batches of an epoch. Raises TypeError for a sampler without a length."""
-        return self._count(len(self.dataset) if self._sampler is None else len(self._sampler))  # type: ignore[arg-type]
+        return self._count(len(self._items) if self._sampler is None else len(self._sampler))  # type: ignore[arg-type]
 
-    def _count(self, sequences: int) -> int:
-        return sequences // self.batch_size if self._drop_last else -(-sequences // self.batch_size)
+    def _count(self, items: int) -> int:
+        return items // self.batch_size if self._drop_last else -(-items // self.batch_size)
+
+    def __repr__(self) -> str:
+        sized = f"{len(self)} " if self._sampler is None or hasattr(self._sampler, "__len__") else ""
+        return f"<PrefetchLoader: {sized}batches of {self.batch_size} by {self.workers} workers from {self.dataset!r}>"
 
     def __enter__(self) -> Self:
         return self
@@ -157,8 +169,12 @@ class PrefetchLoader:
             self._events.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: `load_state_dict` in another process goes on with the batch after the last that was given."""
-        return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity()}
+        """Where the loader is: `load_state_dict` in another process goes on with the batch after the last that was given.
+
+        In the middle of an epoch whose order a sampler without `set_epoch` gave, that order is part of it.
+        """
+        order = {"order": self._drawn} if self._draws and self._batches_given else {}
+        return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity(), **order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises SettingsError when the state is of a loader of other batches, or none."""
@@ -168,17 +184,31 @@ class PrefetchLoader:
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise SettingsError(f"the state was saved with {name} {state.get(name)}, this loader has {value}")
-        if (self._sampler is None or hasattr(self._sampler, "__len__")) and given > len(self):
-            raise SettingsError(f"the state was saved after {given} batches, an epoch of this loader has {len(self)}")
+        order = state.get("order") if self._draws and given else None
+        if self._draws and given and order is None:
+            raise SettingsError(
+                "the state was saved without a sampler, or with another kind, in the middle of an epoch; its order is not known"
+            )
+        if order is not None:
+            self._check_order(order)
+        has_length = self._sampler is None or hasattr(self._sampler, "__len__")
+        count = self._count(len(order)) if order is not None else len(self) if has_length else given
+        if given > count:
+            raise SettingsError(f"the state was saved after {given} batches, an epoch of this loader has {count}")
         self._stop()
-        self._epoch, self._batches_given = epoch, given
+        self._epoch, self._batches_given, self._drawn = epoch, given, order
+
+    @property
+    def _draws(self) -> bool:
+        """Whether an order that was given once cannot be had again."""
+        return self._sampler is not None and not hasattr(self._sampler, "set_epoch")
 
     def _identity(self) -> dict[str, Any]:
         """What makes the batches; not where the store lies, which may be elsewhere on the next machine."""
         data = self.dataset
         return {
-            "sequences": len(data), "sequence_length": data.sequence_length, "stride": data.stride, "step": data.step,
-            "transform": repr(data.transform), "dataset_seed": data.seed, "batch_size": self.batch_size,
+            "items": len(self._items), "clips": repr(data.clips), "transform": repr(data.picture), "dataset_seed": data.seed,
+            "batch_size": self.batch_size,
             "shuffle": self._shuffle, "seed": self._seed, "drop_last": self._drop_last,
         }  # fmt: skip
 
@@ -226,7 +256,7 @@ class PrefetchLoader:
     def _batches(self, epoch: int, skip: int) -> Iterator[_Batch]:
         """From a batch of an epoch on; own orders run on into the next epochs, so that these begin without a wait."""
         while True:
-            order = self._order(epoch)
+            order = self._items[self._order(epoch, is_resumed=skip > 0)]
             owners = self._owners[order]
             for number in range(skip, self._count(len(order))):
                 part = slice(number * self.batch_size, (number + 1) * self.batch_size)
@@ -236,25 +266,30 @@ class PrefetchLoader:
                 return
             epoch, skip = epoch + 1, 0
 
-    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+    def _order(self, epoch: int, *, is_resumed: bool) -> npt.NDArray[np.int64]:
         if self._sampler is not None:
+            if is_resumed and self._draws:
+                return np.asarray(self._drawn, np.int64)
             if hasattr(self._sampler, "set_epoch"):
                 self._sampler.set_epoch(epoch)
             order = list(self._sampler)
-            count = len(self.dataset)
-            if wrong := [
-                index for index in order if not isinstance(index, SupportsIndex) or not 0 <= int(index) < count
-            ]:
-                raise SettingsError(
-                    f"the sampler gives {wrong[0]!r}; give numbers of sequences, 0 to {count - 1}: batches are made by batch_size"
-                )
+            self._check_order(order)
+            self._drawn = [int(index) for index in order] if self._draws else None
             return np.asarray(order, np.int64)
-        count = len(self.dataset)
+        count = len(self._items)
         return np.random.default_rng((self._seed, epoch)).permutation(count) if self._shuffle else np.arange(count)
+
+    def _check_order(self, order: Sequence[object]) -> None:
+        """Raises SettingsError."""
+        count = len(self._items)
+        if wrong := [index for index in order if not isinstance(index, SupportsIndex) or not 0 <= int(index) < count]:
+            raise SettingsError(
+                f"the sampler gives {wrong[0]!r}; give numbers of items, 0 to {count - 1}: batches are made by batch_size"
+            )
 
     @cached_property
     def _owners(self) -> npt.NDArray[np.int16]:
-        """The worker of each sequence. Parts of videos are dealt, the largest first, so that all have about as much to do."""
+        """The worker of each item. Parts of videos are dealt, the largest first, so that all have about as much to do."""
         blocks = self.dataset.blocks(np.arange(len(self.dataset)), BLOCK_FRAMES)
         sizes = np.bincount(blocks)
         turn = np.arange(len(sizes)) % (2 * self.workers)  # to and fro: 0 1 2 2 1 0
@@ -281,7 +316,11 @@ class PrefetchLoader:
         """Tell workers what is not done of these batches."""
         for worker in workers:
             orders = Orders(
-                [(batch.position + slot, index) for batch in ahead for slot, index in batch.left_to(worker)],
+                [
+                    (batch.position + slot, index, batch.epoch)
+                    for batch in ahead
+                    for slot, index in batch.left_to(worker)
+                ],
                 [request for batch in now for request in self._requests(batch, worker)],
             )
             if orders.ahead or orders.now:
@@ -295,7 +334,7 @@ class PrefetchLoader:
             yield Request(position, index, batch.epoch, start + slot * self._item_bytes, position in self._deaths)
 
     def batch_for(self, iteration: _Epoch) -> Item:
-        """The next one. Raises StopIteration, and what went wrong with a sequence of it."""
+        """The next one. Raises StopIteration, and what went wrong with an item of it."""
         self._check_is_mine()
         if iteration is not self._running:
             if iteration.is_over:
@@ -346,10 +385,10 @@ class PrefetchLoader:
         at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
         if at_work is not None:
             self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
-            if self._deaths[at_work.position] == DEATHS_PER_SEQUENCE:
-                id_, numbers = self.dataset.locate(at_work.sequence)
+            if self._deaths[at_work.position] == DEATHS_PER_ITEM:
+                id_, numbers = self.dataset.locate(at_work.item, at_work.epoch)
                 error = CrashedError(
-                    f"{DEATHS_PER_SEQUENCE} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
+                    f"{DEATHS_PER_ITEM} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
                     path=self.dataset.store.path,
                 )
                 self._take(worker, Done(at_work.position, error, {}, 0.0, 0, 0, 0))
@@ -380,6 +419,27 @@ class PrefetchLoader:
             made = as_tensors(made)
             return made | {"frames": made["frames"].to(self._device)}
         return as_tensors(made) if self.dataset.tensors else made
+
+
+def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArray[np.int64]]:
+    """The dataset behind subsets of it, and which of its items they hold."""
+    if isinstance(dataset, VideoDataset):
+        return dataset, np.arange(len(dataset))
+    if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):
+        raise SettingsError(
+            f"{dataset!r} is no VideoDataset, nor torch's Subset of one; several stores are one dataset as VideoDataset([…])"
+        )
+    whole_one, items = _with_items(dataset.dataset)
+    return whole_one, items[np.asarray(dataset.indices, np.int64)]
+
+
+def _one_of(workers: int | None, num_workers: int | None) -> int:
+    if workers is not None and num_workers is not None:
+        raise SettingsError("workers and num_workers are one thing; give one of them")
+    given = workers if workers is not None else num_workers
+    if num_workers == 0:
+        raise SettingsError("num_workers is 0; give 1 or more: processes=False makes them threads of this process")
+    return 2 if given is None else given
 
 
 class _Epoch:

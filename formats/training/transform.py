@@ -1,12 +1,12 @@
-"""What is done to the frames of a sequence before a network gets them: scale, crop, flip, YCbCr, numbers.
+"""What is done to the frames of an item before a network gets them: scale, crop, flip, YCbCr, numbers, the order of the axes.
 
-All frames of a sequence get the same, and what is random comes from (seed, epoch, index) alone: one process or eight, the
-result is the same.
+All frames of an item get the same; what is random comes from the generator that is given.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,32 +15,47 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.stores.base import Frames
+from vidprep.formats.video.rgb import resized_picture
 
-DType = Literal["uint8", "float16", "float32"]
+DType = Literal["uint8", "uint16", "float16", "float32"]
 ColourModel = Literal["rgb", "ycbcr"]
-Region = tuple[int, int, bool]
+Layout = Literal["THWC", "TCHW", "CTHW"]
+Size = int | tuple[int, int]
+MeanStd = tuple[tuple[float, float, float], tuple[float, float, float]]
+Range = tuple[float, float]
 
 # JFIF 1.02: full range, ITU-R BT.601 weights; columns are R, G, B.
 TO_YCBCR = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], np.float32)
 YCBCR_OFFSET = np.array([0, 128, 128], np.float32)
+# Of the pictures of ImageNet, 0 to 1, as torchvision's models want them.
+IMAGENET: MeanStd = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+AXES = {"THWC": (0, 1, 2, 3), "TCHW": (0, 2, 3, 1), "CTHW": (1, 2, 3, 0)}  # where T, H, W and C are
+RESIZED_CROP = (0.08, 1.0), (3 / 4, 4 / 3)
+TRIES = 10
 
 
 @dataclass(frozen=True)
 class Transform:
-    """size: (height, width), or the shorter side, to which frames are scaled; crop: (height, width) that is cut out then, in the
-    middle or at random; flip: left and right, of every second sequence at random. colour: "ycbcr" is that of JPEGs (JFIF).
-    normalize: True gives 0..1, and (mean, std), three values each, gives ((0..1) - mean) / std; only for float16 and float32.
+    """All sizes are (height, width). size: to which frames are scaled, or the shorter side; crop: that is cut out then, or the side of a
+    square, in the middle or at random; num_crops: 3 are the two ends and the middle of the longer side, each an item of its own.
+    random_resized_crop: a part of the frame, scaled to `size` (one number is a square): True, or (scale, ratio), each from and to, the
+    part's share of the area and its width : height. flip: left and right, with this probability; True is 0.5. colour: "ycbcr" is that
+    of JPEGs (JFIF). normalize: True gives 0..1, and (mean, std), three values each, or "imagenet", ((0..1) - mean) / std; only for
+    float16 and float32. dtype: uint16 holds what stores of 10 bits have, 0..65535.
 
     Raises SettingsError.
     """
 
-    size: int | tuple[int, int] | None = None
-    crop: int | tuple[int, int] | None = None
+    size: Size | None = None
+    crop: Size | None = None
     random_crop: bool = False
-    flip: bool = False
+    flip: bool | float = False
     dtype: DType = "uint8"
-    normalize: bool | tuple[tuple[float, float, float], tuple[float, float, float]] = False
+    normalize: bool | Literal["imagenet"] | MeanStd = False
     colour: ColourModel = "rgb"
+    random_resized_crop: bool | tuple[Range, Range] = False
+    num_crops: Literal[1, 3] = 1
+    layout: Layout = "THWC"
 
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("crop", self.crop)):
@@ -48,80 +63,157 @@ class Transform:
             due = 2 if isinstance(value, tuple) else 1
             if value is not None and not (len(numbers) == due and all(isinstance(n, int) and n > 0 for n in numbers)):
                 raise SettingsError(f"{name} is {value!r}; give pixels above 0, as one number or (height, width)")
-        if self.dtype not in ("uint8", "float16", "float32"):
-            raise SettingsError(f"dtype is {self.dtype!r}; give uint8, float16 or float32")
-        if self.colour not in ("rgb", "ycbcr"):
-            raise SettingsError(f"colour is {self.colour!r}; give rgb or ycbcr")
-        if self.normalize and self.dtype == "uint8":
+        choices: tuple[tuple[str, object, tuple[object, ...]], ...] = (
+            ("dtype", self.dtype, ("uint8", "uint16", "float16", "float32")), ("colour", self.colour, ("rgb", "ycbcr")),
+            ("layout", self.layout, tuple(AXES)), ("num_crops", self.num_crops, (1, 3)),
+        )  # fmt: skip
+        for name, given, known in choices:
+            if given not in known:
+                *most, last = map(str, known)
+                raise SettingsError(f"{name} is {given!r}; give {', '.join(most)} or {last}")
+        if not isinstance(self.flip, bool | int | float) or not 0 <= self.flip <= 1:
+            raise SettingsError(f"flip is {self.flip!r}; give a probability, 0 to 1, or True for 0.5")
+        self._check_crops()
+        if self.normalize and self.dtype not in ("float16", "float32"):
             raise SettingsError("normalize needs dtype float16 or float32")
+        if self.dtype == "uint16" and self.colour != "rgb":
+            raise SettingsError("colour ycbcr is made of 8 bits; give another dtype than uint16")
+        if isinstance(self.normalize, str) and self.normalize != "imagenet":
+            raise SettingsError(f"normalize is {self.normalize!r}; give True, 'imagenet' or (mean, std)")
+        if not isinstance(self.normalize, bool | str) and (
+            np.shape(self.normalize) != (2, 3) or 0 in self.normalize[1]
+        ):
+            raise SettingsError(f"normalize is {self.normalize!r}; give (mean, std) of three values each, no std of 0")
+
+    def _check_crops(self) -> None:
         if self.random_crop and self.crop is None:
             raise SettingsError("random_crop needs crop")
-        if not isinstance(self.normalize, bool) and (np.shape(self.normalize) != (2, 3) or 0 in self.normalize[1]):
-            raise SettingsError(f"normalize is {self.normalize!r}; give (mean, std) of three values each, no std of 0")
+        if self.num_crops > 1 and (self.crop is None or self.random_crop):
+            raise SettingsError("num_crops needs crop, and no random_crop")
+        if isinstance(self.random_resized_crop, bool) and not self.random_resized_crop:
+            return
+        if self.size is None or self.crop is not None:
+            raise SettingsError("random_resized_crop needs size, to which the part is scaled, and no crop")
+        if not isinstance(self.random_resized_crop, bool):
+            given = self.random_resized_crop
+            if np.shape(given) != (2, 2) or not all(0 < low <= high for low, high in given):
+                raise SettingsError(
+                    f"random_resized_crop is {self.random_resized_crop!r}; give True, or (scale, ratio), each (from, to) above 0"
+                )
 
     @property
     def is_identity(self) -> bool:
         """Whether frames pass as they are when they are scaled."""
-        return replace(self, size=None) == Transform()
+        return self.is_whole and self == Transform(self.size, dtype=self.dtype)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it makes whole numbers, as stores have them."""
+        return self.dtype in ("uint8", "uint16")
+
+    @property
+    def stored_dtype(self) -> Literal["uint8", "uint16"]:
+        """What is asked of the store."""
+        return "uint16" if self.dtype == "uint16" else "uint8"
+
+    @property
+    def is_random(self) -> bool:
+        return bool(self.random_crop or self.flip or self.random_resized_crop)
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """The size of frames after scaling."""
+        """The size of the frames that the store gives."""
+        if self.size is None or self.random_resized_crop:
+            return height, width
         if isinstance(self.size, int):
             short = min(height, width)
             return round(height * self.size / short), round(width * self.size / short)
-        return self.size or (height, width)
+        return self.size
 
     def result(self, height: int, width: int) -> tuple[int, int]:
         """The size of what comes out. Raises SettingsError when the crop is larger than the frames."""
+        if self.random_resized_crop:
+            assert self.size is not None
+            return _pair(self.size)
         height, width = self.scaled(height, width)
         if self.crop is None:
             return height, width
-        crop = (self.crop, self.crop) if isinstance(self.crop, int) else self.crop
+        crop = _pair(self.crop)
         if crop[0] > height or crop[1] > width:
             raise SettingsError(
-                f"a crop of {crop[1]}x{crop[0]} does not fit into frames of {width}x{height}; scale with size"
+                f"a crop of {crop[0]} lines of {crop[1]} pixels does not fit into {height} lines of {width}; scale with size"
             )
         return crop
 
-    def apply(self, frames: Frames, out: npt.NDArray[Any], rng: np.random.Generator | None) -> None:
-        """frames: (T, H, W, 3) uint8 RGB, scaled. out: (T, h, w, 3) of `result` and dtype. rng: None is the middle, unflipped."""
-        top, left, is_flipped = self._region(frames.shape[1], frames.shape[2], out.shape[1], out.shape[2], rng)
-        frames = frames[:, top : top + out.shape[1], left : left + out.shape[2]]
-        if is_flipped:
+    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
+        """Of `count` frames of a result, in the order of the layout."""
+        sides = {"T": count, "H": height, "W": width, "C": 3}
+        return tuple(sides[axis] for axis in self.layout)
+
+    def apply(self, frames: npt.NDArray[Any], out: npt.NDArray[Any], rng: np.random.Generator, which: int = 0) -> None:
+        """frames: (T, H, W, 3) RGB, scaled. out: of `shape` and dtype. which: of the crops, where there are several."""
+        out = out.transpose(AXES[self.layout])
+        frames = self._part(frames, out.shape[1], out.shape[2], rng, which)
+        if self.flip and rng.random() < (0.5 if self.flip is True else self.flip):
             frames = frames[:, :, ::-1]
         if self.colour == "ycbcr":
             frames = to_ycbcr(frames)
-        if self.dtype == "uint8":
+        if self.is_whole:
             out[...] = frames
-        elif self.dtype == "float32":
+        elif self.dtype == "float16":
+            for channel, levels in enumerate(self._levels):
+                out[..., channel] = levels[frames[..., channel]]
+        elif self.layout == "THWC":
             count, height, width, _ = out.shape
             lines, (mean, std) = out.reshape(count, height, width * 3), self._lines(width)
             np.subtract(frames.reshape(lines.shape), mean, out=lines, dtype=np.float32, casting="unsafe")
             np.divide(lines, std, out=lines)
         else:
-            for channel, levels in enumerate(self._levels):
-                out[..., channel] = levels[frames[..., channel]]
+            for channel, (mean, std) in enumerate(zip(*self._mean_std, strict=True)):
+                plane = out[..., channel]
+                np.subtract(frames[..., channel], np.float32(mean), out=plane, dtype=np.float32, casting="unsafe")
+                np.divide(plane, np.float32(std), out=plane)
 
-    def _region(self, high: int, wide: int, h: int, w: int, rng: np.random.Generator | None) -> Region:
-        if rng is None:
-            return (high - h) // 2, (wide - w) // 2, False
-        top, left = rng.integers((high - h + 1, wide - w + 1)).tolist()
-        is_flipped = bool(rng.integers(2))
-        if not self.random_crop:
-            top, left = (high - h) // 2, (wide - w) // 2
-        return top, left, is_flipped and self.flip
+    def _part(
+        self, frames: npt.NDArray[Any], height: int, width: int, rng: np.random.Generator, which: int
+    ) -> npt.NDArray[Any]:
+        """(T, height, width, 3) of the frames, a view where nothing is scaled."""
+        high, wide = frames.shape[1] - height, frames.shape[2] - width
+        if self.random_resized_crop:
+            top, left, high, wide = self._random_part(frames.shape[1], frames.shape[2], rng)
+            made = np.empty((len(frames), height, width, 3), frames.dtype)
+            for frame, row in zip(frames, made, strict=True):
+                resized_picture(frame[top : top + high, left : left + wide], row)
+            return made
+        if self.random_crop:
+            top, left = rng.integers((high + 1, wide + 1)).tolist()
+        elif self.num_crops == 3:
+            places = (0, 1, 2)[which]
+            top, left = (high * places // 2, wide // 2) if high > wide else (high // 2, wide * places // 2)
+        else:
+            top, left = high // 2, wide // 2
+        return frames[:, top : top + height, left : left + width]
 
-    @property
-    def is_random(self) -> bool:
-        return self.random_crop or self.flip
+    def _random_part(self, high: int, wide: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+        """Top, left, height and width, by the rule of torchvision's RandomResizedCrop."""
+        scale, ratio = RESIZED_CROP if self.random_resized_crop is True else self.random_resized_crop or RESIZED_CROP
+        for _ in range(TRIES):
+            area = high * wide * rng.uniform(*scale)
+            shape = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
+            height, width = round(math.sqrt(area / shape)), round(math.sqrt(area * shape))
+            if 0 < height <= high and 0 < width <= wide:
+                top, left = rng.integers((high - height + 1, wide - width + 1)).tolist()
+                return top, left, height, width
+        shape = min(max(wide / high, ratio[0]), ratio[1])
+        height, width = min(high, round(wide / shape)), min(wide, round(high * shape))
+        return (high - height) // 2, (wide - width) // 2, height, width
 
     @cached_property
     def _mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """(3,) each, for values of 0..255."""
         if isinstance(self.normalize, bool):
             return np.zeros(3), np.full(3, 255.0 if self.normalize else 1.0)
-        mean, std = (np.asarray(values, np.float64) * 255 for values in self.normalize)
-        return mean, std
+        mean, std = IMAGENET if isinstance(self.normalize, str) else self.normalize
+        return np.asarray(mean, np.float64) * 255, np.asarray(std, np.float64) * 255
 
     def _lines(self, width: int) -> list[npt.NDArray[np.float32]]:
         """(width * 3,) each: lines are quicker to go through than pixels of three."""
@@ -132,6 +224,10 @@ class Transform:
         """(3, 256): what each value becomes; numbers of 16 bits are slow to reckon with."""
         mean, std = (values[:, None] for values in self._mean_std)
         return ((np.arange(256, dtype=np.float64) - mean) / std).astype(np.float16)
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
 
 
 def to_ycbcr(frames: Frames) -> Frames:

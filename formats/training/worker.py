@@ -16,33 +16,77 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
+from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.training.cache import FrameCache
 from vidprep.formats.training.dataset import Item, VideoDataset
 
 
 class Request(NamedTuple):
-    """Make a sequence now. offset: where its frames go in the shared memory, bytes. alone: it may be one that kills workers."""
+    """Make an item now. offset: where its frames go in the shared memory, bytes. alone: it may be one that kills workers."""
 
     position: int
-    sequence: int
+    item: int
     epoch: int
     offset: int
     alone: bool
 
 
 class Orders(NamedTuple):
-    """ahead: what will be asked for, (position in the order, sequence of the dataset), positions ascending. now: what is."""
+    """ahead: what will be asked for, (position in the order, item of the dataset, epoch), positions ascending. now: what is."""
 
-    ahead: list[tuple[int, int]]
+    ahead: list[tuple[int, int, int]]
     now: list[Request]
+
+
+class About(NamedTuple):
+    """What a process is told first. dataset: pickled, without the tricks by which torch shares tensors with its own children. main:
+    how multiprocessing finds what belongs to the program's own file; None where nothing does.
+    """
+
+    dataset: bytes
+    main: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, dataset: VideoDataset) -> About:
+        """Raises SettingsError for a dataset that no other process can have."""
+        if _is_worker:
+            raise SettingsError(
+                "a worker imports the program for the sake of its transform, and that makes a PrefetchLoader again; "
+                'put what the program does behind `if __name__ == "__main__":`'
+            )
+        try:
+            data = pickle.dumps(dataset)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise SettingsError(
+                f"transform cannot be sent to processes ({error}); give a function of a module, or processes=False"
+            ) from error
+        if b"__main__" not in data:
+            return cls(data, None)
+        program = sys.modules["__main__"]
+        if (spec := getattr(program, "__spec__", None)) is not None:
+            return cls(data, {"init_main_from_name": spec.name, "sys_argv": sys.argv})
+        if (path := getattr(program, "__file__", None)) is None:
+            raise SettingsError(
+                "transform is of an interactive session, which no other process has; put it into a module, or processes=False"
+            )
+        return cls(data, {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
+
+    def opened(self) -> VideoDataset:
+        if self.main is not None:
+            spawn.prepare(self.main)
+        found: VideoDataset = pickle.loads(self.dataset)
+        return found
+
+
+_is_worker = False
 
 
 class Reset(NamedTuple):
@@ -77,9 +121,8 @@ class Worker:
 
     def __init__(self, dataset: VideoDataset, memory: mmap.mmap, frame_bytes: int) -> None:
         self._dataset, self._memory = dataset, memory
-        self._cache = FrameCache(frame_bytes)
-        self._size = dataset.frame_size
-        self._scratch: Frames = np.empty((0, 0, 0, 3), np.uint8)
+        self._cache = FrameCache(frame_bytes, dataset.picture.stored_dtype)
+        self._scratch: Frames = np.empty((0, 0, 0, 3), dataset.picture.stored_dtype)
 
     def serve(self, inbox: Inbox, reply: Callable[[Done | Reset], None]) -> None:
         """Until the inbox ends."""
@@ -98,43 +141,47 @@ class Worker:
                     waiting.extend(message.now)
             reply(self._make(waiting.popleft()))
 
-    def _announce(self, ahead: list[tuple[int, int]]) -> None:
-        for position, index in ahead:
-            id_, numbers = self._dataset.locate(index)
-            for number in numbers.tolist():
+    def _announce(self, ahead: list[tuple[int, int, int]]) -> None:
+        for position, index, epoch in ahead:
+            id_, numbers = self._dataset.locate(index, epoch)
+            for number in np.unique(numbers).tolist():
                 self._cache.announce((id_, number), position)
 
     def _make(self, request: Request) -> Done:
-        started, about, error, hits = time.perf_counter(), Item(), None, 0
-        id_, numbers = self._dataset.locate(request.sequence)
+        started, about, error, hits, dataset = time.perf_counter(), Item(), None, 0, self._dataset
+        id_, numbers = dataset.locate(request.item, request.epoch)
         try:
             out = self._place(request.offset)
-            frames = out if self._dataset.transform.is_identity else self._scratch_for(id_)
+            passes = dataset.picture.is_identity and dataset.transform is None
+            frames = out if passes else self._scratch_for(id_, len(numbers))
             hits = self._fill(id_, numbers.tolist(), frames, alone=request.alone)
-            if frames is not out:
-                self._dataset.finish(frames, out, request.sequence, request.epoch)
-            about = self._dataset.describe(id_, numbers)
+            if not passes:
+                key = dataset.key(request.item, request.epoch)
+                dataset.finished(frames, id_, numbers, request.item, key, out)
+            about = dataset.describe(id_, numbers)
         except Exception as caught:  # noqa: BLE001 (it goes to whoever asks for the item)
             error = _portable(caught)
         seconds = time.perf_counter() - started
         return Done(request.position, error, about, seconds, hits, len(numbers), self._cache.size_bytes)
 
     def _place(self, offset: int) -> npt.NDArray[Any]:
-        shape = (self._dataset.sequence_length, *self._size, 3)
-        dtype = np.dtype(self._dataset.transform.dtype)
+        shape, dtype = self._dataset.frames_shape, self._dataset.frames_dtype
         return np.frombuffer(self._memory, dtype, int(np.prod(shape)), offset).reshape(shape)
 
-    def _scratch_for(self, id_: str) -> Frames:
-        shape = (self._dataset.sequence_length, *self._shape_of(id_))
+    def _scratch_for(self, id_: str, count: int) -> Frames:
+        shape = (count, *self._shape_of(id_))
         if self._scratch.shape != shape:
-            self._scratch = np.empty(shape, np.uint8)
+            self._scratch = np.empty(shape, self._scratch.dtype)
         return self._scratch
 
     def _fill(self, id_: str, numbers: list[int], frames: Frames, *, alone: bool) -> int:
         """The frames, from the cache or decoded; how many were there. alone: decode nothing that others want."""
         missing: dict[int, Frames] = {}
-        for row, number in zip(frames, numbers, strict=True):
-            kept = self._cache.take((id_, number))
+        first: dict[int, int] = {}
+        for place, number in enumerate(numbers):
+            first.setdefault(number, place)
+        for number, place in first.items():
+            row, kept = frames[place], self._cache.take((id_, number))
             if kept is None:
                 missing[number] = row
             else:
@@ -146,6 +193,9 @@ class Worker:
             if not also:
                 raise
             self._decode(id_, missing, set())  # it may be the others that cannot be decoded
+        for place, number in enumerate(numbers):
+            if first[number] != place:
+                frames[place] = frames[first[number]]
         return len(numbers) - len(missing)
 
     def _decode(self, id_: str, missing: dict[int, Frames], also: set[int]) -> None:
@@ -181,7 +231,7 @@ class Worker:
 
     def _shape_of(self, id_: str) -> tuple[int, int, int]:
         video = self._dataset.video(id_)
-        return *self._dataset.transform.scaled(video.height, video.width), 3
+        return *self._dataset.picture.scaled(video.height, video.width), 3
 
 
 def _portable(error: Exception) -> Exception:
@@ -217,9 +267,11 @@ def main() -> None:
     memory = mmap.mmap(memory_fd, size)
     os.close(memory_fd)
     line = _Line(connection)
-    dataset = line.get()
+    global _is_worker
+    _is_worker = True
+    about = line.get()
     try:
-        if dataset is not None:
-            Worker(dataset, memory, frame_bytes).serve(line, connection.send)
+        if about is not None:
+            Worker(about.opened(), memory, frame_bytes).serve(line, connection.send)
     except BrokenPipeError:
         return

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.training.dataset import VideoDataset
-from vidprep.formats.training.worker import Done, Reset, Worker
+from vidprep.formats.training.worker import About, Done, Reset, Worker
 
 SHARED_MEMORY = Path("/dev/shm")
 END_SECONDS = 5.0
@@ -50,6 +50,7 @@ class Crew:
     ) -> None:
         self.inbox: Inbox = queue.SimpleQueue()
         self._dataset, self._frame_bytes, self._workers = dataset, frame_bytes, workers
+        self._about = About.of(dataset) if processes else None
         self._file = _reserved(memory_bytes) if processes else None
         self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
         self._size = memory_bytes
@@ -75,7 +76,7 @@ class Crew:
     def start(self, worker: int) -> None:
         """A new worker of this number. Raises OSError."""
         line = self._lines[worker] = Line()
-        if self._file is None:
+        if self._file is None or self._about is None:
             serve = Worker(self._dataset, self._memory, self._frame_bytes).serve
             threading.Thread(target=serve, args=(line, _Reply(self.inbox, worker)), daemon=True).start()
             return
@@ -89,7 +90,7 @@ class Crew:
         speaker = threading.Thread(target=_pass_on, args=(line, ours), daemon=True)
         speaker.start()
         threading.Thread(target=_listen, args=(worker, process, ours, line, speaker, self.inbox), daemon=True).start()
-        line.put(self._dataset)
+        line.put(self._about)
 
     def close(self) -> None:
         """End the workers, and wait for them."""

@@ -1,8 +1,10 @@
-"""A decoded frame as 8-bit RGB: the nearest levels to what its numbers mean, whatever its depth and subsampling.
+"""A decoded frame as RGB of 8 bits, or of 16: the nearest levels to what its numbers mean, whatever its depth and subsampling.
 
 libswscale on its own is quick and up to four levels dark, more with ten bits than with eight. Told to round, and to have chroma for
 every pixel (bilinear between samples in the middle of theirs, as in a JPEG), it is within half a level of exact arithmetic,
 and five times as slow. It does so quickest into planes, so those come in between.
+
+Of 16 bits it is four levels of 10 bits dark; with limited range made full first, a twentieth of one.
 
 Another size is made in the same pass, before there is RGB: bicubic, its kernel widened where pictures shrink, so that nothing aliases.
 """
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Picture = npt.NDArray[np.uint8]
+    Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 ROUNDED = "accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
 EXACT, RESIZED = f"bilinear+{ROUNDED}", f"bicubic+{ROUNDED}"
+PLANES, PACKED = {8: "gbrp", 16: "gbrp16le"}, {8: "rgb24", 16: "rgb48le"}
 KEPT_PIXELS = 1 << 24  # of all kinds of frames for which filters are kept, which hold some 10 bytes for each
 # ITU-T H.273. A picture of so many lines that does not say is taken for BT.709, of fewer for BT.601.
 HD_LINES = 720
@@ -42,26 +45,31 @@ class ToRgb:
     def __init__(self, *, fast: bool = False) -> None:
         self._fast = VideoReformatter() if fast else None
 
-    def plane(self, frame: VideoFrame) -> VideoPlane:
+    def plane(self, frame: VideoFrame, *, bits: int = 8) -> VideoPlane:
         """Of (H, W, 3), its lines padded."""
         if self._fast is not None:
             frame.colorspace = matrix_of(frame)
-            return self._fast.reformat(frame, format="rgb24", threads=1).planes[0]
-        return _filters_for(frame, None).converted(frame).planes[0]
+            return self._fast.reformat(frame, format=PACKED[bits], threads=1).planes[0]
+        return _filters_for(frame, None, bits).converted(frame).planes[0]
 
 
 def resized(frame: VideoFrame, picture: Picture) -> None:
     """Write a frame into (h, w, 3) as RGB, scaled to that size. Raises PyAV's errors."""
-    height, width, _ = picture.shape
-    made = _filters_for(frame, (height, width)).converted(frame)
-    picture[...] = plane_lines(made.planes[0])[:, : width * 3].reshape(picture.shape)
+    made = _filters_for(frame, picture.shape[:2], 8 * picture.itemsize).converted(frame)
+    picture[...] = pixels(made.planes[0], picture.shape, 8 * picture.itemsize)
 
 
 def resized_picture(picture: Picture, into: Picture) -> None:
     """The same for (H, W, 3) that is RGB already."""
-    import numpy as np
+    packed = picture.copy()  # without gaps
+    resized(VideoFrame.from_ndarray(packed, format=PACKED[8 * picture.itemsize]), into)
 
-    resized(VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24"), into)
+
+def pixels(plane: VideoPlane, shape: tuple[int, ...], bits: int) -> Picture:
+    """(H, W, 3) of a plane, a view of it."""
+    height, width, _ = shape
+    lines = plane_lines(plane)[:, : width * 3 * bits // 8]
+    return (lines if bits == 8 else lines.view("<u2")).reshape(height, width, 3)
 
 
 def matrix_of(frame: VideoFrame) -> int:
@@ -81,14 +89,17 @@ class _Kind(NamedTuple):
     matrix: int
     range: int
     size: tuple[int, int] | None
+    bits: int
 
 
 _mine = threading.local()
 
 
-def _filters_for(frame: VideoFrame, size: tuple[int, int] | None) -> _Filters:
+def _filters_for(frame: VideoFrame, size: tuple[int, int] | None, bits: int) -> _Filters:
     """Of this thread, which keeps the last ones: making them takes as long as converting two frames."""
-    kind = _Kind(frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range), size)
+    kind = _Kind(
+        frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range), size, bits
+    )
     kept: OrderedDict[_Kind, _Filters] = _mine.__dict__.setdefault("filters", OrderedDict())
     if kind not in kept:
         kept[kind] = _Filters(kind, frame)
@@ -102,7 +113,7 @@ class _Filters:
     """For frames of one kind."""
 
     def __init__(self, kind: _Kind, frame: VideoFrame) -> None:
-        width, height, pixel_format, matrix, range_, size = kind
+        width, height, pixel_format, matrix, range_, size, bits = kind
         # The graph must outlive its contexts: without this reference the process crashes.
         self._graph = av.filter.Graph()
         self._graph.threads = 1
@@ -112,12 +123,14 @@ class _Filters:
             f"video_size={width}x{height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1:colorspace={known}:range={range_}",
         )
         filters = [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
-        if size is not None:
-            filters += [("scale", f"w={size[1]}:h={size[0]}:flags={RESIZED}"), ("format", "gbrp")]
-            filters += [("scale", f"flags={EXACT}"), ("format", "rgb24")]
-        else:
-            for wanted in ("rgb24",) if frame.format.is_rgb else ("gbrp", "rgb24"):
-                filters += [("scale", f"flags={EXACT}"), ("format", wanted)]
+        scaled = f"flags={EXACT}" if size is None else f"w={size[1]}:h={size[0]}:flags={RESIZED}"
+        steps: list[tuple[str, str]] = []
+        if bits == 16 and not frame.format.is_rgb:
+            steps = [(f"{scaled}:out_range=full", "yuv444p16le"), (f"flags={EXACT}", PLANES[bits])]
+        elif size is not None or not frame.format.is_rgb:
+            steps = [(scaled, PLANES[bits])]
+        for how, made in [*steps, (f"flags={EXACT}", PACKED[bits])]:
+            filters += [("scale", how), ("format", made)]
         filters += [STRETCH] if pixel_format in SHORT_OF_WHITE else []
         for name, args in filters:
             added = self._graph.add(name, args)

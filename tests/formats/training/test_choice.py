@@ -105,6 +105,7 @@ def test_whole_numbers_are_their_own_classes_and_a_missing_one_is_masked(store: 
     label(tmp_path / "dst", pa.table({"id": ids, "label": pa.array([7, 3, 7, 3, 9, 3])}))
     dataset = VideoDataset(tmp_path / "dst", 2, split="train")
     assert dataset.class_to_idx == {3: 3, 7: 7, 9: 9} and dataset[0]["class_id"] == 7
+    label(tmp_path / "dst", remove="label")
     label(tmp_path / "dst", pa.table({"id": ids, "label": ["a", None, "b", "a", "a", "a"]}))
     with pytest.warns(UserWarning, match="1 of 6 videos have no label; their class_id is -100"):
         dataset = VideoDataset(tmp_path / "dst", 2)
@@ -116,6 +117,7 @@ def test_whole_numbers_are_their_own_classes_and_a_missing_one_is_masked(store: 
             "a": 0,
             "b": 1,
         }
+    label(tmp_path / "dst", remove="label")
     label(tmp_path / "dst", pa.table({"id": ids, "label": [["a"], [], ["a", "b"], None, [], []]}))
     many = VideoDataset(tmp_path / "dst", 2)
     assert many.class_to_idx == {} and "class_id" not in many[0] and many[0]["labels"]["label"] == ["a"]

@@ -66,6 +66,8 @@ def test_all_stores_give_the_same_sequence_within_their_loss(store_of):
     options = {"crop": (40, 56), "random_crop": True, "flip": True, "seed": 3}
     kinds = [kind for kind in (*STORED, *ENCODED) if kind not in ("burst gray", "slow")]
     sets = {kind: VideoDataset(store_of(kind), 4, 2, 3, **options) for kind in kinds}
+    for dataset in sets.values():
+        dataset.set_epoch(0)
     for index in (0, 5, 17):
         truth = sets["tensor"][index]
         for kind, dataset in sets.items():
@@ -81,12 +83,15 @@ def test_all_stores_give_the_same_sequence_within_their_loss(store_of):
 def test_what_is_random_is_a_function_of_seed_epoch_and_index(store_of):
     options = {"crop": 32, "random_crop": True, "flip": True}
     first, again = (VideoDataset(store_of("burst"), 2, seed=1, **options) for _ in range(2))
+    first.set_epoch(0)
+    again.set_epoch(0)
     order = np.random.default_rng(0).permutation(len(first)).tolist()
     seen = {index: first[index]["frames"] for index in range(len(first))}
     assert all(np.array_equal(again[index]["frames"], seen[index]) for index in order)
     moved = pickle.loads(pickle.dumps(first))
     assert np.array_equal(moved[5]["frames"], seen[5])
     other_seed = VideoDataset(store_of("burst"), 2, seed=2, **options)
+    other_seed.set_epoch(0)
     again.set_epoch(1)
     for other in (other_seed, again):
         changed = sum(not np.array_equal(other[index]["frames"], seen[index]) for index in order)
@@ -164,6 +169,8 @@ def test_ranks_share_all_sequences(store_of):
     # What is random does not depend on how many ranks there are.
     options = {"crop": 32, "random_crop": True}
     one, two = (VideoDataset(store_of("burst"), 5, world_size=size, rank=size - 1, **options) for size in (1, 2))
+    one.set_epoch(2)
+    two.set_epoch(2)
     assert np.array_equal(one[7]["frames"], two[3]["frames"])
 
 
@@ -185,11 +192,13 @@ def test_frames_of_two_sizes_are_told_by_name(tmp_path):
     dataset = VideoDataset(tmp_path / "dst")
     assert dataset[0]["frames"].shape == (8, 48, 64, 3)
     assert dataset[2]["frames"].shape == (8, 48, 96, 3)
-    with pytest.raises(SettingsError, match=r"'a' are 64x48, those of 'b' 96x48.*give size or crop"):
+    with pytest.raises(
+        SettingsError, match=r"'a' have 48 lines of 64 pixels, those of 'b' 48 of 96.*give size or crop"
+    ):
         _ = dataset.frame_size
     assert VideoDataset(tmp_path / "dst", crop=32).frame_size == (32, 32)
-    with pytest.raises(SettingsError, match="crop of 80x40 does not fit into frames of 64x48"):
-        _ = VideoDataset(tmp_path / "dst", crop=(40, 80)).frame_size
+    with pytest.raises(SettingsError, match="'a': a crop of 40 lines of 80 pixels does not fit into 48 lines of 64"):
+        VideoDataset(tmp_path / "dst", crop=(40, 80))
 
 
 @pytest.mark.parametrize(
@@ -319,6 +328,8 @@ def same(batches, alone):
 if __name__ == "__main__":
     for path in sys.argv[1:]:
         dataset, tensors = VideoDataset(path, **OPTIONS), VideoDataset(path, tensors=True, **OPTIONS)
+        dataset.set_epoch(0)
+        tensors.set_epoch(0)
         alone = [dataset[n] for n in range(len(dataset))]
         for workers, context in ((0, None), (4, "fork"), (1, "spawn" if path == sys.argv[1] else "fork")):
             same(DataLoader(dataset, 5, num_workers=workers, multiprocessing_context=context), alone)

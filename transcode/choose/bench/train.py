@@ -141,7 +141,7 @@ def _cache_bytes(dataset: VideoDataset, batch_size: int) -> int:
     would not.
     """
     height, width = dataset.frame_size
-    batch = batch_size * dataset.sequence_length * height * width * 3
+    batch = batch_size * dataset.clips.num_frames * height * width * 3
     decoded = int(dataset.store.sizes().prod(axis=1).sum()) * 3
     return max(MIN_CACHED_BATCHES * batch, min(GIBIBYTE, decoded // 10))
 

@@ -1,0 +1,331 @@
+"""Clips begin where torchcodec's samplers and mmaction2's begin them, and what is too short is dealt with as asked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers import make_clip, make_clips, transcode, with_peers
+from vidprep.formats import PrefetchLoader, VideoDataset, open_store
+from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.training.samplers import (
+    Timing,
+    clips_at_random_indices,
+    clips_at_random_timestamps,
+    clips_at_regular_indices,
+    clips_at_regular_timestamps,
+    dense_sample_frames,
+    sample_frames,
+)
+
+
+def items(sampler, num_frames, seed=0) -> list[list[int]]:
+    video, rng = Timing(num_frames), np.random.default_rng(seed)
+    return [sampler.item(video, n, rng).tolist() for n in range(sampler.count(video))]
+
+
+# ------------------------------------------------------------------------------------------------ torchcodec's
+
+OF_TORCHCODEC = """
+import random, sys
+import numpy as np
+import torch
+from torchcodec.decoders import VideoDecoder
+from torchcodec import samplers as theirs
+from vidprep.formats import VideoDataset, open_store
+from vidprep.formats.training import samplers as ours
+
+def shown(batch, begins):
+    # The number of each frame by the time that torchcodec says it begins.
+    return [[int(np.abs(begins - t).argmin()) for t in clip] for clip in batch.pts_seconds.numpy()]
+
+def of_ours(path, sampler):
+    dataset = VideoDataset(path, clips=sampler, ids=[id_])
+    return [dataset.locate(n)[1].tolist() for n in range(len(dataset))]
+
+def attempt(call):
+    try:
+        return call()
+    except (ValueError, RuntimeError) as error:
+        return type(error).__name__ and "refused"
+
+path = sys.argv[1]
+store = open_store(path)
+id_ = store.ids[0]
+decoder, begins = VideoDecoder(str(store.file(id_)), seek_mode="exact"), store[id_].timestamps
+count, rng, compared, refused = len(store[id_]), random.Random(4), 0, 0
+for _ in range(150):
+    common = dict(num_frames_per_clip=rng.randint(1, 12), policy=rng.choice(["repeat_last", "wrap", "error"]))
+    by_index = common | dict(num_indices_between_frames=rng.randint(1, 6))
+    if rng.random() < 0.5:
+        by_index |= dict(sampling_range_start=rng.randint(-count, count), sampling_range_end=rng.choice([None, rng.randint(-count, count + 5)]))
+    by_time = common | dict(seconds_between_frames=rng.choice([None, rng.uniform(0.01, 0.3), 2 / 15]))
+    if rng.random() < 0.5:
+        by_time |= dict(sampling_range_start=rng.uniform(0, 2.0), sampling_range_end=rng.choice([None, rng.uniform(0, 3.0)]))
+    clips, between = rng.randint(1, 2 * count), rng.choice([rng.uniform(0.05, 0.8), 0.2])
+    # A range of one start leaves torchcodec's random samplers nothing to draw.
+    start = rng.randint(0, count - 1)
+    one = by_index | dict(sampling_range_start=start, sampling_range_end=start + 1)
+    for name, how in (
+        ("clips_at_regular_indices", by_index | dict(num_clips=clips)), ("clips_at_random_indices", one),
+        ("clips_at_regular_timestamps", by_time | dict(seconds_between_clip_starts=between)),
+    ):
+        due = attempt(lambda: shown(getattr(theirs, name)(decoder, **how), begins))
+        found = attempt(lambda: of_ours(path, getattr(ours, name)(**how)))
+        assert found == due, (name, how, found, due)
+        compared, refused = compared + 1, refused + (due == "refused")
+    # Where each of ours begins is a start that torchcodec draws from, and what follows is the same.
+    for clip in of_ours(path, ours.clips_at_random_indices(num_clips=3, num_frames_per_clip=4, num_indices_between_frames=2)):
+        one = dict(sampling_range_start=clip[0], sampling_range_end=clip[0] + 1, num_frames_per_clip=4, num_indices_between_frames=2)
+        assert shown(theirs.clips_at_random_indices(decoder, **one), begins) == [clip] and clip[-1] < count
+print(compared, "compared", refused, "refused by both")
+"""
+
+
+@pytest.mark.long
+def test_clips_are_those_of_torchcodec(tmp_path):
+    make_clips(tmp_path / "src", 1, 41)
+    # At a constant rate every FFmpeg gives packets a duration; torchcodec takes the end of the video from the last one.
+    assert transcode(tmp_path / "src", tmp_path / "dst", "--gop", 5, "--fps", 15).code == 0
+    said = with_peers(OF_TORCHCODEC, tmp_path / "dst", needs=["torch", "torchcodec"])
+    compared, refused = map(int, re.findall(r"\d+", said))
+    assert compared == 450 and 20 < refused < 225, said
+
+
+def test_random_clips_begin_everywhere_in_their_range():
+    starts = {
+        items(clips_at_random_indices(num_frames_per_clip=4, num_indices_between_frames=3), 30, seed)[0][0]
+        for seed in range(600)
+    }
+    assert starts == set(range(21))
+    given = clips_at_random_indices(num_clips=2, sampling_range_start=-5, sampling_range_end=-1)
+    assert {n for seed in range(200) for clip in items(given, 30, seed) for n in clip} == {25, 26, 27, 28}
+
+
+def test_random_times_are_uniform_and_show_the_frame_of_then():
+    sampler = clips_at_random_timestamps(num_frames_per_clip=2, seconds_between_frames=0.25)
+    begins = np.array([0.0, 0.1, 0.5, 0.9])
+    video = Timing(4, begins, 1.0)
+    found = [sampler.item(video, 0, np.random.default_rng(seed)).tolist() for seed in range(2000)]
+    # A start of [0, 0.75) s, and the frame a quarter of a second later: by hand.
+    shares = {(0, 1): 0.1 / 0.75, (1, 1): 0.15 / 0.75, (1, 2): 0.25 / 0.75, (2, 2): 0.15 / 0.75, (2, 3): 0.1 / 0.75}
+    assert {tuple(clip) for clip in found} == set(shares)
+    for clip, share in shares.items():
+        assert found.count(list(clip)) / 2000 == pytest.approx(share, abs=0.04)
+
+
+# ------------------------------------------------------------------------------------------------ mmaction2's
+
+LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 40, 63, 64, 65, 100, 301)
+
+
+def repeated(offsets, frames, interval, total) -> list[int]:
+    """out_of_bound_opt="repeat_last" of mmaction2's SampleFrames: of each clip the last frame that there is."""
+    made = []
+    for offset in offsets:
+        clip = [min(int(offset), total - 1) + n * interval for n in range(frames)]
+        last = max(n for n in clip if n < total)
+        made += [n if n < total else last for n in clip]
+    return made
+
+
+@pytest.mark.parametrize("total", LENGTHS)
+@pytest.mark.parametrize(("clips", "frames", "interval"), [(1, 1, 1), (8, 1, 1), (3, 4, 2), (10, 16, 4), (2, 5, 1)])
+def test_test_clips_are_those_of_sample_frames(total, clips, frames, interval):
+    """mmaction/datasets/transforms/loading.py, SampleFrames._get_test_clips."""
+    room = max(total - ((frames - 1) * interval + 1), 0)
+    offsets = np.round(np.arange(clips) * (room / float(clips - 1))) if clips > 1 else [room // 2]
+    sampler = sample_frames(
+        num_clips=clips, num_frames_per_clip=frames, num_indices_between_frames=interval, test_mode=True
+    )
+    assert items(sampler, total) == [repeated(offsets, frames, interval, total)]
+
+
+@pytest.mark.parametrize("total", LENGTHS)
+@pytest.mark.parametrize(("clips", "frames", "interval"), [(1, 1, 1), (8, 1, 1), (3, 4, 2), (10, 2, 4), (2, 5, 1)])
+def test_training_clips_are_drawn_from_the_segments_of_sample_frames(total, clips, frames, interval):
+    """As above, _get_train_clips: what can be drawn for each clip, and all of it is."""
+    length = frames * interval
+    average = (total - length + 1) // clips
+    if average > 0:
+        due = [set(range(n * average, (n + 1) * average)) for n in range(clips)]
+    elif total > max(clips, length):
+        due = [set(range(total - length + 1))] * clips
+    elif average == 0:
+        around = np.around(np.arange(clips) * ((total - length + 1.0) / clips))
+        due = [{min(int(offset), total - 1)} for offset in around]
+    else:
+        due = [{0}] * clips
+    sampler = sample_frames(num_clips=clips, num_frames_per_clip=frames, num_indices_between_frames=interval)
+    found: list[set[int]] = [set() for _ in range(clips)]
+    for seed in range(120 if average <= 5 else 40):
+        (item,) = items(sampler, total, seed)
+        starts = item[::frames]
+        assert item == repeated(starts, frames, interval, total)
+        assert average > 0 or starts == sorted(starts)
+        for seen, start in zip(found, starts, strict=True):
+            seen.add(start)
+    assert all(seen <= may for seen, may in zip(found, due, strict=True)), (found, due)
+    if 0 < average <= 5 or len(due[0]) == 1:
+        assert found == due
+
+
+@pytest.mark.parametrize("total", LENGTHS)
+def test_dense_clips_are_those_of_dense_sample_frames(total):
+    """As above, DenseSampleFrames: num_clips 8 of one frame in 64, 10 positions."""
+    positions = max(1, 1 + total - 64)
+    base = np.arange(8) * (64 // 8)
+    due = [((base + start) % total).tolist() for start in np.linspace(0, positions - 1, num=10, dtype=int)]
+    assert items(dense_sample_frames(num_clips=8, test_mode=True), total) == due
+    starts = set()
+    for seed in range(60):
+        (item,) = items(dense_sample_frames(num_clips=8), total, seed)
+        assert item == ((base + item[0]) % total).tolist()
+        starts.add(item[0])
+    assert starts <= set(range(max(1, positions - 1)))
+
+
+# ------------------------------------------------------------------------------------------------ in a dataset
+
+
+@pytest.fixture(scope="module")
+def lengths(tmp_path_factory) -> Path:
+    """Videos of 5, 12 and 30 frames."""
+    root = tmp_path_factory.mktemp("lengths")
+    for name, frames in {"a": 5, "b": 12, "c": 30}.items():
+        make_clip(root / "src" / f"{name}.mp4", frames, size=(64, 48))
+    assert transcode(root / "src", root / "dst", "--gop", 4).code == 0
+    return root / "dst"
+
+
+def test_one_random_clip_of_each_video_in_each_epoch(lengths):
+    dataset = VideoDataset(lengths, clips=clips_at_random_indices(num_frames_per_clip=4, num_indices_between_frames=2))
+    assert len(dataset) == 3 and "3 clips of 4 frames from 3 videos" in repr(dataset)
+    whole = {id_: open_store(lengths)[id_].frames() for id_ in "abc"}
+    with PrefetchLoader(dataset, 3, processes=False) as loader:
+        seen = [next(iter(loader)) for _ in range(8)]
+    for epoch, batch in enumerate(seen):
+        assert batch["id"] == ["a", "b", "c"]
+        for place, id_ in enumerate("abc"):
+            assert np.array_equal(batch["frames"][place], whole[id_][batch["indexes"][place]])
+            assert batch["indexes"][place].tolist() == dataset.locate(place, epoch)[1].tolist()
+    assert all(batch["indexes"][0].tolist() == [0, 2, 4, 4] for batch in seen), "too short: the last one again"
+    assert len({int(batch["indexes"][2][0]) for batch in seen}) > 3
+
+
+@pytest.mark.parametrize("processes", [True, False])
+def test_our_loader_gives_the_items_of_the_dataset_whatever_the_sampler(processes, lengths):
+    for sampler in (
+        clips_at_regular_indices(num_clips=4, num_frames_per_clip=6, policy="wrap"), sample_frames(num_clips=3, num_frames_per_clip=2),
+        clips_at_random_timestamps(num_clips=2, num_frames_per_clip=3), dense_sample_frames(num_clips=4, sample_range=8),
+    ):  # fmt: skip
+        dataset = VideoDataset(lengths, clips=sampler, crop=32, num_crops=3)
+        with PrefetchLoader(dataset, 4, shuffle=True, processes=processes) as loader:
+            for epoch in range(1 if processes else 2):
+                dataset.set_epoch(epoch)
+                due = [dataset[n] for n in range(len(dataset))]
+                found = [
+                    (id_, numbers.tolist(), frames.tobytes())
+                    for batch in loader
+                    for id_, numbers, frames in zip(batch["id"], batch["indexes"], batch["frames"], strict=True)
+                ]
+                assert sorted(found) == sorted(
+                    (item["id"], item["indexes"].tolist(), item["frames"].tobytes()) for item in due
+                )
+
+
+def test_what_is_too_short_is_repeated_wrapped_refused_or_dropped(lengths):
+    def clips(policy):
+        return clips_at_regular_indices(num_frames_per_clip=4, num_indices_between_frames=2, policy=policy)
+
+    assert VideoDataset(lengths, clips=clips("repeat_last")).locate(0)[1].tolist() == [0, 2, 4, 4]
+    assert VideoDataset(lengths, clips=clips("wrap")).locate(0)[1].tolist() == [0, 2, 4, 0]
+    with pytest.raises(
+        SettingsError, match=r"a: a clip from frame 0 needs 7 frames, and it has 5; policy='drop' leaves it out"
+    ):
+        VideoDataset(lengths, clips=clips("error"))
+    dropped = VideoDataset(lengths, clips=clips("drop"))
+    assert [dropped.locate(n)[0] for n in range(len(dropped))] == ["b", "c"] and "1 of them too short" in repr(dropped)
+    for made, said in (
+        (sample_frames(num_frames_per_clip=9, policy="error"), "a: its clips need 9 frames, and it has 5"),
+        (dense_sample_frames(policy="error"), "a: its clips need 64 frames"),
+        (clips_at_random_timestamps(num_frames_per_clip=7), "a: its clips would begin in [0.000, -"),
+        (
+            clips_at_regular_timestamps(seconds_between_clip_starts=1, sampling_range_start=9),
+            "a: its clips would begin in [9.000",
+        ),
+        (clips_at_random_indices(sampling_range_start=9), "a: its clips would begin in [9, 5)"),
+    ):
+        with pytest.raises(SettingsError, match=re.escape(said)):
+            VideoDataset(lengths, clips=made)
+    ends = clips_at_random_indices(num_frames_per_clip=4, sampling_range_start=-3, sampling_range_end=30, policy="drop")
+    with pytest.raises(SettingsError, match="3 videos of at most 30 frames hold 0 clips of 4 frames"):
+        VideoDataset(lengths, clips=ends)
+
+
+def test_samplers_that_cannot_work_are_refused(lengths):
+    for make, said in (
+        (lambda: clips_at_random_indices(num_clips=0), "num_clips is 0"), (lambda: sample_frames(num_frames_per_clip=1.5), "num_frames_per_clip is 1.5"),
+        (lambda: clips_at_random_indices(policy="loop"), "policy is 'loop'; give repeat_last, wrap, error or drop"),
+        (lambda: clips_at_regular_timestamps(seconds_between_clip_starts=0), "seconds_between_clip_starts is 0; give seconds above 0"),
+        (lambda: dense_sample_frames(sample_range=0), "sample_range is 0"),
+        (lambda: VideoDataset(lengths, clips=16), "clips is 16; give a sampler, such as clips_at_random_indices"),
+        (lambda: VideoDataset(lengths, 16, clips=sample_frames()), "leave out sequence_length, stride and step"),
+    ):  # fmt: skip
+        with pytest.raises(SettingsError, match=re.escape(said)):
+            make()
+
+
+def test_k_clips_and_three_crops_are_items_of_one_video(lengths):
+    clips = clips_at_regular_indices(num_clips=4, num_frames_per_clip=2, num_indices_between_frames=3)
+    dataset, whole = VideoDataset(lengths, clips=clips, crop=(48, 32), num_crops=3), VideoDataset(lengths, clips=clips)
+    assert len(dataset) == 3 * len(whole) == 36
+    for number in range(len(whole)):
+        frames = whole[number]["frames"]
+        for which, left in enumerate((0, 16, 32)):
+            item = dataset[3 * number + which]
+            assert item["id"] == whole[number]["id"] and item["indexes"].tolist() == whole[number]["indexes"].tolist()
+            assert np.array_equal(item["frames"], frames[:, :, left : left + 32])
+    upright = VideoDataset(lengths, 1, size=(64, 40), crop=40, num_crops=3)
+    full = VideoDataset(lengths, 1, size=(64, 40))[0]["frames"]
+    for which, top in enumerate((0, 12, 24)):
+        assert np.array_equal(upright[which]["frames"], full[:, top : top + 40])
+
+
+def test_several_stores_are_one_dataset(lengths, store_of, tmp_path):
+    other = store_of("burst")
+    with pytest.warns(UserWarning, match="3 of 7 videos have no label"):
+        both = VideoDataset([lengths, other], 4, crop=32)
+    alone = [VideoDataset(path, 4, crop=32) for path in (lengths, other)]
+    assert len(both) == sum(map(len, alone)) and both.ids == sorted([*alone[0].ids, *alone[1].ids])
+    for one in alone:
+        for index in (0, len(one) - 1):
+            at = next(n for n in range(len(both)) if str(both.locate(n)) == str(one.locate(index)))
+            assert (
+                np.array_equal(both[at]["frames"], one[index]["frames"])
+                and both[at]["timestamps"].tolist() == one[index]["timestamps"].tolist()
+            )
+    named = VideoDataset({"x": lengths, "y": lengths}, 4, crop=32)
+    assert named.ids == ["x/a", "x/b", "x/c", "y/a", "y/b", "y/c"] and len(named) == 2 * len(alone[0])
+    with pytest.raises(StoreError, match=r"'a' is in .*dst too; give the stores names"):
+        VideoDataset([lengths, lengths], 4)
+    with pytest.raises(SettingsError, match="source is 42; give the path of a store, a store, several of them"):
+        VideoDataset(42)
+    assert both.class_to_idx == {"sub": 0} and {"labels": {"label": None}}.items() <= both[0].items()
+    with PrefetchLoader(both, 4, shuffle=True, processes=False) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == len(both)
+
+
+def test_classes_of_several_stores_are_numbered_together(tmp_path):
+    for name, label in {"one": "walk", "two": "run"}.items():
+        make_clips(tmp_path / name / label, 2, 6)
+        assert transcode(tmp_path / name, tmp_path / f"{name}-made", "--label-from-folder").code == 0
+    dataset = VideoDataset([tmp_path / "one-made", tmp_path / "two-made"], 4)
+    assert dataset.class_to_idx == {"run": 0, "walk": 1}
+    assert {dataset[n]["id"].split("/")[0]: dataset[n]["class_id"] for n in range(len(dataset))} == {
+        "run": 0,
+        "walk": 1,
+    }
