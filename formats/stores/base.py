@@ -12,6 +12,7 @@ first needed, by each thread of each process for itself, and at most 16 stay ope
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import threading
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,11 @@ from vidprep.formats.manifest.labels import Labels, classes_of, labels_of_dicts
 from vidprep.formats.manifest.table import class_names
 from vidprep.formats.model import VideoFacts as VideoFacts
 
+if TYPE_CHECKING:
+    from vidprep.formats.video.sound import Sound
+
 KEPT_HANDLES = 16
+MAX_RATE = 1_000_000
 Frames = npt.NDArray[np.uint8]
 Indexes = Sequence[SupportsIndex] | slice | range | npt.NDArray[Any]
 Handle = TypeVar("Handle")
@@ -114,6 +119,11 @@ class FrameStore(ABC):
         numbers: ascending, none twice. Raises StoreError.
         """
 
+    def sound(self, id_: str) -> Sound:
+        """The audio of a video, for this thread. Raises KeyError, StoreError."""
+        self.facts(id_)
+        raise StoreError(f"{id_}: a store of {self.kind} has no audio", path=self.path)
+
     def coded(self, id_: str) -> list[memoryview] | None:
         """The JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError, StoreError."""
         self.facts(id_)
@@ -169,6 +179,37 @@ class StoredVideo:
         if facts.frame_rate is None:
             raise StoreError(f"says nothing of the times of {self.id}", path=self.store.path)
         return np.arange(len(self), dtype=np.float64) * facts.frame_rate.denominator / facts.frame_rate.numerator
+
+    @property
+    def end_seconds(self) -> float:
+        """Of the last frame, which is shown as long as the others in the mean, where frames have times of their own. Raises StoreError
+        where the store does not say.
+        """
+        if self.frame_rate is not None and self.facts.pts is None:
+            return float(len(self) / self.frame_rate)
+        return float(self.timestamps[-1]) * len(self) / max(1, len(self) - 1)
+
+    @property
+    def sample_rate(self) -> int | None:
+        """Of the audio, samples per second; None where there is none. Raises StoreError."""
+        return self.store.sound(self.id).rate
+
+    def samples(
+        self, start_seconds: float = 0.0, end_seconds: float | None = None, *, rate: int | None = None,
+        num_channels: Literal[1, 2] | None = None,
+    ) -> npt.NDArray[np.float32]:  # fmt: skip
+        """(C, N) of the audio, -1 to 1, of [start_seconds, end_seconds) from the first frame, so that the sample at a timestamp is heard as
+        its frame is shown; zeros before and after what there is. N = round(end rate) - round(start rate).
+
+        rate: samples per second; num_channels: mono or stereo; None is as stored. Raises StoreError where there is no audio, ValueError.
+        """
+        end = self.end_seconds if end_seconds is None else end_seconds
+        if not -math.inf < start_seconds <= end < math.inf:
+            raise ValueError(f"[{start_seconds}, {end}) s; give a start that is not behind the end")
+        if num_channels not in (None, 1, 2) or (rate is not None and not 0 < rate <= MAX_RATE):
+            raise ValueError(f"rate={rate}, num_channels={num_channels}; give samples per second, and 1 or 2 channels")
+        sound = self.store.sound(self.id)
+        return sound.read(Fraction(start_seconds), Fraction(end), rate=rate, num_channels=num_channels)
 
     def frames(
         self, indexes: Indexes = slice(None), out: Frames | None = None, *, size: tuple[int, int] | None = None,

@@ -28,6 +28,7 @@ from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
 from vidprep.formats.stores.options import ReadOptions
 from vidprep.formats.video.numbered import NumberedFrames
 from vidprep.formats.video.rgb import ToRgb, pixels, resized, resized_picture
+from vidprep.formats.video.sound import Sound
 
 NEEDED = [
     "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
@@ -74,6 +75,7 @@ class VideoStore(FrameStore):
         self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
         self._check_values()
         self._readers = Handles(self._open, VideoReader.close)
+        self._sounds = Handles(self._open_sound, Sound.close)
 
     def _check_values(self) -> None:
         """Raises StoreError for rows that no run has written."""
@@ -166,6 +168,12 @@ class VideoStore(FrameStore):
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         fill_from(self._readers, id_, numbers, rows)
+
+    def _open_sound(self, id_: str) -> Sound:
+        return Sound(self.file(id_), id_, Fraction(0))
+
+    def sound(self, id_: str) -> Sound:
+        return self._sounds[id_]
 
 
 class VideoReader(NumberedFrames):

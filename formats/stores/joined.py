@@ -13,6 +13,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels, classes_of, joined
 from vidprep.formats.stores.base import Frames, FrameStore, VideoFacts
+from vidprep.formats.video.sound import Sound
 
 
 class JoinedStores(FrameStore):
@@ -80,6 +81,10 @@ class JoinedStores(FrameStore):
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         store, own = self._home(id_)
         store.fill(own, numbers, rows)
+
+    def sound(self, id_: str) -> Sound:
+        store, own = self._home(id_)
+        return store.sound(own)
 
     def coded(self, id_: str) -> list[memoryview] | None:
         store, own = self._home(id_)

@@ -12,6 +12,7 @@ import os
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.video.cropping import followed
 from vidprep.formats.video.entry import survey_of
 from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.sound import Sound
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.time_line import PacketsAhead, StampCounts, on_time_line
 
@@ -34,13 +36,16 @@ MAX_PIXELS = 36_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """What a file told. origin_pts: of frame 0; None where packets do not tell and frames are counted from the first."""
+    """What a file told. origin_pts: of frame 0; None where packets do not tell and frames are counted from the first. origin_seconds: its
+    time.
+    """
 
     facts: VideoFacts
     stream_index: int
     cropping: Cropping
     orientation: Orientation
     origin_pts: int | None
+    origin_seconds: Fraction
 
 
 class VideoFiles(FrameStore):
@@ -60,11 +65,15 @@ class VideoFiles(FrameStore):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
             raise StoreError("is given twice, or has the name of another but for its extension; rename one", path=twin)
         self._scanned: dict[str, _Scanned] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
         self._readers = Handles(self._open, VideoReader.close)
+        self._sounds = Handles(self._open_sound, Sound.close)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._readers = Handles(self._open, VideoReader.close)
+        self._prepare()
 
     def _id_of(self, file: Path) -> str:
         return file.relative_to(self.path).with_suffix("").as_posix()
@@ -105,6 +114,12 @@ class VideoFiles(FrameStore):
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         fill_from(self._readers, id_, numbers, rows)
+
+    def _open_sound(self, id_: str) -> Sound:
+        return Sound(self.file(id_), id_, self._scan(id_).origin_seconds)
+
+    def sound(self, id_: str) -> Sound:
+        return self._sounds[id_]
 
 
 class _CountingReader(VideoReader):
@@ -150,7 +165,8 @@ def _scan(path: Path) -> _Scanned:
         return _counted(path)
     size = _shown(frame, cropping, orientation)
     facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes)
-    return _Scanned(facts, info.stream_index, cropping, orientation, survey.origin_pts)
+    origin_seconds = survey.origin_pts * info.time_base
+    return _Scanned(facts, info.stream_index, cropping, orientation, survey.origin_pts, origin_seconds)
 
 
 def _counted(path: Path) -> _Scanned:
@@ -171,7 +187,7 @@ def _counted(path: Path) -> _Scanned:
     if counts.stamps_guessed < len(pts) or info.frame_rate is None:
         rising = [stamp + later for stamp, later in zip(pts, _nudges(pts), strict=True)]
         facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - pts[0], time_base=info.time_base)
-    return _Scanned(facts, info.stream_index, cropping, orientation, None)
+    return _Scanned(facts, info.stream_index, cropping, orientation, None, pts[0] * info.time_base)
 
 
 def _nudges(ascending: Sequence[int]) -> Iterator[int]:

@@ -32,6 +32,7 @@ from vidprep.formats.stores.base import FrameStore, StoredVideo
 from vidprep.formats.stores.joined import JoinedStores
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import open_store
+from vidprep.formats.training.audio import Audio
 from vidprep.formats.training.chance import Chance
 from vidprep.formats.training.choice import Where, chosen_videos, class_ids
 from vidprep.formats.training.item_labels import ItemLabels, array_labels, teach_torch
@@ -60,14 +61,16 @@ class VideoDataset:
     """`len` and `[i]` over every clip. Map-style, picklable, the same in forked and spawned processes.
 
     source: the path of a store, a store, or video files; several stores in a list, or in a dict, whose names then come in front of
-    their ids. clips: which frames of a video its items are (vidprep.formats.training.samplers), in the place of sequence_length,
-    stride and step. split: only videos whose label `split` is this. ids: only these videos. where: only those of which it holds: an
-    Arrow expression on `id`, `num_frames`, `height`, `width` and `labels` (a struct), such as pc.field("labels", "score") > 0.5, or a
+    their ids. clips: which frames of a video its items are (vidprep.formats.training.samplers), in the place of sequence_length, stride
+    and step. split: only videos whose label `split` is this. ids: only these videos. where: only those of which it holds: an Arrow
+    expression on `id`, `num_frames`, `height`, `width` and `labels` (a struct), such as pc.field("labels", "score") > 0.5, or a
     function of a dict of these. size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops and layout are
     those of `Transform`. transform: a function of the frames of an item after all that, such as one of torchvision.transforms.v2; it
     gets a tensor with tensors=True, else an array, and gives one of the same shape for all items. tensors: items hold torch tensors,
-    which share the memory of the arrays. seed: of what is random (`set_epoch`). rank, world_size: only every world_size-th item, from
-    rank on; the last few are left out so that all ranks have equally many.
+    which share the memory of the arrays. audio_rate: items hold `audio`, (audio_channels, N) float32, resampled, from the time of their
+    first frame on, for audio_seconds (None: as long as the clip), and `has_audio`; for stores that were made with --audio. seed: of
+    what is random (`set_epoch`). rank, world_size: only every world_size-th item, from rank on; the last few are left out so that all
+    ranks have equally many.
 
     Raises SettingsError, StoreError, MissingError.
     """
@@ -78,7 +81,8 @@ class VideoDataset:
         dtype: DType = "uint8", normalize: bool | Literal["imagenet"] | MeanStd = False, colour: ColourModel = "rgb",
         random_resized_crop: bool | tuple[Range, Range] = False, num_crops: Literal[1, 3] = 1, layout: Layout = "THWC",
         transform: Callable[[Any], Any] | None = None, split: str | None = None, ids: Sequence[str] | None = None,
-        where: Where | None = None, tensors: bool = False, seed: int = 0, rank: int = 0, world_size: int = 1,
+        where: Where | None = None, audio_rate: int | None = None, audio_channels: Literal[1, 2] = 1, audio_seconds: float | None = None,
+        tensors: bool = False, seed: int = 0, rank: int = 0, world_size: int = 1,
     ) -> None:  # fmt: skip
         self.clips = _sampler(clips, sequence_length, stride, step)
         rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
@@ -104,6 +108,10 @@ class VideoDataset:
         clips_of_videos = counts(self.clips, self.ids, self._sizes[:, 0], self.store.__getitem__)
         self._ends = np.cumsum(clips_of_videos * num_crops)
         self._check_sizes()
+        self.audio = None
+        if audio_rate is not None:
+            used = [id_ for id_, count in zip(self.ids, clips_of_videos.tolist(), strict=True) if count]
+            self.audio = Audio.of(audio_rate, audio_channels, audio_seconds, self.clips, used, self.store.__getitem__)
         if not self._ends.size or self._ends[-1] < world_size:
             longest = max(self._sizes[:, 0].tolist(), default=0)
             raise SettingsError(
@@ -292,8 +300,10 @@ class VideoDataset:
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
         """All of an item but its frames."""
         video = self._video(id_)
-        item = {"id": id_, "indexes": numbers, "timestamps": video.timestamps[numbers], "labels": video.labels}
-        return item if video.class_id is None else item | {"class_id": video.class_id}
+        item: Item = {"id": id_, "indexes": numbers, "timestamps": video.timestamps[numbers], "labels": video.labels}
+        if video.class_id is not None:
+            item["class_id"] = video.class_id
+        return item if self.audio is None else item | self.audio.item(video.stored, float(video.timestamps[numbers[0]]))
 
     def _load_video(self, id_: str) -> _Video:
         stored = self.store[id_]

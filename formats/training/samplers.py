@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -42,13 +43,7 @@ class Timing:
 
 def timing_of(video: StoredVideo) -> Timing:
     """Raises StoreError where the store says nothing of times."""
-    begins, count, rate = video.timestamps, len(video), video.frame_rate
-    end = (
-        float(count / rate)
-        if rate is not None and video.facts.pts is None
-        else float(begins[-1]) * count / max(1, count - 1)
-    )
-    return Timing(count, begins, end)
+    return Timing(len(video), video.timestamps, video.end_seconds)
 
 
 class ClipSampler(ABC):
@@ -75,6 +70,10 @@ class ClipSampler(ABC):
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
         """(num_frames,) the frames of one of its items, from 0."""
 
+    def seconds(self, frame_rate: Fraction) -> Fraction | None:  # noqa: ARG002
+        """That an item lasts; None where its frames do not follow one another equally far apart."""
+        return None
+
     def starts(self, items: Numbers) -> Numbers | None:  # noqa: ARG002
         """The first frames of items of any video; None where they depend on the video or on chance."""
         return None
@@ -100,6 +99,9 @@ class Windows(ClipSampler):
 
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:  # noqa: ARG002
         return number * self.step + self.stride * np.arange(self.num_frames, dtype=np.int64)
+
+    def seconds(self, frame_rate: Fraction) -> Fraction:
+        return self.sequence_length * self.stride / frame_rate
 
     def starts(self, items: Numbers) -> Numbers:
         return items * self.step
@@ -235,6 +237,9 @@ class _AtIndices(_OfIndices):
     def num_frames(self) -> int:
         return self.num_frames_per_clip
 
+    def seconds(self, frame_rate: Fraction) -> Fraction:
+        return self.num_frames_per_clip * self.num_indices_between_frames / frame_rate
+
     def _range(self, num_frames: int) -> tuple[int, int]:
         """Where clips may begin, [low, high)."""
         low, high = self.sampling_range_start, self.sampling_range_end
@@ -353,6 +358,10 @@ class _AtTimes(ClipSampler):
     @property
     def is_random(self) -> bool:
         return self.num_clips is not None
+
+    def seconds(self, frame_rate: Fraction) -> Fraction:
+        step = self.seconds_between_frames
+        return self.num_frames_per_clip * (1 / frame_rate if step is None else Fraction(step))
 
     def _step(self, video: Timing) -> float:
         return self.seconds_between_frames or video.end_seconds / video.num_frames

@@ -1,0 +1,148 @@
+"""The audio of one file by times, to the sample: what is heard between two moments of its video.
+
+Where the container counts time in samples (mp4 does), decoding begins shortly before; elsewhere (Matroska counts milliseconds) the
+number of a sample is known only by counting from the first, so everything before is decoded too, which takes a second for an hour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from av.audio.frame import AudioFrame
+from av.audio.layout import AudioLayout
+from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
+from av.error import FFmpegError as AvError
+from av.stream import Discard
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.model import round_half_away
+from vidprep.formats.video.pyav import open_input, reason_of, time_base_of
+from vidprep.formats.video.source import READ_OPTIONS, file_url
+
+Samples = npt.NDArray[np.float32]
+PREROLL_SECONDS = Fraction(1, 4)  # decoders lean on what they decoded before: Opus for 80 ms
+FILTER_SECONDS = Fraction(1, 20)  # what a resampled sample is made of lies closer than this
+HOLE_SECONDS = Fraction(1, 10)
+
+
+class Sound:
+    """origin: seconds of the file at which its video begins. Raises StoreError. Close it. Not thread-safe."""
+
+    def __init__(self, path: Path, id_: str, origin: Fraction) -> None:
+        self._path, self._id, self._origin = path, id_, origin
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._container = open_input(file_url(self._path), READ_OPTIONS)
+        except (AvError, OSError, ValueError) as error:
+            raise StoreError(f"cannot be read: {reason_of(error)}", path=self._path) from error
+        self._is_at_start = True
+        best = self._container.streams.best("audio")
+        self._stream = best if isinstance(best, AudioStream) and best.codec_context is not None else None
+        for stream in self._container.streams:
+            if stream is not best:
+                stream.discard = Discard.all
+
+    def close(self) -> None:
+        container = getattr(self, "_container", None)
+        if container is not None:
+            container.close()
+
+    __del__ = close
+
+    @property
+    def rate(self) -> int | None:
+        """Samples per second; None where there is no audio."""
+        return None if self._stream is None else self._stream.codec_context.sample_rate
+
+    def read(self, start: Fraction, end: Fraction, *, rate: int | None, num_channels: int | None) -> Samples:
+        """(C, N), -1 to 1, N = round(end rate) - round(start rate); zeros where the file has no audio. Raises StoreError."""
+        own = self.rate
+        if self._stream is None or not own:
+            raise StoreError(f"{self._id}: has no audio; vidprep transcode --audio copy keeps it", path=self._path)
+        layout = AudioLayout(
+            self._stream.layout.name if num_channels is None else {1: "mono", 2: "stereo"}[num_channels]
+        )
+        rate = rate or own
+        first, last = round_half_away(start * rate), round_half_away(end * rate)
+        try:
+            if rate == own and layout.name == self._stream.layout.name:
+                return self._own(first, last)
+            # A sample of the result lies on one of ours every `step` of them: there the resampler is begun.
+            step, margin = own // math.gcd(own, rate), FILTER_SECONDS * own
+            low = math.floor((Fraction(first * own, rate) - margin) / step) * step
+            high = math.ceil(Fraction(last * own, rate) + margin)
+            made = _resampled(self._own(low, high), self._stream.layout.name, own, layout.name, rate)
+            return made[:, first - low * rate // own :][:, : last - first]
+        except (AvError, OSError, ValueError) as error:
+            raise StoreError(f"{self._id}: its audio does not decode: {reason_of(error)}", path=self._path) from error
+
+    def _own(self, low: int, high: int) -> Samples:
+        """Samples of the file, counted from where the video begins."""
+        assert self._stream is not None
+        found: Samples = np.zeros((self._stream.codec_context.layout.nb_channels, high - low), np.float32)
+        for at, block in self._blocks(low):
+            if at >= high:
+                break
+            begin, end = max(at, low), min(at + block.shape[1], high)
+            if begin < end:
+                found[:, begin - low : end - low] = block[:, begin - at : end - at]
+        return found
+
+    def _blocks(self, low: int) -> Iterator[tuple[int, Samples]]:
+        """What is decoded from before a sample on, and the sample that each block begins with."""
+        assert self._stream is not None
+        base, rate = time_base_of(self._stream), cast(int, self.rate)
+        counts_samples = (1 / (base * rate)).denominator == 1
+        begin = self._origin + Fraction(low, rate) - PREROLL_SECONDS
+        if counts_samples and begin > 0:
+            self._container.seek(math.floor(begin / base), stream=self._stream)
+        elif not self._is_at_start:  # a seek to 0 does not give what lies before, on which the first samples lean
+            self.close()
+            self._open()
+        self._is_at_start = False
+        due: int | None = None
+        for frame in self._frames():
+            at = None if frame.pts is None else round_half_away((frame.pts * time_base_of(frame) - self._origin) * rate)
+            if due is not None and (at is None or (not counts_samples and abs(at - due) < HOLE_SECONDS * rate)):
+                at = due
+            block = _as_floats(frame)
+            yield at or 0, block
+            due = (at or 0) + block.shape[1]
+
+    def _frames(self) -> Iterator[AudioFrame]:
+        assert self._stream is not None
+        for packet in chain(self._container.demux(self._stream), [None]):
+            if packet is not None and not packet.size:
+                continue
+            yield from self._stream.codec_context.decode(packet)
+
+
+def _as_floats(frame: AudioFrame) -> Samples:
+    """(C, N), -1 to 1."""
+    values: npt.NDArray[Any] = frame.to_ndarray()
+    if not frame.format.is_planar:
+        values = values.reshape(-1, frame.layout.nb_channels).T
+    floats: Samples = values.astype(np.float32)
+    if values.dtype.kind == "u":
+        return (floats - np.float32(128)) / np.float32(128)
+    return floats if values.dtype.kind == "f" else floats / np.float32(1 << 8 * values.itemsize - 1)
+
+
+def _resampled(samples: Samples, layout: str, rate: int, to_layout: str, to_rate: int) -> Samples:
+    frame = AudioFrame.from_ndarray(np.ascontiguousarray(samples), format="fltp", layout=layout)
+    frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
+    resampler = AudioResampler("fltp", to_layout, to_rate)
+    made = [
+        block.to_ndarray() for block in [*resampler.resample(frame), *resampler.resample(None)] if block is not None
+    ]
+    return np.concatenate(made, 1).astype(np.float32, copy=False)
