@@ -11,13 +11,26 @@ if TYPE_CHECKING:
     from vidprep.formats.stores.registry import open_store
     from vidprep.formats.training.dataset import VideoDataset
     from vidprep.formats.training.loader import PrefetchLoader
+    from vidprep.formats.training.samplers import (
+        clips_at_random_indices,
+        clips_at_random_timestamps,
+        clips_at_regular_indices,
+        clips_at_regular_timestamps,
+        dense_sample_frames,
+        sample_frames,
+    )
 
-__all__ = ["FrameStore", "ManifestRow", "PrefetchLoader", "StoredVideo", "VideoDataset", "open_store", "read_manifest"]
+__all__ = [
+    "FrameStore", "ManifestRow", "PrefetchLoader", "StoredVideo", "VideoDataset", "clips_at_random_indices", "clips_at_random_timestamps",
+    "clips_at_regular_indices", "clips_at_regular_timestamps", "dense_sample_frames", "open_store", "read_manifest", "sample_frames",
+]  # fmt: skip
 
 _HOMES = {
     "FrameStore": "stores.base", "StoredVideo": "stores.base", "open_store": "stores.registry",
     "VideoDataset": "training.dataset", "PrefetchLoader": "training.loader", "ManifestRow": "manifest.table",
-    "read_manifest": "manifest.table",
+    "read_manifest": "manifest.table", "clips_at_random_indices": "training.samplers", "clips_at_random_timestamps": "training.samplers",
+    "clips_at_regular_indices": "training.samplers", "clips_at_regular_timestamps": "training.samplers",
+    "dense_sample_frames": "training.samplers", "sample_frames": "training.samplers",
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def moving(cli, tmp_path_factory) -> Path:
                 src / side / f"c{number}.mp4",
             )
     made = src.parent / "moving_made"
-    ran = transcode(src, made, "--gop", 5, "--label-from-folder")
+    ran = transcode(src, made, "--gop", 5, "--label-from-folder", "--split-by", "train=0.5,val=0.5")
     assert ran.code == 0, ran.err
     return made
 
@@ -46,7 +46,6 @@ def moving(cli, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("name", "epochs", "figure", "better"),
     [
-        pytest.param("train_actions", 8, r"(\d+)% told right", 25, marks=pytest.mark.slow),
         ("train_super_resolution", 2, r"(\d+\.\d+) dB", 0.3),
     ],
 )
@@ -69,17 +68,66 @@ def test_frames_and_manifest_are_shown(moving):
         assert due in done.stdout
 
 
-def test_a_store_without_labels_is_told(tmp_path):
-    said = with_peers(
-        "import subprocess, sys; print(subprocess.run([sys.executable, *sys.argv[1:]], capture_output=True, text=True).stderr)",
-        EXAMPLES / "train_actions.py", unlabelled(tmp_path), needs=["torch"],
-    )  # fmt: skip
-    assert "videos without a label; make it with --label-from-folder" in said
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["train_torch", "train_prefetch"])
+def test_thirty_lines_train_on_class_folders_with_splits(name, moving):
+    said = with_peers(RUN, EXAMPLES / f"{name}.py", moving, 3, needs=["torch"])
+    assert re.fullmatch(r"(epoch \d: \d+% of the clips of val told right\n){3}", said), said
 
 
-def unlabelled(folder: Path) -> Path:
-    assert transcode(make_clips(folder / "src", 1, 20), folder / "dst").code == 0
-    return folder / "dst"
+@pytest.mark.long
+def test_two_processes_train_together(moving):
+    said = sorted(with_peers(RUN, EXAMPLES / "train_ddp.py", moving, 2, needs=["torch"]).splitlines())
+    shares = [re.fullmatch(r"rank (\d), epoch (\d): (\d+) of (\d+) clips, loss \d+\.\d+", line) for line in said]
+    assert [(share[1], share[2]) for share in shares] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
+    assert {int(share[4]) - 2 * int(share[3]) for share in shares} <= {0, 1}, said
+
+
+TOGETHER = """
+import os, sys, zlib
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+from vidprep.formats import PrefetchLoader, VideoDataset
+
+def work(rank, path):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dataset = VideoDataset(path, 4, step=3, size=64, crop=32, random_crop=True, seed=3)
+    sampler = DistributedSampler(dataset, drop_last=True)
+    plain = DataLoader(dataset, 4, sampler=sampler, num_workers=1, persistent_workers=True)
+    ahead = PrefetchLoader(dataset, 4, sampler=DistributedSampler(dataset, drop_last=True), workers=1)
+    every = {(id_, int(n[0])) for id_, n in map(dataset.locate, range(len(dataset)))}
+    for told in (False, True):
+        for loader in (plain, ahead):
+            crops = []
+            for epoch in range(2):
+                if told:
+                    sampler.set_epoch(epoch)
+                    dataset.set_epoch(epoch)
+                mine = {(id_, int(n[0])): zlib.crc32(torch.as_tensor(frames).numpy().tobytes())
+                        for batch in loader for id_, n, frames in zip(batch["id"], batch["indexes"], batch["frames"])}
+                found = [None, None]
+                dist.all_gather_object(found, mine)
+                assert not found[0].keys() & found[1].keys(), "each sample once"
+                assert len(found[0]) == len(found[1]) == len(every) // 2 and found[0].keys() | found[1].keys() <= every
+                crops.append(found[0] | found[1])
+            shared = crops[0].keys() & crops[1].keys()
+            same = sum(crops[0][each] == crops[1][each] for each in shared)
+            assert same < 0.05 * len(shared), (told, same, len(shared))
+    if rank == 0:
+        print("all well")
+
+if __name__ == "__main__":
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}
+    torch.multiprocessing.spawn(work, (sys.argv[1],), 2)
+"""
+
+
+@pytest.mark.long
+def test_each_sample_is_seen_once_by_one_of_two_processes_and_cut_out_anew(moving, tmp_path):
+    script = tmp_path / "together.py"
+    script.write_text(TOGETHER)
+    wrapped = "import subprocess, sys; print(subprocess.run([sys.executable, *sys.argv[1:]], check=True, capture_output=True, text=True).stdout)"
+    assert "all well" in with_peers(wrapped, script, moving, needs=["torch"])
 
 
 def test_the_functions_make_check_report_and_read(tmp_path):
