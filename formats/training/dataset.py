@@ -41,6 +41,7 @@ from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanS
 from vidprep.formats.validation import whole
 
 KEPT_VIDEOS = 128
+UNUSED = np.random.default_rng(0)  # making one takes as long as fetching a frame that is kept
 Store: TypeAlias = "str | os.PathLike[str] | FrameStore"
 Source: TypeAlias = "Store | Sequence[Store] | Mapping[str, Store]"
 Item = dict[str, Any]
@@ -224,7 +225,8 @@ class VideoDataset:
         clip = (number - (int(self._ends[video - 1]) if video else 0)) // self.picture.num_crops
         id_ = self.ids[video]
         timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self._sizes[video, 0]))
-        return id_, self.clips.item(timing, clip, np.random.default_rng((*key, clip)))
+        rng = np.random.default_rng((*key, clip)) if self.clips.is_random else UNUSED
+        return id_, self.clips.item(timing, clip, rng)
 
     def key(self, index: SupportsIndex, epoch: int) -> tuple[int, ...]:
         """Of the random numbers of an item in an epoch."""
@@ -272,7 +274,8 @@ class VideoDataset:
             made = np.empty(picture.shape(len(frames), height, width), picture.dtype)
             if out is not None and self.transform is None:
                 made = out
-            picture.apply(frames, made, np.random.default_rng(key), self._number(index) % picture.num_crops)
+            rng = np.random.default_rng(key) if picture.is_random else UNUSED
+            picture.apply(frames, made, rng, self._number(index) % picture.num_crops)
         made = self._transformed(made, id_, numbers, key)
         if out is not None and made is not out:
             if (found := np.asarray(made)).shape != out.shape or found.dtype != out.dtype:

@@ -144,7 +144,7 @@ class Worker:
     def _announce(self, ahead: list[tuple[int, int, int]]) -> None:
         for position, index, epoch in ahead:
             id_, numbers = self._dataset.locate(index, epoch)
-            for number in np.unique(numbers).tolist():
+            for number in dict.fromkeys(numbers.tolist()):
                 self._cache.announce((id_, number), position)
 
     def _make(self, request: Request) -> Done:
@@ -177,9 +177,7 @@ class Worker:
     def _fill(self, id_: str, numbers: list[int], frames: Frames, *, alone: bool) -> int:
         """The frames, from the cache or decoded; how many were there. alone: decode nothing that others want."""
         missing: dict[int, Frames] = {}
-        first: dict[int, int] = {}
-        for place, number in enumerate(numbers):
-            first.setdefault(number, place)
+        first = {number: place for place, number in reversed([*enumerate(numbers)])}
         for number, place in first.items():
             row, kept = frames[place], self._cache.take((id_, number))
             if kept is None:
@@ -193,9 +191,8 @@ class Worker:
             if not also:
                 raise
             self._decode(id_, missing, set())  # it may be the others that cannot be decoded
-        for place, number in enumerate(numbers):
-            if first[number] != place:
-                frames[place] = frames[first[number]]
+        if len(first) < len(numbers):
+            frames[:] = frames[[first[number] for number in numbers]]
         return len(numbers) - len(missing)
 
     def _decode(self, id_: str, missing: dict[int, Frames], also: set[int]) -> None:
