@@ -188,7 +188,7 @@ class StoreError(VidprepError, ValueError):
 
 
 class TransformError(VidprepError, RuntimeError):
-    stage = "store"
+    stage = "transform"
 
 
 class StorageError(VidprepError, OSError):

@@ -7,7 +7,7 @@
     store.read([("a/b", [0, 1]), ("c", slice(0, 8))])
 
 A store is its path and its options: it can be pickled, and used after fork and spawn. Files are opened when they are
-first needed, by each thread of each process for itself, and at most 16 stay open.
+first needed, by each thread of each process for itself, and at most 16 stay open, and 16 for their audio.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +35,10 @@ from vidprep.formats.manifest.labels import Labels, classes_of, labels_of_dicts
 from vidprep.formats.manifest.table import class_names
 from vidprep.formats.model import VideoFacts as VideoFacts
 
-if TYPE_CHECKING:
-    from vidprep.formats.video.sound import Sound
-
 KEPT_HANDLES = 16
 MAX_RATE = 1_000_000
 Frames = npt.NDArray[np.uint8]
+Samples = npt.NDArray[np.float32]
 Indexes = Sequence[SupportsIndex] | slice | range | npt.NDArray[Any]
 Handle = TypeVar("Handle")
 
@@ -119,10 +117,14 @@ class FrameStore(ABC):
         numbers: ascending, none twice. Raises StoreError.
         """
 
-    def sound(self, id_: str) -> Sound:
-        """The audio of a video, for this thread. Raises KeyError, StoreError."""
+    def sample_rate(self, id_: str) -> int | None:
+        """Of the audio of a video, samples per second; None where there is none. Raises KeyError, StoreError."""
         self.facts(id_)
-        raise StoreError(f"{id_}: a store of {self.kind} has no audio", path=self.path)
+        return None
+
+    def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:  # noqa: ARG002
+        """(C, N) of the audio of a video between two times, as of `StoredVideo.samples`. Raises KeyError, StoreError."""
+        raise StoreError(f"{id_}: has no audio; vidprep transcode --audio copy keeps it", path=self.path)
 
     def coded(self, id_: str) -> list[memoryview] | None:
         """The JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError, StoreError."""
@@ -185,21 +187,25 @@ class StoredVideo:
         """Of the last frame, which is shown as long as the others in the mean, where frames have times of their own. Raises StoreError
         where the store does not say.
         """
-        if self.frame_rate is not None and self.facts.pts is None:
-            return float(len(self) / self.frame_rate)
-        return float(self.timestamps[-1]) * len(self) / max(1, len(self) - 1)
+        count, rate = len(self), self.frame_rate
+        if rate is not None:
+            return float(count / rate) if self.facts.pts is None else float(self.timestamps[-1]) + float(1 / rate)
+        if count == 1:  # of which nothing is known but that it is shown
+            return float(self.facts.time_base or 1)
+        return float(self.timestamps[-1]) * count / (count - 1)
 
     @property
     def sample_rate(self) -> int | None:
         """Of the audio, samples per second; None where there is none. Raises StoreError."""
-        return self.store.sound(self.id).rate
+        return self.store.sample_rate(self.id)
 
     def samples(
         self, start_seconds: float = 0.0, end_seconds: float | None = None, *, rate: int | None = None,
         num_channels: Literal[1, 2] | None = None,
-    ) -> npt.NDArray[np.float32]:  # fmt: skip
-        """(C, N) of the audio, -1 to 1, of [start_seconds, end_seconds) from the first frame, so that the sample at a timestamp is heard as
-        its frame is shown; zeros before and after what there is. N = round(end rate) - round(start rate).
+    ) -> Samples:  # fmt: skip
+        """(C, N) of the audio, -1 to 1 where nothing was too loud, of [start_seconds, end_seconds) from the first frame, so that the
+        sample at a timestamp is heard as its frame is shown; zeros before and after what there is. N = round(end rate) -
+        round(start rate).
 
         rate: samples per second; num_channels: mono or stereo; None is as stored. Raises StoreError where there is no audio, ValueError.
         """
@@ -208,8 +214,7 @@ class StoredVideo:
             raise ValueError(f"[{start_seconds}, {end}) s; give a start that is not behind the end")
         if num_channels not in (None, 1, 2) or (rate is not None and not 0 < rate <= MAX_RATE):
             raise ValueError(f"rate={rate}, num_channels={num_channels}; give samples per second, and 1 or 2 channels")
-        sound = self.store.sound(self.id)
-        return sound.read(Fraction(start_seconds), Fraction(end), rate=rate, num_channels=num_channels)
+        return self.store.samples(self.id, (Fraction(start_seconds), Fraction(end)), rate, num_channels)
 
     def frames(
         self, indexes: Indexes = slice(None), out: Frames | None = None, *, size: tuple[int, int] | None = None,
@@ -221,8 +226,9 @@ class StoredVideo:
         10 bits holds. out: a C-contiguous array of shape and dtype to decode into. Raises IndexError, TypeError for what is no list,
         ValueError for `out`, `size` and `dtype`, StoreError.
         """
-        if dtype not in ("uint8", "uint16") or (dtype == "uint16" and not self.store.reads_uint16):
-            raise ValueError(f"dtype is {dtype!r}; a store of {self.store.kind} has uint8")
+        if dtype != "uint8" and not (dtype == "uint16" and self.store.reads_uint16):
+            known = "uint8 or uint16" if self.store.reads_uint16 else "uint8"
+            raise ValueError(f"dtype is {dtype!r}; a store of {self.store.kind} has {known}")
         numbers = self._numbers(indexes)
         if size is not None and not (len(size) == 2 and all(operator.index(side) > 0 for side in size)):
             raise ValueError(f"size is {size!r}; give (height, width) in pixels")
@@ -258,7 +264,7 @@ class StoredVideo:
         count = len(self)
         if isinstance(indexes, slice):
             return list(range(*indexes.indices(count)))
-        if isinstance(indexes, SupportsIndex) and not isinstance(indexes, np.ndarray):
+        if isinstance(indexes, SupportsIndex) and not hasattr(indexes, "__len__"):
             raise TypeError(f"frames({indexes!r}): give a list of frame numbers, as in frames([{indexes!r}])")
         numbers = [operator.index(index) for index in indexes]
         for number in numbers:

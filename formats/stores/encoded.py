@@ -24,10 +24,12 @@ from vidprep.formats.manifest.labels import LABELS, Labels, labels_in
 from vidprep.formats.manifest.table import read_table
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, VideoFacts
 from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.video.deep_rgb import deep_resized, deep_rgb
 from vidprep.formats.video.numbered import NumberedFrames
-from vidprep.formats.video.rgb import ToRgb, pixels, resized, resized_picture
+from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.rgb import ToRgb, resized, resized_picture
 from vidprep.formats.video.sound import Sound
 
 NEEDED = [
@@ -172,8 +174,11 @@ class VideoStore(FrameStore):
     def _open_sound(self, id_: str) -> Sound:
         return Sound(self.file(id_), id_, Fraction(0))
 
-    def sound(self, id_: str) -> Sound:
-        return self._sounds[id_]
+    def sample_rate(self, id_: str) -> int | None:
+        return self._sounds[id_].rate
+
+    def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
+        return samples_from(self._sounds, id_, span, rate, num_channels)
 
 
 class VideoReader(NumberedFrames):
@@ -214,16 +219,34 @@ class VideoReader(NumberedFrames):
         row = row[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]
         if turn.transpose:
             row = row.swapaxes(0, 1)
-        if row.shape[:2] != size and crop == NO_CROPPING:
+        size_made = None if row.shape[:2] == size else row.shape[:2]
+        shown_part = slice(crop.top, frame.height - crop.bottom), slice(crop.left, frame.width - crop.right)
+        if row.dtype == np.uint16:
+            if crop == NO_CROPPING:
+                row[...] = deep_rgb(frame, size_made)
+            else:
+                deep = deep_rgb(frame, None)[shown_part]
+                row[...] = deep if size_made is None else deep_resized(deep, size_made)
+        elif size_made is not None and crop == NO_CROPPING:
             resized(frame, row)
-            return
-        bits = 8 * row.itemsize
-        picture = pixels(self._to_rgb.plane(frame, bits=bits), (frame.height, frame.width, 3), bits)
-        picture = picture[crop.top : frame.height - crop.bottom, crop.left : frame.width - crop.right]
-        if row.shape[:2] == size:
-            row[:] = picture
         else:
-            resized_picture(picture, row)
+            lines = plane_lines(self._to_rgb.plane(frame))
+            picture = lines[:, : frame.width * 3].reshape(frame.height, frame.width, 3)[shown_part]
+            if size_made is None:
+                row[:] = picture
+            else:
+                resized_picture(picture, row)
+
+
+def samples_from(
+    sounds: Handles[Sound], id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None
+) -> Samples:
+    """As `fill_from`, of the audio."""
+    try:
+        return sounds[id_].read(*span, rate=rate, num_channels=num_channels)
+    except StoreError:
+        sounds.drop(id_)
+        raise
 
 
 def fill_from(readers: Handles[VideoReader], id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +13,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels, classes_of, joined
-from vidprep.formats.stores.base import Frames, FrameStore, VideoFacts
-from vidprep.formats.video.sound import Sound
+from vidprep.formats.stores.base import Frames, FrameStore, Samples, VideoFacts
 
 
 class JoinedStores(FrameStore):
@@ -25,6 +25,8 @@ class JoinedStores(FrameStore):
     kind = "joined"
 
     def __init__(self, stores: Mapping[str, FrameStore] | Sequence[FrameStore]) -> None:
+        if not stores:
+            raise StoreError("no stores were given")
         named = stores.items() if isinstance(stores, Mapping) else [("", store) for store in stores]
         self._stores = [(f"{name}/" if name else "", store) for name, store in named]
         super().__init__(os.path.commonpath([os.path.abspath(store.path) for _, store in self._stores]))  # noqa: PTH100
@@ -82,9 +84,13 @@ class JoinedStores(FrameStore):
         store, own = self._home(id_)
         store.fill(own, numbers, rows)
 
-    def sound(self, id_: str) -> Sound:
+    def sample_rate(self, id_: str) -> int | None:
         store, own = self._home(id_)
-        return store.sound(own)
+        return store.sample_rate(own)
+
+    def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
+        store, own = self._home(id_)
+        return store.samples(own, span, rate, num_channels)
 
     def coded(self, id_: str) -> list[memoryview] | None:
         store, own = self._home(id_)

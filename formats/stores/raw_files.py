@@ -22,8 +22,8 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, VideoFacts
-from vidprep.formats.stores.encoded import VideoReader, fill_from
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, VideoFacts
+from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
 from vidprep.formats.video.cropping import followed
 from vidprep.formats.video.entry import survey_of
 from vidprep.formats.video.orientation import turn_of
@@ -118,8 +118,11 @@ class VideoFiles(FrameStore):
     def _open_sound(self, id_: str) -> Sound:
         return Sound(self.file(id_), id_, self._scan(id_).origin_seconds)
 
-    def sound(self, id_: str) -> Sound:
-        return self._sounds[id_]
+    def sample_rate(self, id_: str) -> int | None:
+        return self._sounds[id_].rate
+
+    def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
+        return samples_from(self._sounds, id_, span, rate, num_channels)
 
 
 class _CountingReader(VideoReader):

@@ -5,17 +5,22 @@ from __future__ import annotations
 import sys
 from multiprocessing import context
 from multiprocessing.sharedctypes import RawValue
-from typing import Any
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from vidprep.formats.validation import whole
 
 UNSET = -1
+Key = tuple[int, ...]
+Stream = Literal["picture", "clip", "transform"]
+STREAMS: tuple[Stream, ...] = get_args(Stream)
 
 
 class Chance:
     """Where an epoch is known, chance is a function of seed, epoch and item, whichever process asks. Where none was set, nobody says when
-    an epoch begins: then it is one of the seed, of the item, of how many were made before, and of the seed that torch's DataLoader
-    gives its worker, which torch.manual_seed decides: the same program has the same items, and the next epoch has others.
+    an epoch begins: then it is one of seed, item, how many were made before, and the seed of torch in this process, which DataLoader gives
+    its workers anew and torch.manual_seed decides: the same program has the same items, and the next epoch has others.
     """
 
     def __init__(self, seed: int) -> None:
@@ -31,13 +36,14 @@ class Chance:
         """Raises SettingsError."""
         self._epoch.value = whole("epoch", epoch, 0)
 
-    def key(self, item: int, epoch: int | None = None) -> tuple[int, ...]:
-        """Of the random numbers of an item. epoch: another than the one that was set."""
+    def key(self, item: int, epoch: int | None = None) -> Key:
+        """Of what is random in an item. epoch: another than the one that was set."""
         epoch = self.epoch if epoch is None else epoch
         if epoch is not None:
             return self.seed, epoch, item
         self._made += 1
-        return self.seed, _seed_of_torch_worker(), item, self._made
+        torch = sys.modules.get("torch")
+        return self.seed, 0 if torch is None else torch.initial_seed(), item, self._made
 
     def __getstate__(self) -> dict[str, Any]:
         """The shared number goes to processes that are being spawned; any other copy has one of its own."""
@@ -50,8 +56,6 @@ class Chance:
             self._epoch = RawValue("q", self._epoch)
 
 
-def _seed_of_torch_worker() -> int:
-    """0 in any other process."""
-    torch_data = sys.modules.get("torch.utils.data")
-    worker = None if torch_data is None else torch_data.get_worker_info()
-    return 0 if worker is None else int(worker.seed)
+def stream(key: Key, name: Stream) -> np.random.Generator:
+    """Random numbers for one purpose, which have nothing to do with those for another."""
+    return np.random.default_rng((*key, STREAMS.index(name) + 1))  # behind 0, which NumPy takes for the key without it

@@ -60,8 +60,19 @@ def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise SettingsError(f"where: {error}") from error
         return set(found.to_pylist())
+    if not callable(where):
+        raise SettingsError(
+            f"where is {where!r}; give an Arrow expression, such as pc.field('num_frames') > 20, or a function"
+        )
     facts = table.drop_columns([LABELS]) if LABELS in table.column_names else table
-    return {place for place, row in enumerate(facts.to_pylist()) if where(row | {"labels": labels.of(row["id"])})}
+    held = set()
+    for place, row in enumerate(facts.to_pylist()):
+        try:
+            if where(row | {"labels": labels.of(row["id"])}):
+                held.add(place)
+        except Exception as error:
+            raise SettingsError(f"where: {type(error).__name__} for {row['id']!r}: {error}") from error
+    return held
 
 
 def class_ids(store: FrameStore, labels: Labels) -> tuple[Mapping[str | int, int], npt.NDArray[np.int64] | None]:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import operator
 import os
+import random
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,14 +35,14 @@ from vidprep.formats.stores.joined import JoinedStores
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import open_store
 from vidprep.formats.training.audio import Audio
-from vidprep.formats.training.chance import Chance
+from vidprep.formats.training.chance import Chance, Key, stream
 from vidprep.formats.training.choice import Where, chosen_videos, class_ids
 from vidprep.formats.training.item_labels import ItemLabels, array_labels, teach_torch
 from vidprep.formats.training.samplers import ClipSampler, Timing, Windows, counts, timing_of
 from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
 from vidprep.formats.validation import whole
 
-KEPT_VIDEOS = 128
+KEPT_VIDEOS, CLIPS_OF_BLOCK = 128, 16
 UNUSED = np.random.default_rng(0)  # making one takes as long as fetching a frame that is kept
 Store: TypeAlias = "str | os.PathLike[str] | FrameStore"
 Source: TypeAlias = "Store | Sequence[Store] | Mapping[str, Store]"
@@ -92,6 +94,10 @@ class VideoDataset:
         self.picture = Transform(
             size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops, layout
         )
+        if self.clips.is_random and num_crops > 1:
+            raise SettingsError("num_crops is for clips at regular places: each crop would be of another random clip")
+        if transform is not None and not callable(transform):
+            raise SettingsError(f"transform is {transform!r}; give a function of frames")
         self.transform = transform
         if tensors:
             _torch()
@@ -99,27 +105,33 @@ class VideoDataset:
         if dtype == "uint16" and not self.store.reads_uint16:
             raise SettingsError(f"dtype is 'uint16'; a store of {self.store.kind} has 8 bits", path=self.store.path)
         self.tensors, self._chance = tensors, Chance(seed)
-        self._rank, self._world_size = rank, world_size
+        self.rank, self.world_size = rank, world_size
         labels, sizes = self.store.label_columns(), self.store.sizes()
         chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
         self.ids = [self.store.ids[place] for place in chosen]
-        self._sizes = sizes[chosen]
+        self.sizes = sizes[chosen]
         self.class_to_idx, self._class_ids = class_ids(self.store, labels.taken(self.ids))
         self._array_labels = array_labels(labels)
-        clips_of_videos = counts(self.clips, self.ids, self._sizes[:, 0], self.store.__getitem__)
+        clips_of_videos = counts(self.clips, self.ids, self.sizes[:, 0], self.store.__getitem__)
         self._ends = np.cumsum(clips_of_videos * num_crops)
         self._check_sizes()
+        if not self._ends.size or self._ends[-1] < world_size:
+            longest = max(self.sizes[:, 0].tolist(), default=0)
+            raise SettingsError(
+                f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "
+                + (
+                    "give shorter ones"
+                    if world_size == 1
+                    else f"world_size is {world_size}: give fewer ranks, or shorter ones"
+                ),
+                path=self.store.path,
+            )
         self.audio = None
         if audio_rate is not None:
             used = [id_ for id_, count in zip(self.ids, clips_of_videos.tolist(), strict=True) if count]
             self.audio = Audio.of(audio_rate, audio_channels, audio_seconds, self.clips, used, self.store.__getitem__)
-        if not self._ends.size or self._ends[-1] < world_size:
-            longest = max(self._sizes[:, 0].tolist(), default=0)
-            raise SettingsError(
-                f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "
-                f"{world_size} are needed: give shorter ones",
-                path=self.store.path,
-            )
+        elif audio_seconds is not None or audio_channels != 1:
+            raise SettingsError("audio_seconds and audio_channels need audio_rate")
         self._open()
 
     def _open(self) -> None:
@@ -134,7 +146,7 @@ class VideoDataset:
         self._open()
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) // self._world_size
+        return int(self._ends[-1]) // self.world_size
 
     def __repr__(self) -> str:
         short = int((np.diff(self._ends, prepend=0) == 0).sum())
@@ -160,7 +172,7 @@ class VideoDataset:
     def _check_sizes(self) -> None:
         """Raises SettingsError for a video that the crop does not fit into."""
         used = np.flatnonzero(np.diff(self._ends, prepend=0))
-        sizes, first = np.unique(self._sizes[used, 1:], axis=0, return_index=True)
+        sizes, first = np.unique(self.sizes[used, 1:], axis=0, return_index=True)
         self._results: dict[tuple[int, int], str] = {}
         for size, at in zip(sizes.tolist(), first.tolist(), strict=True):
             id_ = self.ids[used[at]]
@@ -183,8 +195,9 @@ class VideoDataset:
 
     @cached_property
     def _shape_and_dtype(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        frames = np.zeros(self.picture.shape(self.clips.num_frames, *self.frame_size), self.picture.dtype)
-        made = self._transformed(frames, self.ids[0], np.zeros(1, np.int64))
+        made: Any = np.zeros(self.picture.shape(self.clips.num_frames, *self.frame_size), self.picture.dtype)
+        if self.transform is not None:
+            made = self._transformed(made, "zeros, which tell the shape of items", (0,))
         return tuple(made.shape), np.asarray(made).dtype
 
     @property
@@ -201,15 +214,16 @@ class VideoDataset:
 
     def blocks(self, indexes: npt.NDArray[np.int64], num_frames: int) -> npt.NDArray[np.int64]:
         """(N,) numbers that are equal where clips begin in the same video and the same `num_frames` frames of it, or, where that
-        depends on chance, where they are crops of one clip.
+        is not known before, follow one another in it; clips at random stand alone.
         """
-        numbers = indexes * self._world_size + self._rank
+        numbers = indexes * self.world_size + self.rank
         videos = np.searchsorted(self._ends, numbers, side="right")
         clips = (numbers - np.concatenate([[0], self._ends])[videos]) // self.picture.num_crops
         starts = self.clips.starts(clips)
         if starts is None:
-            return numbers // self.picture.num_crops if self.clips.is_random else videos
-        before = np.concatenate([[0], np.cumsum(self._sizes[:, 0] // num_frames + 1)])
+            parts = numbers // self.picture.num_crops // (1 if self.clips.is_random else CLIPS_OF_BLOCK)
+            return np.unique(np.stack([videos, parts]), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        before = np.concatenate([[0], np.cumsum(self.sizes[:, 0] // num_frames + 1)])
         blocks: npt.NDArray[np.int64] = before[videos] + starts // num_frames
         return blocks
 
@@ -220,15 +234,15 @@ class VideoDataset:
         epoch = self.epoch or 0 if epoch is None else epoch
         return self._located(self._number(index), self.key(index, epoch))
 
-    def _located(self, number: int, key: tuple[int, ...]) -> tuple[str, npt.NDArray[np.int64]]:
+    def _located(self, number: int, key: Key) -> tuple[str, npt.NDArray[np.int64]]:
         video = int(np.searchsorted(self._ends, number, side="right"))
         clip = (number - (int(self._ends[video - 1]) if video else 0)) // self.picture.num_crops
         id_ = self.ids[video]
-        timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self._sizes[video, 0]))
-        rng = np.random.default_rng((*key, clip)) if self.clips.is_random else UNUSED
+        timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self.sizes[video, 0]))
+        rng = stream(key, "clip") if self.clips.is_random else UNUSED
         return id_, self.clips.item(timing, clip, rng)
 
-    def key(self, index: SupportsIndex, epoch: int) -> tuple[int, ...]:
+    def key(self, index: SupportsIndex, epoch: int) -> Key:
         """Of the random numbers of an item in an epoch."""
         return self._chance.key(self._number(index), epoch)
 
@@ -237,7 +251,7 @@ class VideoDataset:
         number, count = operator.index(index), len(self)
         if not -count <= number < count:
             raise IndexError(f"item {number} of {count}")
-        return number % count * self._world_size + self._rank
+        return number % count * self.world_size + self.rank
 
     def __getitem__(self, index: SupportsIndex) -> Item:
         """frames (T, H, W, 3) or as layout and transform make them, id, indexes (T,) int64, timestamps (T,) float64 seconds, labels (a
@@ -262,7 +276,7 @@ class VideoDataset:
         return self._video(id_).stored
 
     def finished(
-        self, frames: npt.NDArray[Any], id_: str, numbers: npt.NDArray[np.int64], index: SupportsIndex, key: tuple[int, ...],
+        self, frames: npt.NDArray[Any], id_: str, numbers: npt.NDArray[np.int64], index: SupportsIndex, key: Key,
         out: npt.NDArray[Any] | None = None,
     ) -> Any:  # fmt: skip
         """What becomes of the scaled frames of an item. out: of `frames_shape`, into which it is written; may be `frames` itself where
@@ -274,31 +288,37 @@ class VideoDataset:
             made = np.empty(picture.shape(len(frames), height, width), picture.dtype)
             if out is not None and self.transform is None:
                 made = out
-            rng = np.random.default_rng(key) if picture.is_random else UNUSED
+            rng = stream(key, "picture") if picture.is_random else UNUSED
             picture.apply(frames, made, rng, self._number(index) % picture.num_crops)
-        made = self._transformed(made, id_, numbers, key)
+        if self.transform is not None:
+            made = self._transformed(made, _span(id_, numbers), key)
         if out is not None and made is not out:
-            if (found := np.asarray(made)).shape != out.shape or found.dtype != out.dtype:
+            if tuple(made.shape) != out.shape or (found := np.asarray(made)).dtype != out.dtype:
                 raise TransformError(
-                    f"{_span(id_, numbers)}: transform gives {found.shape} {found.dtype}, and {out.shape} {out.dtype} for others"
+                    f"{_span(id_, numbers)}: gives {tuple(made.shape)} {made.dtype}, and {out.shape} {out.dtype} for others",
+                    path=self.store.path,
                 )
             out[...] = found
         return made
 
-    def _transformed(
-        self, frames: npt.NDArray[Any], id_: str, numbers: npt.NDArray[np.int64], key: tuple[int, ...] = (0,)
-    ) -> Any:
+    def _transformed(self, frames: npt.NDArray[Any], what: str, key: Key) -> Any:
         """By the user's function. What it asks of torch's random numbers is a function of `key`."""
-        if self.transform is None:
-            return frames
+        assert self.transform is not None
         try:
             with _seeded(key):
-                return self.transform(_torch().from_numpy(frames) if self.tensors else frames)
+                made = self.transform(_torch().from_numpy(frames) if self.tensors else frames)
+            if not hasattr(made, "shape") or not hasattr(made, "dtype"):
+                raise TypeError(f"it returns {type(made).__name__}; give an array or a tensor back")
+            if hasattr(made, "detach"):
+                made = made.detach().cpu()
+            if np.asarray(made).dtype.hasobject:
+                raise TypeError("it returns an array of objects; give numbers back")
         except Exception as error:
             at = traceback.extract_tb(error.__traceback__)[-1]
             raise TransformError(
-                f"{_span(id_, numbers)}: {type(error).__name__} in transform, {at.filename}:{at.lineno}: {error}"
+                f"{what}: {type(error).__name__} at {at.filename}:{at.lineno}: {error}", path=self.store.path
             ) from error
+        return made
 
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
         """All of an item but its frames."""
@@ -347,14 +367,21 @@ def _torch() -> Any:
     return torch
 
 
+_one_at_a_time = threading.Lock()  # each of them has one generator for all threads
+
+
 @contextmanager
-def _seeded(key: tuple[int, ...]) -> Iterator[None]:
-    """torch's random numbers on the processor come from `key`, where torch is imported; afterwards they go on as before."""
-    if (torch := sys.modules.get("torch")) is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+def _seeded(key: Key) -> Iterator[None]:
+    """What Python, NumPy and, where it is imported, torch on the processor draw comes from `key`; afterwards they go on as before."""
+    seed = int(stream(key, "transform").integers(1 << 32))
+    with _one_at_a_time, ExitStack() as after:
+        after.callback(random.setstate, random.getstate())
+        after.callback(np.random.set_state, np.random.get_state())
+        random.seed(seed)
+        np.random.seed(seed)
+        if (torch := sys.modules.get("torch")) is not None:
+            after.enter_context(torch.random.fork_rng(devices=[]))
+            torch.default_generator.manual_seed(seed)
         yield
 
 
@@ -387,6 +414,8 @@ def _store(source: Source) -> FrameStore:
             f"source is {source!r}; give the path of a store, a store, several of them, or a list of video files"
         )
     several = list(source)
+    if wrong := [each for each in several if not isinstance(each, str | os.PathLike | FrameStore)]:
+        raise SettingsError(f"source has {wrong[0]!r}; give paths or stores")
     if any(isinstance(each, FrameStore) or Path(each).is_dir() for each in several):
         return JoinedStores([_store(each) for each in several])
     return VideoFiles([each for each in several if not isinstance(each, FrameStore)])

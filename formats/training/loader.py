@@ -13,11 +13,12 @@ the training loop.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from itertools import dropwhile, islice, takewhile
 from time import perf_counter
@@ -79,10 +80,12 @@ class PrefetchLoader:
     timestamps (B, T) float64, labels (a dict: an array of each that holds numbers for all videos of the store, else a list) and, where
     there are classes, class_id (B,) int64. dataset: a VideoDataset, or torch's Subset of one. What is random is a function of the
     dataset's seed, of the epoch and of the item. sampler: gives numbers of items, such as torch's samplers do; its `set_epoch` is
-    called where it has one. drop_last: leave out a batch that is not full. workers: also called num_workers; 2 where neither is given.
-    processes: workers are processes and share memory with this one; False makes them threads. cache_bytes: bounds the batches that are
-    ready or being made, and the decoded frames that are kept, together. events: a file or named pipe that gets a line of JSON per
-    batch. device: where torch puts the frames, such as "cuda"; they are tensors then.
+    called where it has one. drop_last: leave out a batch that is not full. workers: also called num_workers, of which 0 is a thread of
+    this process; 2 where neither is given. processes: workers are processes and share memory with this one; False makes them threads,
+    which share torch's random numbers with the program, so that a transform that draws from them disturbs those of the training loop.
+    cache_bytes: bounds the batches that are ready or being made, with their audio, and the decoded frames that are kept, together;
+    beside it each worker has the frames of an item. events: a file or named pipe that gets a line of JSON per batch. device: where
+    torch puts the frames, such as "cuda"; they are tensors then.
 
     An error is raised in place of the batch that it spoils; the next `next` goes on behind it. Batches may be kept: their
     memory is used again only when nothing refers to it. Raises SettingsError, MissingError. Not thread-safe.
@@ -96,6 +99,8 @@ class PrefetchLoader:
     ) -> None:  # fmt: skip
         self.dataset, self._items = _with_items(dataset)
         workers = _one_of(workers, num_workers)
+        if num_workers == 0:  # torch's word for this process
+            workers, processes = 1, False
         batch_size, workers, cache_bytes = (
             whole(name, value, 1)
             for name, value in (("batch_size", batch_size), ("workers", workers), ("cache_bytes", cache_bytes))
@@ -117,14 +122,17 @@ class PrefetchLoader:
         self._shape, self._dtype = self.dataset.frames_shape, self.dataset.frames_dtype
         self._item_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
-        if cache_bytes < MIN_BATCHES * self._batch_bytes:
+        audio = self.dataset.audio
+        whole_batch = self._batch_bytes + (0 if audio is None else batch_size * audio.num_bytes)
+        if cache_bytes < MIN_BATCHES * whole_batch:
             raise SettingsError(
-                f"cache_bytes is {cache_bytes:,}; {MIN_BATCHES} batches of {self._batch_bytes:,} bytes must fit: "
-                f"give {MIN_BATCHES * self._batch_bytes:,} or more, or a smaller batch_size"
+                f"cache_bytes is {cache_bytes:,}; {MIN_BATCHES} batches of {whole_batch:,} bytes must fit: "
+                f"give {MIN_BATCHES * whole_batch:,} or more, or a smaller batch_size"
             )
-        places = max(MIN_BATCHES, min(MAX_BATCHES, cache_bytes // 2 // self._batch_bytes))
-        self._frame_bytes = (cache_bytes - places * self._batch_bytes) // workers
-        frame = int(np.max(self.dataset.store.sizes()[:, 1:].prod(1))) * 3
+        places = max(MIN_BATCHES, min(MAX_BATCHES, cache_bytes // 2 // whole_batch))
+        self._frame_bytes = (cache_bytes - places * whole_batch) // workers
+        depth = np.dtype(self.dataset.picture.stored_dtype).itemsize
+        frame = int(np.max(self.dataset.store.sizes()[:, 1:].prod(1))) * 3 * depth
         kept = self._frame_bytes * workers // frame // self.dataset.clips.num_frames
         self._horizon = places * batch_size + min(HORIZON * kept, len(self._items))
         self._crew = Crew(self.dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes)
@@ -171,7 +179,8 @@ class PrefetchLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: `load_state_dict` in another process goes on with the batch after the last that was given.
 
-        In the middle of an epoch whose order a sampler without `set_epoch` gave, that order is part of it.
+        In the middle of an epoch whose order a sampler without `set_epoch` gave, that order is part of it. What such a sampler gives in
+        the next epoch comes from its own generator, whose state is the program's to keep.
         """
         order = {"order": self._drawn} if self._draws and self._batches_given else {}
         return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity(), **order}
@@ -184,10 +193,10 @@ class PrefetchLoader:
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise SettingsError(f"the state was saved with {name} {state.get(name)}, this loader has {value}")
-        order = state.get("order") if self._draws and given else None
-        if self._draws and given and order is None:
+        order = state.get("order")
+        if given and (order is not None) != self._draws:
             raise SettingsError(
-                "the state was saved without a sampler, or with another kind, in the middle of an epoch; its order is not known"
+                "the state was saved in the middle of an epoch that another kind of sampler ordered; its order is not known here"
             )
         if order is not None:
             self._check_order(order)
@@ -206,11 +215,23 @@ class PrefetchLoader:
     def _identity(self) -> dict[str, Any]:
         """What makes the batches; not where the store lies, which may be elsewhere on the next machine."""
         data = self.dataset
+        clips = repr(data.clips) if is_dataclass(data.clips) else type(data.clips).__qualname__
         return {
-            "items": len(self._items), "clips": repr(data.clips), "transform": repr(data.picture), "dataset_seed": data.seed,
+            "items": len(self._items), "videos": self._digest, "rank": data.rank, "world_size": data.world_size, "clips": clips,
+            "transform": repr(data.picture),
+            "dataset_seed": data.seed,
             "batch_size": self.batch_size,
             "shuffle": self._shuffle, "seed": self._seed, "drop_last": self._drop_last,
         }  # fmt: skip
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of what items there are: ids, their frames, and which the loader has."""
+        data = self.dataset
+        found = hashlib.sha256("\0".join(data.ids).encode())
+        for values in (data.sizes, self._items):
+            found.update(np.ascontiguousarray(values).tobytes())
+        return found.hexdigest()[:16]
 
     def __iter__(self) -> Iterator[Item]:
         """The batches of the next epoch, or what is left of one whose state was loaded. Ends an iteration that was left.
@@ -430,15 +451,16 @@ def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArr
             f"{dataset!r} is no VideoDataset, nor torch's Subset of one; several stores are one dataset as VideoDataset([…])"
         )
     whole_one, items = _with_items(dataset.dataset)
-    return whole_one, items[np.asarray(dataset.indices, np.int64)]
+    chosen = np.asarray(dataset.indices)
+    if not len(chosen) or chosen.dtype.kind not in "iu" or not -len(items) <= chosen.min() <= chosen.max() < len(items):
+        raise SettingsError(f"the indices of {dataset!r} are not numbers of items, 0 to {len(items) - 1}")
+    return whole_one, items[chosen]
 
 
 def _one_of(workers: int | None, num_workers: int | None) -> int:
     if workers is not None and num_workers is not None:
         raise SettingsError("workers and num_workers are one thing; give one of them")
     given = workers if workers is not None else num_workers
-    if num_workers == 0:
-        raise SettingsError("num_workers is 0; give 1 or more: processes=False makes them threads of this process")
     return 2 if given is None else given
 
 

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, SupportsIndex, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from vidprep.formats.stores.base import StoredVideo
 from vidprep.formats.validation import whole
 
 Policy = Literal["repeat_last", "wrap", "error", "drop"]
-POLICIES = ("repeat_last", "wrap", "error", "drop")
+POLICIES = get_args(Policy)
 Numbers = npt.NDArray[np.int64]
 ROUNDING_SECONDS = 1e-9
 
@@ -70,8 +70,8 @@ class ClipSampler(ABC):
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
         """(num_frames,) the frames of one of its items, from 0."""
 
-    def seconds(self, frame_rate: Fraction) -> Fraction | None:  # noqa: ARG002
-        """That an item lasts; None where its frames do not follow one another equally far apart."""
+    def seconds(self, frame_rate: Fraction | None) -> Fraction | None:  # noqa: ARG002
+        """That an item lasts; None where that is not known, or its frames do not follow one another equally far apart."""
         return None
 
     def starts(self, items: Numbers) -> Numbers | None:  # noqa: ARG002
@@ -100,8 +100,8 @@ class Windows(ClipSampler):
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:  # noqa: ARG002
         return number * self.step + self.stride * np.arange(self.num_frames, dtype=np.int64)
 
-    def seconds(self, frame_rate: Fraction) -> Fraction:
-        return self.sequence_length * self.stride / frame_rate
+    def seconds(self, frame_rate: Fraction | None) -> Fraction | None:
+        return None if frame_rate is None else self.sequence_length * self.stride / frame_rate
 
     def starts(self, items: Numbers) -> Numbers:
         return items * self.step
@@ -144,7 +144,9 @@ def clips_at_random_timestamps(
     shown then.
 
     seconds_between_frames: None is the mean duration of a frame. sampling_range_end: None is as late as a whole clip can begin.
-    The rule is that of torchcodec's sampler of the same name.
+    The rule is that of torchcodec's sampler of the same name, but that it refuses videos which are too short whatever the policy, and
+    that a time which falls short of a frame by less than a nanosecond, as
+    sums of seconds do, shows that frame, where torchcodec repeats the one before.
     """
     return _AtTimes(
         num_clips=num_clips,
@@ -175,9 +177,10 @@ def sample_frames(
     *, num_clips: int = 1, num_frames_per_clip: int = 1, num_indices_between_frames: int = 1, test_mode: bool = False,
     policy: Policy = "repeat_last",
 ) -> ClipSampler:  # fmt: skip
-    """One item of each video: of each of `num_clips` equal segments a clip that begins in it at random (TSN); with `test_mode`
-    clips equally far apart. The rule is that of mmaction2's SampleFrames (clip_len, frame_interval), but that a clip of a very short
-    video that would begin behind its end begins with its last frame, not its first.
+    """One item of each video: of each of `num_clips` equal segments a clip that begins in it at random (TSN); with `test_mode` the
+    frames in the middle of segments, or, of several frames, clips equally far apart. The rule is that of mmaction2's SampleFrames
+    (clip_len, frame_interval), but that a clip of a very short video that would begin behind its end begins with its last frame,
+    not its first.
     """
     return _Segments(
         num_clips=num_clips, num_frames_per_clip=num_frames_per_clip, num_indices_between_frames=num_indices_between_frames,
@@ -233,12 +236,20 @@ class _AtIndices(_OfIndices):
     sampling_range_start: int
     sampling_range_end: int | None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("sampling_range_start", "sampling_range_end"):
+            value = getattr(self, name)
+            if (value is not None or name == "sampling_range_start") and not isinstance(value, SupportsIndex):
+                raise SettingsError(f"{name} is {value!r}; give the number of a frame")
+
     @property
     def num_frames(self) -> int:
         return self.num_frames_per_clip
 
-    def seconds(self, frame_rate: Fraction) -> Fraction:
-        return self.num_frames_per_clip * self.num_indices_between_frames / frame_rate
+    def seconds(self, frame_rate: Fraction | None) -> Fraction | None:
+        span = self.num_frames_per_clip * self.num_indices_between_frames
+        return None if frame_rate is None else span / frame_rate
 
     def _range(self, num_frames: int) -> tuple[int, int]:
         """Where clips may begin, [low, high)."""
@@ -259,8 +270,9 @@ class _AtIndices(_OfIndices):
             raise ValueError(
                 f"its clips would begin in [{low}, {high}), which holds none of its {video.num_frames} frames"
             )
-        if self.policy == "error" and high - 1 + self._span > video.num_frames:
-            raise ValueError(f"a clip from frame {high - 1} needs {self._span} frames, and it has {video.num_frames}")
+        latest = low if self.num_clips == 1 and not self.is_random else high - 1
+        if self.policy == "error" and latest + self._span > video.num_frames:
+            raise ValueError(f"a clip from frame {latest} needs {self._span} frames, and it has {video.num_frames}")
         return self.num_clips
 
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
@@ -293,6 +305,9 @@ class _Segments(_OfIndices):
 
     def _starts(self, num_frames: int, number: int, rng: np.random.Generator) -> Sequence[int]:  # noqa: ARG002
         clips = np.arange(self.num_clips)
+        if not self.is_random and self.num_frames_per_clip == 1:
+            between = num_frames / self.num_clips
+            return [int(between * clip + between / 2) for clip in range(self.num_clips)]
         if not self.is_random:
             room = max(num_frames - self._span, 0)
             between = room / max(1, self.num_clips - 1)
@@ -315,13 +330,15 @@ class _Dense(_Segments):
 
     @property
     def _least_frames(self) -> int:
-        return max(self._span, self.sample_range)
+        """A range, or what its clips need where that is more."""
+        return max(self.sample_range // self.num_clips * (self.num_clips - 1) + self._span, self.sample_range)
 
     def count(self, video: Timing) -> int:
         return super().count(video) * (1 if self.is_random else self.num_sample_positions)
 
     def _starts(self, num_frames: int, number: int, rng: np.random.Generator) -> Sequence[int]:
-        room = max(0, num_frames - self.sample_range)
+        is_whole = self.policy in ("error", "drop")
+        room = max(0, num_frames - (self._least_frames if is_whole else self.sample_range))
         if self.is_random:
             first = int(rng.integers(room)) if room else 0
         else:
@@ -342,14 +359,17 @@ class _AtTimes(ClipSampler):
     needs_times: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_clips is not None:
+        if self.num_clips is None:
+            _check_seconds("seconds_between_clip_starts", self.seconds_between_clip_starts, above=0)
+        else:
             whole("num_clips", self.num_clips, 1)
         whole("num_frames_per_clip", self.num_frames_per_clip, 1)
         _check_policy(self.policy)
-        for name in ("seconds_between_clip_starts", "seconds_between_frames"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise SettingsError(f"{name} is {value!r}; give seconds above 0")
+        if self.seconds_between_frames is not None:
+            _check_seconds("seconds_between_frames", self.seconds_between_frames, above=0)
+        for name in ("sampling_range_start", "sampling_range_end"):
+            if getattr(self, name) is not None:
+                _check_seconds(name, getattr(self, name))
 
     @property
     def num_frames(self) -> int:
@@ -359,9 +379,11 @@ class _AtTimes(ClipSampler):
     def is_random(self) -> bool:
         return self.num_clips is not None
 
-    def seconds(self, frame_rate: Fraction) -> Fraction:
+    def seconds(self, frame_rate: Fraction | None) -> Fraction | None:
         step = self.seconds_between_frames
-        return self.num_frames_per_clip * (1 / frame_rate if step is None else Fraction(step))
+        if step is None and frame_rate is None:
+            return None
+        return self.num_frames_per_clip * (Fraction(step) if step is not None else 1 / Fraction(frame_rate or 1))
 
     def _step(self, video: Timing) -> float:
         return self.seconds_between_frames or video.end_seconds / video.num_frames
@@ -371,12 +393,14 @@ class _AtTimes(ClipSampler):
         last = end - (self.num_frames_per_clip - 1) * self._step(video)
         if high is None or self.policy == "drop":
             high = min(last, np.inf if high is None else high)
+        if self.sampling_range_end is None and self.policy in ("repeat_last", "wrap") and high <= low < end:
+            high = np.nextafter(low, end)  # of a video that is too short, the clip from its beginning on
         return low, min(high, end)
 
     def _regular(self, video: Timing) -> npt.NDArray[np.float64]:
         low, high = self._range(video)
-        found = np.arange(low, high, self.seconds_between_clip_starts, dtype=np.float64)
-        return found[found < high]
+        until = max(high - ROUNDING_SECONDS, float(np.nextafter(low, high)))
+        return np.arange(low, until, self.seconds_between_clip_starts, dtype=np.float64)
 
     def count(self, video: Timing) -> int:
         low, high = self._range(video)
@@ -386,11 +410,10 @@ class _AtTimes(ClipSampler):
             raise ValueError(
                 f"its clips would begin in [{low:.3f}, {high:.3f}) s, and it ends at {video.end_seconds:.3f} s"
             )
+        latest = high if self.is_random else float(self._regular(video)[-1])
         whole_until = video.end_seconds - (self.num_frames_per_clip - 1) * self._step(video)
-        if self.policy == "error" and high > whole_until + ROUNDING_SECONDS:
-            raise ValueError(
-                f"clips that begin behind {whole_until:.3f} s go past its end at {video.end_seconds:.3f} s"
-            )
+        if self.policy == "error" and latest > whole_until + ROUNDING_SECONDS:
+            raise ValueError(f"a clip from {latest:.3f} s goes past its end at {video.end_seconds:.3f} s")
         return len(self._regular(video)) if self.num_clips is None else self.num_clips
 
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
@@ -398,7 +421,7 @@ class _AtTimes(ClipSampler):
         start = low + float(rng.random()) * (high - low) if self.is_random else float(self._regular(video)[number])
         times = start + self._step(video) * np.arange(self.num_frames_per_clip)
         assert video.begins is not None
-        shown = np.searchsorted(video.begins, times[times < video.end_seconds], side="right") - 1
+        shown = np.searchsorted(video.begins, times[times < video.end_seconds] + ROUNDING_SECONDS, side="right") - 1
         return np.asarray(_extended(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64)
 
 
@@ -425,6 +448,11 @@ def _count(sampler: ClipSampler, id_: str, video: Timing) -> int:
 def _check_policy(policy: str) -> None:
     if policy not in POLICIES:
         raise SettingsError(f"policy is {policy!r}; give {', '.join(POLICIES[:-1])} or {POLICIES[-1]}")
+
+
+def _check_seconds(name: str, value: object, *, above: float = -np.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction) or not above < value < np.inf:
+        raise SettingsError(f"{name} is {value!r}; give seconds" + (" above 0" if above == 0 else ""))
 
 
 def _extended(numbers: Iterable[int], count: int, policy: Policy) -> list[int]:

@@ -6,15 +6,17 @@ All frames of an item get the same; what is random comes from the generator that
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.stores.base import Frames
+from vidprep.formats.video.deep_rgb import deep_resized
 from vidprep.formats.video.rgb import resized_picture
 
 DType = Literal["uint8", "uint16", "float16", "float32"]
@@ -37,11 +39,11 @@ TRIES = 10
 @dataclass(frozen=True)
 class Transform:
     """All sizes are (height, width). size: to which frames are scaled, or the shorter side; crop: that is cut out then, or the side of a
-    square, in the middle or at random; num_crops: 3 are the two ends and the middle of the longer side, each an item of its own.
-    random_resized_crop: a part of the frame, scaled to `size` (one number is a square): True, or (scale, ratio), each from and to, the
-    part's share of the area and its width : height. flip: left and right, with this probability; True is 0.5. colour: "ycbcr" is that
-    of JPEGs (JFIF). normalize: True gives 0..1, and (mean, std), three values each, or "imagenet", ((0..1) - mean) / std; only for
-    float16 and float32. dtype: uint16 holds what stores of 10 bits have, 0..65535.
+    square, in the middle or at random; num_crops: 3 are the two ends and the middle of the side that the crop leaves more of, each an
+    item of its own. random_resized_crop: a part of the frame, scaled to `size` (one number is a square): True, or (scale, ratio), each
+    from and to, the part's share of the area and its width : height. flip: left and right, with this probability; True is 0.5. colour:
+    "ycbcr" is that of JPEGs (JFIF). normalize: True gives 0..1, and (mean, std), three values each, or "imagenet", ((0..1) - mean) /
+    std; only for float16 and float32. dtype: uint16 holds what stores of 10 bits have, 0..65535.
 
     Raises SettingsError.
     """
@@ -58,17 +60,14 @@ class Transform:
     layout: Layout = "THWC"
 
     def __post_init__(self) -> None:
-        for name, value in (("size", self.size), ("crop", self.crop)):
-            numbers = value if isinstance(value, tuple) else (value,)
-            due = 2 if isinstance(value, tuple) else 1
-            if value is not None and not (len(numbers) == due and all(isinstance(n, int) and n > 0 for n in numbers)):
-                raise SettingsError(f"{name} is {value!r}; give pixels above 0, as one number or (height, width)")
+        for name in ("size", "crop"):
+            object.__setattr__(self, name, _size(name, getattr(self, name)))
         choices: tuple[tuple[str, object, tuple[object, ...]], ...] = (
             ("dtype", self.dtype, ("uint8", "uint16", "float16", "float32")), ("colour", self.colour, ("rgb", "ycbcr")),
             ("layout", self.layout, tuple(AXES)), ("num_crops", self.num_crops, (1, 3)),
         )  # fmt: skip
         for name, given, known in choices:
-            if given not in known:
+            if given not in known or isinstance(given, bool):
                 *most, last = map(str, known)
                 raise SettingsError(f"{name} is {given!r}; give {', '.join(most)} or {last}")
         if not isinstance(self.flip, bool | int | float) or not 0 <= self.flip <= 1:
@@ -80,10 +79,16 @@ class Transform:
             raise SettingsError("colour ycbcr is made of 8 bits; give another dtype than uint16")
         if isinstance(self.normalize, str) and self.normalize != "imagenet":
             raise SettingsError(f"normalize is {self.normalize!r}; give True, 'imagenet' or (mean, std)")
+        if isinstance(self.normalize, str) and self.colour != "rgb":
+            raise SettingsError("normalize 'imagenet' is of RGB; give colour rgb")
         if not isinstance(self.normalize, bool | str) and (
             np.shape(self.normalize) != (2, 3) or 0 in self.normalize[1]
         ):
             raise SettingsError(f"normalize is {self.normalize!r}; give (mean, std) of three values each, no std of 0")
+        if not isinstance(self.normalize, bool | str) and np.max(self.normalize[0]) > 1:
+            raise SettingsError(
+                f"normalize is {self.normalize!r}; mean and std are of values of 0 to 1: divide them by 255"
+            )
 
     def _check_crops(self) -> None:
         if self.random_crop and self.crop is None:
@@ -96,9 +101,9 @@ class Transform:
             raise SettingsError("random_resized_crop needs size, to which the part is scaled, and no crop")
         if not isinstance(self.random_resized_crop, bool):
             given = self.random_resized_crop
-            if np.shape(given) != (2, 2) or not all(0 < low <= high for low, high in given):
+            if not (isinstance(given, tuple) and len(given) == 2 and all(map(_is_range, given)) and given[0][1] <= 1):
                 raise SettingsError(
-                    f"random_resized_crop is {self.random_resized_crop!r}; give True, or (scale, ratio), each (from, to) above 0"
+                    f"random_resized_crop is {self.random_resized_crop!r}; give True, or (scale, ratio), each (from, to), scale at most 1"
                 )
 
     @property
@@ -181,14 +186,16 @@ class Transform:
         if self.random_resized_crop:
             top, left, high, wide = self._random_part(frames.shape[1], frames.shape[2], rng)
             made = np.empty((len(frames), height, width, 3), frames.dtype)
-            for frame, row in zip(frames, made, strict=True):
-                resized_picture(frame[top : top + high, left : left + wide], row)
+            for frame, row in zip(frames[:, top : top + high, left : left + wide], made, strict=True):
+                if frames.dtype == np.uint16:
+                    row[...] = deep_resized(frame, (height, width))
+                else:
+                    resized_picture(frame, row)
             return made
         if self.random_crop:
             top, left = rng.integers((high + 1, wide + 1)).tolist()
         elif self.num_crops == 3:
-            places = (0, 1, 2)[which]
-            top, left = (high * places // 2, wide // 2) if high > wide else (high // 2, wide * places // 2)
+            top, left = (high * which // 2, wide // 2) if high > wide else (high // 2, wide * which // 2)
         else:
             top, left = high // 2, wide // 2
         return frames[:, top : top + height, left : left + width]
@@ -224,6 +231,26 @@ class Transform:
         """(3, 256): what each value becomes; numbers of 16 bits are slow to reckon with."""
         mean, std = (values[:, None] for values in self._mean_std)
         return ((np.arange(256, dtype=np.float64) - mean) / std).astype(np.float16)
+
+
+def _is_range(value: object) -> bool:
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(isinstance(each, int | float) for each in value)
+        and 0 < value[0] <= value[1]
+    )
+
+
+def _size(name: str, value: object) -> Size | None:
+    """Lists are those of configuration files."""
+    if value is None:
+        return None
+    numbers = list(value) if isinstance(value, tuple | list) else [value]
+    whole = [operator.index(each) for each in numbers if isinstance(each, SupportsIndex) and not isinstance(each, bool)]
+    if len(whole) < len(numbers) or len(whole) != 1 + isinstance(value, tuple | list) or min(whole) < 1:
+        raise SettingsError(f"{name} is {value!r}; give pixels above 0, as one number or (height, width)")
+    return whole[0] if len(whole) == 1 else (whole[0], whole[1])
 
 
 def _pair(size: Size) -> tuple[int, int]:

@@ -66,7 +66,7 @@ class About(NamedTuple):
             data = pickle.dumps(dataset)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingsError(
-                f"transform cannot be sent to processes ({error}); give a function of a module, or processes=False"
+                f"the dataset cannot be sent to processes ({error}); give a transform that is a function of a module, or processes=False"
             ) from error
         if b"__main__" not in data:
             return cls(data, None)
@@ -143,14 +143,18 @@ class Worker:
 
     def _announce(self, ahead: list[tuple[int, int, int]]) -> None:
         for position, index, epoch in ahead:
-            id_, numbers = self._dataset.locate(index, epoch)
+            try:
+                id_, numbers = self._dataset.locate(index, epoch)
+            except (StoreError, OSError):
+                continue  # told when it is made
             for number in dict.fromkeys(numbers.tolist()):
                 self._cache.announce((id_, number), position)
 
     def _make(self, request: Request) -> Done:
         started, about, error, hits, dataset = time.perf_counter(), Item(), None, 0, self._dataset
-        id_, numbers = dataset.locate(request.item, request.epoch)
+        numbers = np.zeros(0, np.int64)
         try:
+            id_, numbers = dataset.locate(request.item, request.epoch)
             out = self._place(request.offset)
             passes = dataset.picture.is_identity and dataset.transform is None
             frames = out if passes else self._scratch_for(id_, len(numbers))

@@ -77,8 +77,8 @@ class Crew:
         """A new worker of this number. Raises OSError."""
         line = self._lines[worker] = Line()
         if self._file is None or self._about is None:
-            serve = Worker(self._dataset, self._memory, self._frame_bytes).serve
-            threading.Thread(target=serve, args=(line, _Reply(self.inbox, worker)), daemon=True).start()
+            made = Worker(self._dataset, self._memory, self._frame_bytes)
+            threading.Thread(target=_serve, args=(made, line, _Reply(self.inbox, worker)), daemon=True).start()
             return
         ours, theirs = Pipe()
         fds = theirs.fileno(), self._file.fileno()
@@ -106,6 +106,15 @@ class _Reply:
 
     def __call__(self, message: Done | Reset) -> None:
         self.inbox.put((self.worker, message))
+
+
+def _serve(made: Worker, line: Line, reply: _Reply) -> None:
+    """In a thread, whose end nobody else would notice."""
+    try:
+        made.serve(line, reply)
+    except BaseException:
+        reply.inbox.put((reply.worker, Gone(1)))
+        raise
 
 
 def _listen(

@@ -1,10 +1,8 @@
-"""A decoded frame as RGB of 8 bits, or of 16: the nearest levels to what its numbers mean, whatever its depth and subsampling.
+"""A decoded frame as 8-bit RGB: the nearest levels to what its numbers mean, whatever its depth and subsampling.
 
 libswscale on its own is quick and up to four levels dark, more with ten bits than with eight. Told to round, and to have chroma for
 every pixel (bilinear between samples in the middle of theirs, as in a JPEG), it is within half a level of exact arithmetic,
 and five times as slow. It does so quickest into planes, so those come in between.
-
-Of 16 bits it is four levels of 10 bits dark; with limited range made full first, a twentieth of one.
 
 Another size is made in the same pass, before there is RGB: bicubic, its kernel widened where pictures shrink, so that nothing aliases.
 """
@@ -26,12 +24,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+    Picture = npt.NDArray[np.uint8]
 
 ROUNDED = "accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
 EXACT, RESIZED = f"bilinear+{ROUNDED}", f"bicubic+{ROUNDED}"
-PLANES, PACKED = {8: "gbrp", 16: "gbrp16le"}, {8: "rgb24", 16: "rgb48le"}
-KEPT_PIXELS = 1 << 24  # of all kinds of frames for which filters are kept, which hold some 10 bytes for each
+PACKED, PLANES = "rgb24", "gbrp"
+# Of all kinds of frames for which filters are kept, which hold some 10 bytes for each pixel and 384 kB beside.
+KEPT_PIXELS, KEPT_KINDS = 1 << 24, 16
 # ITU-T H.273. A picture of so many lines that does not say is taken for BT.709, of fewer for BT.601.
 HD_LINES = 720
 # Of three bits libswscale makes no more than 252.
@@ -45,31 +44,33 @@ class ToRgb:
     def __init__(self, *, fast: bool = False) -> None:
         self._fast = VideoReformatter() if fast else None
 
-    def plane(self, frame: VideoFrame, *, bits: int = 8) -> VideoPlane:
+    def plane(self, frame: VideoFrame) -> VideoPlane:
         """Of (H, W, 3), its lines padded."""
         if self._fast is not None:
             frame.colorspace = matrix_of(frame)
-            return self._fast.reformat(frame, format=PACKED[bits], threads=1).planes[0]
-        return _filters_for(frame, None, bits).converted(frame).planes[0]
+            return self._fast.reformat(frame, format=PACKED, threads=1).planes[0]
+        return converted(frame, None, PACKED).planes[0]
 
 
 def resized(frame: VideoFrame, picture: Picture) -> None:
     """Write a frame into (h, w, 3) as RGB, scaled to that size. Raises PyAV's errors."""
-    made = _filters_for(frame, picture.shape[:2], 8 * picture.itemsize).converted(frame)
-    picture[...] = pixels(made.planes[0], picture.shape, 8 * picture.itemsize)
+    height, width, _ = picture.shape
+    made = converted(frame, (height, width), PACKED)
+    picture[...] = plane_lines(made.planes[0])[:, : width * 3].reshape(picture.shape)
 
 
 def resized_picture(picture: Picture, into: Picture) -> None:
     """The same for (H, W, 3) that is RGB already."""
-    packed = picture.copy()  # without gaps
-    resized(VideoFrame.from_ndarray(packed, format=PACKED[8 * picture.itemsize]), into)
+    import numpy as np
+
+    resized(VideoFrame.from_ndarray(np.ascontiguousarray(picture), format=PACKED), into)
 
 
-def pixels(plane: VideoPlane, shape: tuple[int, ...], bits: int) -> Picture:
-    """(H, W, 3) of a plane, a view of it."""
-    height, width, _ = shape
-    lines = plane_lines(plane)[:, : width * 3 * bits // 8]
-    return (lines if bits == 8 else lines.view("<u2")).reshape(height, width, 3)
+def converted(frame: VideoFrame, size: tuple[int, int] | None, pixel_format: str) -> VideoFrame:
+    """The frame scaled to (height, width), None is its own, in another format; its range stays where that is no RGB. The memory is
+    overwritten by the next frame of its kind. Raises PyAV's errors.
+    """
+    return _filters_for(frame, size, pixel_format).converted(frame)
 
 
 def matrix_of(frame: VideoFrame) -> int:
@@ -89,21 +90,23 @@ class _Kind(NamedTuple):
     matrix: int
     range: int
     size: tuple[int, int] | None
-    bits: int
+    made: str
 
 
 _mine = threading.local()
 
 
-def _filters_for(frame: VideoFrame, size: tuple[int, int] | None, bits: int) -> _Filters:
+def _filters_for(frame: VideoFrame, size: tuple[int, int] | None, made: str) -> _Filters:
     """Of this thread, which keeps the last ones: making them takes as long as converting two frames."""
     kind = _Kind(
-        frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range), size, bits
+        frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range), size, made
     )
     kept: OrderedDict[_Kind, _Filters] = _mine.__dict__.setdefault("filters", OrderedDict())
     if kind not in kept:
         kept[kind] = _Filters(kind, frame)
-        while len(kept) > 1 and sum(each.width * each.height for each in kept) > KEPT_PIXELS:
+        while len(kept) > 1 and (
+            len(kept) > KEPT_KINDS or sum(each.width * each.height for each in kept) > KEPT_PIXELS
+        ):
             kept.popitem(last=False)
     kept.move_to_end(kind)
     return kept[kind]
@@ -113,7 +116,7 @@ class _Filters:
     """For frames of one kind."""
 
     def __init__(self, kind: _Kind, frame: VideoFrame) -> None:
-        width, height, pixel_format, matrix, range_, size, bits = kind
+        width, height, pixel_format, matrix, range_, size, made = kind
         # The graph must outlive its contexts: without this reference the process crashes.
         self._graph = av.filter.Graph()
         self._graph.threads = 1
@@ -124,13 +127,10 @@ class _Filters:
         )
         filters = [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
         scaled = f"flags={EXACT}" if size is None else f"w={size[1]}:h={size[0]}:flags={RESIZED}"
-        steps: list[tuple[str, str]] = []
-        if bits == 16 and not frame.format.is_rgb:
-            steps = [(f"{scaled}:out_range=full", "yuv444p16le"), (f"flags={EXACT}", PLANES[bits])]
-        elif size is not None or not frame.format.is_rgb:
-            steps = [(scaled, PLANES[bits])]
-        for how, made in [*steps, (f"flags={EXACT}", PACKED[bits])]:
-            filters += [("scale", how), ("format", made)]
+        if made == PACKED and (size is not None or not frame.format.is_rgb):
+            filters += [("scale", scaled), ("format", PLANES)]
+            scaled = f"flags={EXACT}"
+        filters += [("scale", scaled), ("format", made)]
         filters += [STRETCH] if pixel_format in SHORT_OF_WHITE else []
         for name, args in filters:
             added = self._graph.add(name, args)

@@ -89,7 +89,12 @@ class Sound:
     def _own(self, low: int, high: int) -> Samples:
         """Samples of the file, counted from where the video begins."""
         assert self._stream is not None
-        found: Samples = np.zeros((self._stream.codec_context.layout.nb_channels, high - low), np.float32)
+        try:
+            found: Samples = np.zeros((self._stream.codec_context.layout.nb_channels, high - low), np.float32)
+        except (MemoryError, ValueError) as error:
+            raise StoreError(
+                f"{self._id}: {high - low} samples do not fit into memory; ask for fewer", path=self._path
+            ) from error
         for at, block in self._blocks(low):
             if at >= high:
                 break
@@ -104,10 +109,8 @@ class Sound:
         base, rate = time_base_of(self._stream), cast(int, self.rate)
         counts_samples = (1 / (base * rate)).denominator == 1
         begin = self._origin + Fraction(low, rate) - PREROLL_SECONDS
-        if counts_samples and begin > 0:
-            self._container.seek(math.floor(begin / base), stream=self._stream)
-        elif not self._is_at_start:  # a seek to 0 does not give what lies before, on which the first samples lean
-            self.close()
+        if not (counts_samples and begin > 0 and self._seek(math.floor(begin / base))) and not self._is_at_start:
+            self.close()  # a seek to 0 does not give what lies before, on which the first samples lean
             self._open()
         self._is_at_start = False
         due: int | None = None
@@ -118,6 +121,14 @@ class Sound:
             block = _as_floats(frame)
             yield at or 0, block
             due = (at or 0) + block.shape[1]
+
+    def _seek(self, ticks: int) -> bool:
+        """False where the container cannot, as an AVI without an index."""
+        try:
+            self._container.seek(ticks, stream=self._stream)
+        except AvError:
+            return False
+        return True
 
     def _frames(self) -> Iterator[AudioFrame]:
         assert self._stream is not None

@@ -273,15 +273,15 @@ class Destination:
         for torn in [path for name in names for path in self.root.glob(name)] + [*self.state_dir.glob(".*.partial")]:
             remove_file(torn)
 
-    def take_labels(self, labels: Labels, moved: Mapping[str, str]) -> list[str]:
+    def take_labels(self, labels: Labels, moved: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Give these units these labels when the manifest is written next, instead of those that it has. moved: what a unit was called
-        before. Columns that `vidprep label` added stay. Returns the units that are there and whose labels change.
+        before. Columns that `vidprep label` added stay. Returns the units that are there and whose labels change, and the columns that go.
         """
         from vidprep.formats.manifest.labels import differing
 
         kept = label_columns(self.root)
         if not kept.columns and not labels.columns:
-            return []
+            return [], []
         before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
         own = before.chosen(kept.added - labels.columns.keys())
         given = replace(labels, columns={**labels.columns, **own.columns}, added=frozenset(own.columns))
@@ -293,7 +293,7 @@ class Destination:
         if is_new:
             self.give_labels(given)
         self._labels = given
-        return changed
+        return changed, sorted(there.columns.keys() - given.columns.keys())
 
     def give_labels(self, labels: Labels) -> None:
         """These are to be in the manifest when it is written next. Raises DestinationError."""

@@ -87,8 +87,8 @@ def relabel(
 
 def _rows_of_units(
     found: SourceTable, names: list[str], where: str, root: Path
-) -> tuple[dict[str, int], dict[int, str]]:
-    """Which row of the table speaks of each unit, and why rows speak of none."""
+) -> tuple[dict[str, list[int]], dict[int, str]]:
+    """Which rows of the table speak of each unit, and why others speak of none."""
     if not found.num_rows:
         raise SourceError("has no rows", path=where)
     if not {"id", "path"} & found.columns.keys():
@@ -106,14 +106,14 @@ def _rows_of_units(
     faults = faults_of_columns(SourceTable({name: found.columns[name] for name in names}, found.num_rows))
     base = "" if where == "the table" else os.path.dirname(os.path.abspath(where))
     has_cuts = bool({"start", "end"} & found.columns.keys())
-    rows: dict[str, int] = {}
+    rows = defaultdict[str, list[int]](list)
     values = [found.values(name) for name in names]
     for number, (path, id_, start, end) in enumerate(zip(*map(found.values, KEYS), strict=True)):
         if number in faults:
             continue
         try:
             units = []
-            if path is not None or id_ is None:
+            if path or id_ is None:
                 units = _units_of(path, start, end, base, by_cut if has_cuts else by_source, has_cuts=has_cuts)
             if id_ is not None:
                 if str(id_) in ids and units and str(id_) not in units:
@@ -122,9 +122,11 @@ def _rows_of_units(
             if not units:
                 raise ValueError(f"{id_ if id_ is not None else path!r} is no video of {root}")
             for unit in units:
-                first = rows.setdefault(unit, number)
-                if any(repr(column[first]) != repr(column[number]) for column in values):
-                    raise ValueError(f"{unit} has other labels in row {first + 1}")
+                if (
+                    other := next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)
+                ) is not None:
+                    raise ValueError(f"{unit} has other labels in row {other + 1}")
+                rows[unit].append(number)
         except ValueError as error:
             faults[number] = str(error)
     return rows, faults
@@ -140,18 +142,24 @@ def _units_of(
     return units.get(cut if has_cuts else source, [])
 
 
-def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[str, int], where: str) -> Labels:
-    columns = dict(kept.columns)
+def _differ(one: object, other: object) -> bool:
+    return one is not None and other is not None and repr(one) != repr(other)
+
+
+def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[str, list[int]], where: str) -> Labels:
+    columns, added = dict(kept.columns), set(kept.added)
     for name in names:
         try:
             values = found.array(name)
         except ValueError as error:
             raise SourceError(f"{error}; leave it out with --labels, or change it", path=where) from error
         filled = values.is_valid().to_pylist()
-        taken = {id_: row for id_, row in rows.items() if filled[row] or name not in kept.columns}
+        of_units = {id_: next((row for row in several if filled[row]), several[0]) for id_, several in rows.items()}
+        taken = {id_: row for id_, row in of_units.items() if filled[row] or name not in kept.columns}
         if not taken:
             continue
+        added.add(name)
         given = Labels(list(taken), {name: values.take(pa.array(taken.values(), pa.int64()))})
         stays = kept.chosen([name]).taken([id_ for id_ in kept.ids if id_ not in taken])
         columns[name] = (joined([stays, given]) if stays.ids else given).taken(kept.ids).columns[name]
-    return replace(kept, columns=columns, added=kept.added | {*names})
+    return replace(kept, columns=columns, added=frozenset(added))

@@ -289,7 +289,10 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
     from vidprep.formats.manifest.labels import Labels
 
     before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
-    changed = place.take_labels(labels or Labels([unit.id for unit in sources.units]), before)
+    changed, gone = place.take_labels(labels or Labels([unit.id for unit in sources.units]), before)
+    if changed and gone:
+        names = ", ".join(map(one_line, gone))
+        request.reporter.message(f"labels that the sources no longer give are removed: {names}")
     return len(set(changed) - {job.unit.id for job in todo.jobs} - {row.id for row in todo.rejected})
 
 

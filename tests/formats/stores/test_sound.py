@@ -18,6 +18,9 @@ from vidprep.formats.stores.raw_files import VideoFiles
 SWEEP = "aevalsrc=0.4*sin(2*PI*(300+150*t)*t)|0.3*sin(2*PI*(900-120*t)*t):s={rate}:d=4"
 
 
+pytestmark = pytest.mark.xdist_group("sound")  # the stores are made once
+
+
 @pytest.fixture(scope="module")
 def heard(cli, tmp_path_factory) -> Path:
     """A folder of stores: 4 s of video with a sweep in each ear, whose every part is like no other."""
@@ -154,7 +157,8 @@ def test_what_has_no_audio_says_so(heard, store_of):
     with pytest.raises(StoreError, match=r"silent: has no audio; vidprep transcode --audio copy keeps it"):
         store["silent"].samples()
     frames = open_store(store_of("burst"))
-    with pytest.raises(StoreError, match="a store of burst has no audio"):
+    assert frames[frames.ids[0]].sample_rate is None
+    with pytest.raises(StoreError, match="has no audio; vidprep transcode --audio copy keeps it"):
         frames[frames.ids[0]].samples()
     for arguments, said in (((2, 1), "a start that is not behind the end"), ((0, float("nan")), "[0, nan) s")):
         with pytest.raises(ValueError, match=re.escape(said)):
@@ -183,18 +187,90 @@ def test_batches_carry_the_audio_of_their_frames(processes, heard):
     assert stereo[5]["audio"].shape == (2, 2000) and stereo[5]["has_audio"] is True
 
 
+def test_clips_that_last_otherwise_than_the_audio_are_named(heard, cli, tmp_path):
+    for name, rate in (("a", 25), ("b", 50)):
+        how = (
+            "-f",
+            "lavfi",
+            "-i",
+            f"testsrc2=size=64x48:rate={rate}:d=1",
+            "-f",
+            "lavfi",
+            "-i",
+            "sine=d=1",
+            "-pix_fmt",
+            "yuv420p",
+        )
+        (tmp_path / "src").mkdir(exist_ok=True)
+        cli.run(*how, tmp_path / "src" / f"{name}.mp4")
+    assert transcode(tmp_path / "src", tmp_path / "dst", "--audio", "aac").code == 0
+    dataset = VideoDataset(tmp_path / "dst", 10, step=10, audio_rate=8000)
+    assert dataset[0]["audio"].shape == (1, 3200)
+    with pytest.raises(
+        StoreError, match=r"b: its clips do not last 0\.400 s, as those of others do; give audio_seconds"
+    ):
+        dataset[2]
+    assert VideoDataset(tmp_path / "dst", 10, step=10, audio_rate=8000, audio_seconds=0.4)[2]["audio"].shape == (
+        1,
+        3200,
+    )
+
+
+def test_audio_that_cannot_be_read_from_the_middle_is_read_from_the_start(cli, tmp_path):
+    path = tmp_path / "a.avi"
+    how = (
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc2=size=64x48:rate=15:d=2",
+        "-f",
+        "lavfi",
+        "-i",
+        SWEEP.format(rate=22050),
+        "-c:v",
+        "mjpeg",
+        "-t",
+        2,
+    )
+    cli.run(*how, "-c:a", "pcm_s16le", "-fflags", "+bitexact", path)
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(b"idx1")])  # a recording that was not closed
+    video = VideoFiles([path])["a"]
+    whole = video.samples()
+    part = video.samples(0.62, 1.1)
+    first = math.floor(0.62 * 22050 + 0.5)
+    assert np.array_equal(part, whole[:, first : first + part.shape[1]]) and part.any()
+
+
+def test_a_file_that_comes_back_is_read_again(heard, tmp_path):
+    path = tmp_path / "x.webm"
+    path.write_bytes((heard / "webm" / "aac.webm").read_bytes())
+    video = VideoFiles([path])["x"]
+    due = video.samples(0, 0.1)
+    path.rename(tmp_path / "y.webm")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"x\.webm: cannot be read"):
+            video.samples(0, 0.1)
+    (tmp_path / "y.webm").rename(path)
+    assert np.array_equal(video.samples(0, 0.1), due)
+
+
 def test_audio_that_cannot_be_is_refused(heard, store_of, tmp_path):
     from vidprep.formats.training.samplers import sample_frames
 
     for options, said in (
-        ({"audio_rate": 0}, "audio_rate is 0"), ({"audio_rate": 8000, "audio_channels": 5}, "audio_channels is 5; give 1 or 2"),
-        ({"audio_rate": 8000, "clips": sample_frames(num_clips=4)}, "audio_seconds is None, and clips are not all as long"),
-        ({"audio_rate": 8000, "ids": ["silent"]}, "'silent' and others have no audio; vidprep transcode --audio copy keeps it"),
+        ({"audio_rate": 8}, "audio_rate is 8"), ({"audio_seconds": 2.0}, "audio_seconds and audio_channels need audio_rate"),
+        ({"audio_rate": 8000, "audio_seconds": float("nan")}, "audio_seconds is nan; give seconds, a sample or more"),
+        ({"audio_rate": 8000, "audio_seconds": 1e-9}, "audio_seconds is 1e-09"), ({"audio_rate": 8000, "audio_channels": 5}, "audio_channels is 5; give 1 or 2"),
+        ({"audio_rate": 8000, "clips": sample_frames(num_clips=4)}, "audio_seconds is needed, how much is heard: clips are not all as long"),
+        ({"audio_rate": 8000, "ids": ["silent"]}, "'silent' and 0 others have no audio; vidprep transcode --audio copy keeps it"),
     ):  # fmt: skip
         with pytest.raises(SettingsError, match=re.escape(said)):
             VideoDataset(heard / "mp4", **options)
-    with pytest.raises(StoreError, match="a store of tensor has no audio"):
+    with pytest.raises(SettingsError, match="and 3 others have no audio"):
         VideoDataset(store_of("tensor"), audio_rate=8000)
+    with pytest.raises(SettingsError, match="0 sequences of 100000 frames"):
+        VideoDataset(heard / "mp4", 100_000, audio_rate=8000)
     assert transcode(make_clips(tmp_path / "src", 1, 12), tmp_path / "dst").code == 0
-    with pytest.raises(SettingsError, match="'c00' and others have no audio"):
+    with pytest.raises(SettingsError, match="'c00' and 0 others have no audio"):
         VideoDataset(tmp_path / "dst", audio_rate=8000)

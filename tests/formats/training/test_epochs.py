@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -134,10 +136,30 @@ def test_a_state_without_the_order_is_refused(store_of):
         next(iter(plain))
         state = plain.state_dict()
     with PrefetchLoader(dataset, 3, sampler=Drawn(len(dataset)), processes=False) as loader:
-        with pytest.raises(SettingsError, match="its order is not known"):
+        with pytest.raises(SettingsError, match="its order is not known here"):
             loader.load_state_dict(state)
+        next(iter(loader))
+        drawn = loader.state_dict()
         with pytest.raises(SettingsError, match="the sampler gives 99999"):
             loader.load_state_dict(state | {"order": [99999]})
+    with (
+        PrefetchLoader(dataset, 3, processes=False) as plain,
+        pytest.raises(SettingsError, match="its order is not known here"),
+    ):
+        plain.load_state_dict(drawn)
+    one, two = (VideoDataset(store_of("tensor"), 2, step=4, ids=[dataset.ids[n]]) for n in (0, 2))
+    with (
+        PrefetchLoader(two, 3, processes=False) as loader,
+        pytest.raises(SettingsError, match=r"saved with (items|videos)"),
+    ):
+        loader.load_state_dict(PrefetchLoader(one, 3, processes=False).state_dict())
+    other = VideoDataset(store_of("tensor"), 2, step=4, rank=1, world_size=2)
+    first = VideoDataset(store_of("tensor"), 2, step=4, rank=0, world_size=2)
+    with (
+        PrefetchLoader(other, 3, processes=False) as loader,
+        pytest.raises(SettingsError, match="saved with rank 0, this loader has 1"),
+    ):
+        loader.load_state_dict(PrefetchLoader(first, 3, processes=False).state_dict())
 
 
 OF_TORCH = """
@@ -197,8 +219,13 @@ def test_what_a_loader_does_not_take_is_told(store_of):
         PrefetchLoader([dataset], 4)
     with pytest.raises(SettingsError, match="workers and num_workers are one thing"):
         PrefetchLoader(dataset, 4, workers=1, num_workers=2)
-    with pytest.raises(SettingsError, match="num_workers is 0; give 1 or more: processes=False"):
-        PrefetchLoader(dataset, 4, num_workers=0)
+    with PrefetchLoader(dataset, 4, num_workers=0) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == len(dataset)
+    for indices in ([1, 99999], [0.5], []):
+        with pytest.raises(SettingsError, match=f"are not numbers of items, 0 to {len(dataset) - 1}"):
+            PrefetchLoader(SimpleNamespace(dataset=dataset, indices=indices), 4)
+    with PrefetchLoader(dataset, 4, sampler=[], processes=False) as loader:
+        assert list(loader) == []
     assert "batches of 4 by 3 workers from <VideoDataset" in repr(
         PrefetchLoader(dataset, 4, num_workers=3, processes=False)
     )

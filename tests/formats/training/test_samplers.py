@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +64,11 @@ for _ in range(150):
     by_index = common | dict(num_indices_between_frames=rng.randint(1, 6))
     if rng.random() < 0.5:
         by_index |= dict(sampling_range_start=rng.randint(-count, count), sampling_range_end=rng.choice([None, rng.randint(-count, count + 5)]))
-    by_time = common | dict(seconds_between_frames=rng.choice([None, rng.uniform(0.01, 0.3), 2 / 15]))
+    # Not where sums of seconds fall on the beginning of a frame: there theirs sometimes gives the frame before.
+    by_time = common | dict(seconds_between_frames=rng.uniform(0.01, 0.3))
     if rng.random() < 0.5:
         by_time |= dict(sampling_range_start=rng.uniform(0, 2.0), sampling_range_end=rng.choice([None, rng.uniform(0, 3.0)]))
-    clips, between = rng.randint(1, 2 * count), rng.choice([rng.uniform(0.05, 0.8), 0.2])
+    clips, between = rng.randint(1, 2 * count), rng.uniform(0.05, 0.8)
     # A range of one start leaves torchcodec's random samplers nothing to draw.
     start = rng.randint(0, count - 1)
     one = by_index | dict(sampling_range_start=start, sampling_range_end=start + 1)
@@ -75,6 +78,9 @@ for _ in range(150):
     ):
         due = attempt(lambda: shown(getattr(theirs, name)(decoder, **how), begins))
         found = attempt(lambda: of_ours(path, getattr(ours, name)(**how)))
+        if "timestamps" in name and due == "refused" and how["policy"] != "error":
+            assert found == due or len(found) == 1, (name, how, found)  # too short, which ours deals with as asked
+            continue
         assert found == due, (name, how, found, due)
         compared, refused = compared + 1, refused + (due == "refused")
     # Where each of ours begins is a start that torchcodec draws from, and what follows is the same.
@@ -92,7 +98,7 @@ def test_clips_are_those_of_torchcodec(tmp_path):
     assert transcode(tmp_path / "src", tmp_path / "dst", "--gop", 5, "--fps", 15).code == 0
     said = with_peers(OF_TORCHCODEC, tmp_path / "dst", needs=["torch", "torchcodec"])
     compared, refused = map(int, re.findall(r"\d+", said))
-    assert compared == 450 and 20 < refused < 225, said
+    assert 400 < compared <= 450 and 20 < refused < 225, said
 
 
 def test_random_clips_begin_everywhere_in_their_range():
@@ -135,9 +141,12 @@ def repeated(offsets, frames, interval, total) -> list[int]:
 @pytest.mark.parametrize("total", LENGTHS)
 @pytest.mark.parametrize(("clips", "frames", "interval"), [(1, 1, 1), (8, 1, 1), (3, 4, 2), (10, 16, 4), (2, 5, 1)])
 def test_test_clips_are_those_of_sample_frames(total, clips, frames, interval):
-    """mmaction/datasets/transforms/loading.py, SampleFrames._get_test_clips."""
+    """mmaction/datasets/transforms/loading.py (1.2), SampleFrames._get_test_clips."""
     room = max(total - ((frames - 1) * interval + 1), 0)
-    offsets = np.round(np.arange(clips) * (room / float(clips - 1))) if clips > 1 else [room // 2]
+    if frames == 1:
+        offsets = (np.arange(clips) * (total / clips) + total / clips / 2).astype(int)
+    else:
+        offsets = np.round(np.arange(clips) * (room / float(clips - 1))) if clips > 1 else [room // 2]
     sampler = sample_frames(
         num_clips=clips, num_frames_per_clip=frames, num_indices_between_frames=interval, test_mode=True
     )
@@ -188,6 +197,39 @@ def test_dense_clips_are_those_of_dense_sample_frames(total):
     assert starts <= set(range(max(1, positions - 1)))
 
 
+@pytest.mark.parametrize("total", [64, 65, 100])
+@pytest.mark.parametrize("test_mode", [True, False])
+def test_dense_clips_that_may_not_go_past_the_end_do_not(total, test_mode):
+    how = {"num_clips": 8, "num_frames_per_clip": 16, "test_mode": test_mode}
+    for policy in ("drop", "error"):
+        sampler = dense_sample_frames(policy=policy, **how)
+        if total < 56 + 16:
+            with (
+                pytest.raises(ValueError, match="its clips need 72 frames")
+                if policy == "error"
+                else contextlib.nullcontext()
+            ):
+                assert sampler.count(Timing(total)) == 0
+            continue
+        for item in items(sampler, total):
+            assert all(clip == list(range(clip[0], clip[0] + 16)) for clip in np.reshape(item, (8, 16)).tolist())
+
+
+def test_times_that_are_sums_show_the_frames_that_they_mean():
+    for rate in (Fraction(30000, 1001), Fraction(24), Fraction(25), Fraction(15), Fraction(24000, 1001)):
+        begins = np.arange(120) * rate.denominator / rate.numerator
+        video = Timing(120, begins, float(120 / rate))
+        for apart in (1, 2):
+            sampler = clips_at_regular_timestamps(
+                seconds_between_clip_starts=float(5 / rate),
+                num_frames_per_clip=16,
+                seconds_between_frames=float(apart / rate),
+            )
+            for number in range(sampler.count(video)):
+                item = sampler.item(video, number, np.random.default_rng(0)).tolist()
+                assert item == list(range(5 * number, 5 * number + 16 * apart, apart)), (rate, apart, number)
+
+
 # ------------------------------------------------------------------------------------------------ in a dataset
 
 
@@ -220,9 +262,9 @@ def test_one_random_clip_of_each_video_in_each_epoch(lengths):
 def test_our_loader_gives_the_items_of_the_dataset_whatever_the_sampler(processes, lengths):
     for sampler in (
         clips_at_regular_indices(num_clips=4, num_frames_per_clip=6, policy="wrap"), sample_frames(num_clips=3, num_frames_per_clip=2),
-        clips_at_random_timestamps(num_clips=2, num_frames_per_clip=3), dense_sample_frames(num_clips=4, sample_range=8),
+        clips_at_random_timestamps(num_clips=2, num_frames_per_clip=3), dense_sample_frames(num_clips=4, sample_range=8, test_mode=True),
     ):  # fmt: skip
-        dataset = VideoDataset(lengths, clips=sampler, crop=32, num_crops=3)
+        dataset = VideoDataset(lengths, clips=sampler, crop=32, num_crops=1 if sampler.is_random else 3)
         with PrefetchLoader(dataset, 4, shuffle=True, processes=processes) as loader:
             for epoch in range(1 if processes else 2):
                 dataset.set_epoch(epoch)
@@ -243,6 +285,12 @@ def test_what_is_too_short_is_repeated_wrapped_refused_or_dropped(lengths):
 
     assert VideoDataset(lengths, clips=clips("repeat_last")).locate(0)[1].tolist() == [0, 2, 4, 4]
     assert VideoDataset(lengths, clips=clips("wrap")).locate(0)[1].tolist() == [0, 2, 4, 0]
+    by_times = {"num_frames_per_clip": 7, "seconds_between_frames": 0.04}
+    for sampler in (
+        clips_at_random_timestamps(**by_times),
+        clips_at_regular_timestamps(seconds_between_clip_starts=0.1, **by_times),
+    ):
+        assert VideoDataset(lengths, clips=sampler).locate(0)[1].tolist() == [0, 1, 2, 3, 4, 4, 4]
     with pytest.raises(
         SettingsError, match=r"a: a clip from frame 0 needs 7 frames, and it has 5; policy='drop' leaves it out"
     ):
@@ -252,7 +300,7 @@ def test_what_is_too_short_is_repeated_wrapped_refused_or_dropped(lengths):
     for made, said in (
         (sample_frames(num_frames_per_clip=9, policy="error"), "a: its clips need 9 frames, and it has 5"),
         (dense_sample_frames(policy="error"), "a: its clips need 64 frames"),
-        (clips_at_random_timestamps(num_frames_per_clip=7), "a: its clips would begin in [0.000, -"),
+        (clips_at_random_timestamps(num_frames_per_clip=7, policy="error"), "a: its clips would begin in [0.000, -"),
         (
             clips_at_regular_timestamps(seconds_between_clip_starts=1, sampling_range_start=9),
             "a: its clips would begin in [9.000",
@@ -272,6 +320,11 @@ def test_samplers_that_cannot_work_are_refused(lengths):
         (lambda: clips_at_random_indices(policy="loop"), "policy is 'loop'; give repeat_last, wrap, error or drop"),
         (lambda: clips_at_regular_timestamps(seconds_between_clip_starts=0), "seconds_between_clip_starts is 0; give seconds above 0"),
         (lambda: dense_sample_frames(sample_range=0), "sample_range is 0"),
+        (lambda: clips_at_random_indices(sampling_range_start=0.5), "sampling_range_start is 0.5; give the number of a frame"),
+        (lambda: clips_at_regular_timestamps(seconds_between_clip_starts=None), "seconds_between_clip_starts is None"),
+        (lambda: clips_at_random_timestamps(sampling_range_end="1"), "sampling_range_end is '1'; give seconds"),
+        (lambda: VideoDataset(lengths, clips=clips_at_random_indices(), crop=8, num_crops=3), "each crop would be of another random clip"),
+        (lambda: VideoDataset([1, 2]), "source has 1; give paths or stores"),
         (lambda: VideoDataset(lengths, clips=16), "clips is 16; give a sampler, such as clips_at_random_indices"),
         (lambda: VideoDataset(lengths, 16, clips=sample_frames()), "leave out sequence_length, stride and step"),
     ):  # fmt: skip
@@ -293,6 +346,54 @@ def test_k_clips_and_three_crops_are_items_of_one_video(lengths):
     full = VideoDataset(lengths, 1, size=(64, 40))[0]["frames"]
     for which, top in enumerate((0, 12, 24)):
         assert np.array_equal(upright[which]["frames"], full[:, top : top + 40])
+
+
+def test_where_a_clip_lies_says_nothing_of_its_crop(lengths):
+    dataset = VideoDataset(
+        lengths,
+        clips=clips_at_random_indices(num_frames_per_clip=2),
+        crop=(48, 20),
+        random_crop=True,
+        flip=True,
+        ids=["c"],
+    )
+    whole = open_store(lengths)["c"].frames()
+    starts, lefts, flips = [], [], []
+    for epoch in range(120):
+        dataset.set_epoch(epoch)
+        item = dataset[0]
+        full = whole[item["indexes"]]
+        found = [
+            (left, flip)
+            for left in range(45)
+            for flip in (1, -1)
+            if np.array_equal(full[:, :, left : left + 20][:, :, ::flip], item["frames"])
+        ]
+        starts.append(int(item["indexes"][0]))
+        lefts.append(found[0][0])
+        flips.append(found[0][1])
+    of = np.corrcoef([starts, lefts, flips])
+    assert np.abs(of[np.triu_indices(3, 1)]).max() < 0.3, (
+        "three standard deviations of 120 pairs without anything in common"
+    )
+
+
+def test_one_frame_is_a_clip_also_by_times(tmp_path):
+    make_clip(tmp_path / "src" / "one.mp4", 1, size=(64, 48))
+    assert transcode(tmp_path / "src", tmp_path / "dst").code == 0
+    for sampler in (
+        clips_at_random_timestamps(num_clips=2),
+        clips_at_regular_timestamps(seconds_between_clip_starts=1.0),
+    ):
+        for source in (tmp_path / "dst", tmp_path / "src" / "one.mp4"):
+            dataset = VideoDataset(source, clips=sampler)
+            assert dataset[0]["indexes"].tolist() == [0]
+
+
+def test_clips_of_one_video_are_shared_out_among_workers(lengths):
+    dataset = VideoDataset(lengths, clips=clips_at_regular_indices(num_clips=200, num_frames_per_clip=2), ids=["c"])
+    owners = PrefetchLoader(dataset, 4, workers=4, processes=False)._owners
+    assert np.bincount(owners).min() >= 32
 
 
 def test_several_stores_are_one_dataset(lengths, store_of, tmp_path):
@@ -317,6 +418,14 @@ def test_several_stores_are_one_dataset(lengths, store_of, tmp_path):
     assert both.class_to_idx == {"sub": 0} and {"labels": {"label": None}}.items() <= both[0].items()
     with PrefetchLoader(both, 4, shuffle=True, processes=False) as loader:
         assert sum(len(batch["id"]) for batch in loader) == len(both)
+
+
+def test_a_store_without_audio_is_silent_beside_one_that_has_it(lengths, store_of):
+    with pytest.warns(UserWarning, match="have no label"):
+        both = VideoDataset([lengths, store_of("tensor")], 2, crop=8)
+    assert both.store.sample_rate("a") is None and both.store.sample_rate(both.ids[-1]) is None
+    with pytest.raises(StoreError, match="no stores were given"):
+        VideoDataset({}, 4)
 
 
 def test_classes_of_several_stores_are_numbered_together(tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from fractions import Fraction
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,7 +15,10 @@ from PIL import Image
 from tests.helpers import make_clips, transcode, with_peers
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, TransformError
+from vidprep.formats.training.chance import stream
 from vidprep.formats.training.transform import IMAGENET, Transform
+from vidprep.formats.video import rgb
+from vidprep.formats.video.deep_rgb import deep_rgb
 
 RUN = "import subprocess, sys; print(subprocess.run([sys.executable, *sys.argv[1:]], check=True, capture_output=True, text=True).stdout)"
 
@@ -77,7 +81,7 @@ def test_a_random_part_is_scaled_to_the_size(store_of):
     dataset.set_epoch(0)
     assert dataset.frame_size == (24, 40)
     for n in range(6):
-        top, left, height, width = dataset.picture._random_part(64, 96, np.random.default_rng((0, 0, n)))
+        top, left, height, width = dataset.picture._random_part(64, 96, stream((0, 0, n), "picture"))
         for frame, full in zip(dataset[n]["frames"], whole[n]["frames"], strict=True):
             due = Image.fromarray(full[top : top + height, left : left + width]).resize(
                 (40, 24), Image.Resampling.BICUBIC
@@ -94,7 +98,14 @@ def test_a_random_part_is_scaled_to_the_size(store_of):
         ({"layout": "HWC"}, "layout is 'HWC'; give THWC, TCHW or CTHW"), ({"num_crops": 2}, "num_crops is 2; give 1 or 3"),
         ({"num_crops": 3}, "num_crops needs crop"), ({"num_crops": 3, "crop": 8, "random_crop": True}, "and no random_crop"),
         ({"random_resized_crop": True}, "random_resized_crop needs size"),
-        ({"random_resized_crop": (0.5, 1), "size": 8}, "give True, or (scale, ratio), each (from, to) above 0"),
+        ({"random_resized_crop": (0.5, 1), "size": 8}, "give True, or (scale, ratio), each (from, to), scale at most 1"),
+        ({"size": True}, "size is True; give pixels above 0"), ({"size": [64, 0]}, "size is [64, 0]"),
+        ({"normalize": ((127,) * 3, (50,) * 3), "dtype": "float32"}, "mean and std are of values of 0 to 1: divide them by 255"),
+        ({"normalize": "imagenet", "dtype": "float32", "colour": "ycbcr"}, "normalize 'imagenet' is of RGB"),
+        ({"where": "num_frames > 20"}, "where is 'num_frames > 20'; give an Arrow expression"),
+        ({"where": lambda row: row["labels"]["none"]}, "where: KeyError for 'sub/c00': 'none'"),
+        ({"world_size": 100_000}, "world_size is 100000: give fewer ranks"),
+        ({"random_resized_crop": ((1, 2), (1,)), "size": 8}, "random_resized_crop is ((1, 2), (1,))"),
         ({"random_resized_crop": ((1, 0.5), (1, 1)), "size": 8}, "random_resized_crop is ((1, 0.5), (1, 1))"),
         ({"normalize": "kinetics", "dtype": "float32"}, "normalize is 'kinetics'; give True, 'imagenet' or (mean, std)"),
         ({"dtype": "uint16"}, "dtype is 'uint16'; a store of burst has 8 bits"), ({"dtype": "uint16", "colour": "ycbcr"}, "colour ycbcr is made of 8 bits"),
@@ -107,6 +118,10 @@ def test_pictures_that_cannot_be_made_are_refused(options, said, store_of):
 
 
 # ------------------------------------------------------------------------------------------------ the user's own function
+
+
+def gives_two(frames):
+    return frames, frames
 
 
 def halved(frames):
@@ -136,7 +151,7 @@ def test_a_function_of_the_frames_is_part_of_the_dataset(processes, store_of):
 @pytest.mark.parametrize("processes", [True, False])
 def test_a_function_that_fails_names_the_video(processes, store_of):
     dataset = VideoDataset(store_of("tensor"), 3, step=3, transform=fails)
-    said = r"'sub/c00', frames 3 to 5: RuntimeError in transform, .*test_transforms.py:\d+: the user's own words"
+    said = r"tensor: 'sub/c00', frames 3 to 5: RuntimeError at .*test_transforms.py:\d+: the user's own words"
     with pytest.raises(TransformError, match=said):
         dataset[1]
     with (
@@ -144,12 +159,16 @@ def test_a_function_that_fails_names_the_video(processes, store_of):
         pytest.raises(TransformError, match="the user's own words"),
     ):
         next(iter(loader))
+    with pytest.raises(
+        TransformError, match=r"frames 0 to 2: TypeError .*it returns tuple; give an array or a tensor back"
+    ):
+        VideoDataset(store_of("tensor"), 3, step=3, transform=gives_two)[0]
     other = VideoDataset(store_of("tensor"), 3, step=3, transform=loses_one)
     with (
         PrefetchLoader(other, 2, processes=processes) as loader,
         pytest.raises(
             TransformError,
-            match=re.escape("'sub/c00', frames 0 to 2: transform gives (2, 64, 96, 3) uint8, and (3, 64, 96, 3) uint8"),
+            match=re.escape("'sub/c00', frames 0 to 2: gives (2, 64, 96, 3) uint8, and (3, 64, 96, 3) uint8"),
         ),
     ):
         next(iter(loader))
@@ -188,7 +207,7 @@ def test_a_function_of_the_program_itself_reaches_the_workers(store_of, tmp_path
 def test_a_function_that_no_process_can_have_is_refused(store_of):
     dataset = VideoDataset(store_of("tensor"), 3, transform=lambda frames: frames)
     with pytest.raises(
-        SettingsError, match=r"transform cannot be sent to processes .*give a function of a module, or processes=False"
+        SettingsError, match=r"cannot be sent to processes .*a function of a module, or processes=False"
     ):
         PrefetchLoader(dataset, 4)
     with PrefetchLoader(dataset, 4, processes=False) as loader:
@@ -277,8 +296,68 @@ def test_ten_bits_are_read_as_sixteen(ten_bits, cli):
             assert np.array_equal(frames, dataset[int(numbers[0])]["frames"])
 
 
+def planes_of(name: str, values, matrix: int, range_: int):
+    frame = av.VideoFrame(64, 48, name)
+    frame.colorspace, frame.color_range = matrix, range_
+    for plane, samples in zip(frame.planes, values, strict=True):
+        lines = np.zeros((plane.height, abs(plane.line_size)), np.uint8)
+        lines[:, : samples.shape[1] * samples.itemsize] = np.ascontiguousarray(samples).view(np.uint8)
+        plane.update(lines.tobytes())
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"), [("yuv444p", 8), ("yuv444p10le", 10), ("yuv444p12le", 12), ("yuv420p", 8), ("yuv420p10le", 10)]
+)
+@pytest.mark.parametrize("range_", [1, 2], ids=["limited", "full"])
+@pytest.mark.parametrize("matrix", [1, 5, 9])
+def test_any_sample_becomes_the_colour_that_the_standards_say(name, depth, range_, matrix):
+    """Also of luma beyond black and white, in chroma that is one colour where it is subsampled."""
+    rng, top, flat = np.random.default_rng(depth), (1 << depth) - 1, "420" in name
+    dtype = np.uint8 if depth == 8 else np.dtype("<u2")
+    values = [
+        np.full(shape, rng.integers(top + 1), dtype)
+        if flat and number
+        else rng.integers(0, top + 1, shape).astype(dtype)
+        for number, shape in enumerate([(48, 64), *[(24, 32) if flat else (48, 64)] * 2])
+    ]
+    y, cb, cr = (np.kron(each.astype(float), np.ones((48 // len(each),) * 2)) for each in values)
+    unit, middle = 1 << depth - 8, 1 << depth - 1
+    low, luma, chroma = (16 * unit, 219 * unit, 224 * unit) if range_ == 1 else (0, top, top)
+    red, blue = {1: (0.2126, 0.0722), 5: (0.299, 0.114), 9: (0.2627, 0.0593)}[matrix]
+    y, cb, cr = (y - low) / luma, (cb - middle) / chroma, (cr - middle) / chroma
+    r, b = y + 2 * (1 - red) * cr, y + 2 * (1 - blue) * cb
+    due = np.clip(np.stack([r, (y - red * r - blue * b) / (1 - red - blue), b], -1), 0, 1)
+    assert np.abs(deep_rgb(planes_of(name, values, matrix, range_), None) / 65535 - due).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["rgb24", "bgra", "gbrp", "gbrp10le", "gbrp16le"])
+def test_white_is_white_and_black_is_black(name):
+    depth = max(component.bits for component in av.VideoFormat(name).components)
+    for value, due in ((0, 0), ((1 << depth) - 1, 65535)):
+        frame = av.VideoFrame(64, 48, name)
+        for plane in frame.planes:
+            plane.update(
+                np.full(
+                    plane.buffer_size * 8 // (8 if depth == 8 else 16), value, np.uint8 if depth == 8 else "<u2"
+                ).tobytes()
+            )
+        for size in (None, (24, 32)):
+            assert np.unique(deep_rgb(frame, size)).tolist() == [due], (name, size)
+
+
+def test_random_parts_do_not_fill_the_memory(store_of):
+    dataset = VideoDataset(store_of("tensor"), 1, size=16, random_resized_crop=True)
+    for _ in range(3):
+        for n in range(len(dataset)):
+            dataset[n]
+    assert len(rgb._mine.filters) <= 16
+
+
 def test_what_has_eight_bits_says_so(store_of):
     store = open_store(store_of("burst"))
+    with pytest.raises(SettingsError, match="transform is 3; give a function of frames"):
+        VideoDataset(store, transform=3)
     for dtype in ("uint16", "float32"):
         with pytest.raises(ValueError, match=f"dtype is '{dtype}'; a store of burst has uint8"):
             store[store.ids[0]].frames([0], dtype=dtype)

@@ -62,7 +62,8 @@ def test_labels_of_done_videos_follow_the_table_without_encoding(kind, clips, tm
     assert contents(dst) == before
     if kind == "h264":
         assert identities(dst) == shown
-    assert run(kind, listed(tmp_path, *({"n": n} for n in range(3))), dst).summary["relabelled"] == 3
+    fewer = run(kind, listed(tmp_path, *({"n": n} for n in range(3))), dst)
+    assert fewer.summary["relabelled"] == 3 and "labels that the sources no longer give are removed: label" in fewer.err
     assert labels_in(dst) == {f"c{n:02d}": {"n": n} for n in range(3)}, "a column that is gone is gone"
     assert run(kind, listed(tmp_path, *({"n": n} for n in range(3))), dst).summary["relabelled"] == 0
     assert transcode(clips, dst, "--quiet", verb="validate").code == 0
@@ -130,9 +131,14 @@ def test_label_command_keeps_what_an_empty_cell_would_erase(clips, tmp_path, dst
     assert labels_in(dst) == {
         "c00": {"label": "a", "n": 2}, "c01": {"label": "B", "n": 1}, "c02": {"label": "c", "n": 1},
     }  # fmt: skip
+    twice = [{"id": "c02", "label": "", "n": 5}, {"id": "c02", "label": "C", "n": 5}]
+    assert transcode(dst, table(tmp_path / "t.csv", twice), verb="label").code == 0
+    assert labels_in(dst)["c02"] == {"label": "C", "n": 5}
     empty = table(tmp_path / "e.csv", [{"id": "c00", "label": "", "new": ""}])
     assert "0 videos relabelled; added: new" in transcode(dst, empty, verb="label").err
     assert labels_in(dst)["c00"] == {"label": "a", "n": 2, "new": None}
+    assert run("h264", listed(tmp_path, *({"n": 1} for _ in range(3))), dst).code == 0
+    assert set(labels_in(dst)["c00"]) == {"n", "new", "label"}, "what the command gave stays"
 
 
 def test_label_command_refuses_what_says_two_things_or_nothing(clips, tmp_path, dst):

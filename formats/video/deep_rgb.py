@@ -1,0 +1,74 @@
+"""A decoded frame as RGB of 16 bits, 0..65535, without a loss of what 10 or 12 bits hold.
+
+libswscale subsamples and scales; what it makes of these into RGB of more than 8 bits is up to four levels of 10 bits dark, so the matrix is
+reckoned here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from av.video.frame import VideoFrame
+from av.video.plane import VideoPlane
+
+from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.rgb import PACKED, converted, matrix_of
+
+Picture = npt.NDArray[np.uint16]
+WHITE = 65535
+FULL_RANGE = 2
+# ITU-T H.273, table 4: of red and blue, how much of luma they are; what is not here is taken for BT.601, as libswscale does.
+WEIGHTS = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
+BT601 = 0.299, 0.114
+
+
+def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Picture:
+    """(H, W, 3), scaled to (height, width). Raises PyAV's errors."""
+    depth = max(component.bits for component in frame.format.components)
+    if frame.format.is_rgb:
+        picture = _of_rgb(frame, depth)
+        return picture if size is None else deep_resized(picture, size)
+    made = converted(frame, size, "yuv444p" if depth <= 8 else f"yuv444p{depth}le")
+    y, cb, cr = (_values(plane, made.width, depth).astype(np.float32) for plane in made.planes)
+    middle, unit = 1 << depth - 1, 1 << max(0, depth - 8)
+    if int(frame.color_range) == FULL_RANGE or frame.format.name.startswith("yuvj"):
+        low, span, chroma_span = 0, (1 << depth) - 1, (1 << depth) - 1
+    else:
+        low, span, chroma_span = 16 * unit, 219 * unit, 224 * unit
+    of_red, of_blue = WEIGHTS.get(matrix_of(frame), BT601)
+    luma = (y - low) / span
+    r = luma + 2 * (1 - of_red) * (cr - middle) / chroma_span
+    b = luma + 2 * (1 - of_blue) * (cb - middle) / chroma_span
+    return _rounded(np.stack([r, (luma - of_red * r - of_blue * b) / (1 - of_red - of_blue), b], -1))
+
+
+def deep_resized(picture: Picture, size: tuple[int, int]) -> Picture:
+    """(H, W, 3) to (height, width, 3), plane by plane: libswscale scales RGB by way of YCbCr."""
+    planes = [VideoFrame.from_ndarray(np.ascontiguousarray(picture[..., n]), format="gray16le") for n in range(3)]
+    return np.stack([_values(converted(plane, size, "gray16le").planes[0], size[1], 16).copy() for plane in planes], -1)
+
+
+def _of_rgb(frame: VideoFrame, depth: int) -> Picture:
+    if depth <= 8:
+        plane = converted(frame, None, PACKED).planes[0]
+        found: Picture = (
+            _values(plane, frame.width * 3, 8).reshape(frame.height, frame.width, 3).astype(np.uint16) * 257
+        )
+        return found
+    green, blue, red = converted(frame, None, f"gbrp{depth}le").planes
+    values: Picture = np.stack([_values(plane, frame.width, depth) for plane in (red, green, blue)], -1)
+    return values if depth == 16 else _rounded(values.astype(np.float32) / ((1 << depth) - 1))
+
+
+def _values(plane: VideoPlane, count: int, depth: int) -> npt.NDArray[Any]:
+    """(H, count), a view of the memory."""
+    lines = plane_lines(plane)
+    return lines[:, :count] if depth <= 8 else lines[:, : 2 * count].view("<u2")
+
+
+def _rounded(values: npt.NDArray[Any]) -> Picture:
+    """Of 0 to 1."""
+    rounded: Picture = np.rint(np.clip(values, 0, 1) * WHITE).astype(np.uint16)
+    return rounded
