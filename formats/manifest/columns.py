@@ -1,13 +1,52 @@
-"""What a column of a manifest can hold: one check for each kind of column, made from its type."""
+"""What a column of a manifest is, as its field in the dataclass says it, and what it can hold."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
+from dataclasses import field, fields
+from itertools import groupby
 from typing import Any
 
 Check = Callable[[Any], bool]
+PYTHON_TYPES = {"string": "str", "bool": "bool", "double": "float", "int16": "int", "int32": "int", "int64": "int"}
 EXACT_DOUBLE = 2**53  # whole numbers up to here are doubles without loss, and Arrow takes no others for one
+
+
+def column(kind: str, meaning: str, **how: Any) -> Any:
+    """A field of a row. kind: Arrow's type. meaning: in a line, with the unit. how: `default` or `default_factory`; None is the default."""
+    return field(metadata={"kind": kind, "meaning": meaning}, **(how or {"default": None}))
+
+
+def kinds_of(row: Any) -> dict[str, str]:
+    """The types of the columns of a dataclass, in order; `labels` is none. Raises TypeError for a field that does not say it, or is of
+    another type in Python.
+    """
+    found = {}
+    for each in fields(row):
+        if each.name == "labels":
+            continue
+        kind = each.metadata.get("kind", "")
+        item = kind.removeprefix("list<").removesuffix(">")
+        due = PYTHON_TYPES.get(item) if item == kind else f"list[{PYTHON_TYPES.get(item)}]"
+        if due is None or str(each.type).removesuffix(" | None") != due or not each.metadata.get("meaning"):
+            raise TypeError(
+                f"{each.name}: {each.type} has metadata {dict(each.metadata)}; give column(Arrow's type, what it holds)"
+            )
+        found[each.name] = kind
+    return found
+
+
+def described(row: Any) -> str:
+    """The columns as a table in Markdown, those that mean the same in one line."""
+    lines = ["| column | type | meaning |", "| --- | --- | --- |"]
+    each_field = [each for each in fields(row) if each.name != "labels"]
+    for meaning, group in groupby(each_field, key=lambda each: each.metadata["meaning"]):
+        several = list(group)
+        kinds = dict.fromkeys(each.metadata["kind"] for each in several)
+        shown_kinds = kinds if len(kinds) == 1 else [each.metadata["kind"] for each in several]
+        lines.append(f"| {', '.join(f'`{each.name}`' for each in several)} | {', '.join(shown_kinds)} | {meaning} |")
+    return "\n".join(lines)
 
 
 def check_of(kind: str) -> Check:

@@ -6,12 +6,12 @@ import json
 import math
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.files.untrusted import parse_json
-from vidprep.formats.manifest.columns import check_of, is_text, shown
+from vidprep.formats.manifest.columns import check_of, column, is_text, kinds_of, shown
 
 OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"  # in RE2's syntax and in Python's
 OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
@@ -21,87 +21,103 @@ OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or re
 class ManifestRow:
     """One unit: where it came from, what was made of it, and what was measured. None where there is nothing to say.
 
-    source_frames: index of the source frame of every output frame, counted from the first frame shown; None means all
-    of them in order. source_width, source_height: as it is stored and shown, without what is cropped and before it is turned;
-    source_coded_…: with it. run: the number of the run that made this row; of several rows of a unit the one of the highest counts.
-    keyframes: 0-based output frames. pts: ticks of time_base from 0; None means frame n is at n / rate.
-    Of a unit inside a shard, offset and stored_bytes say which bytes of `file_name` are its own, padding and headers
-    included; size_bytes and sha256 are of its frames back to back, frame_sizes and frame_crc32 of each. Of a target for the
-    1st percentile of PSNR-Y: what was asked, each CRF or JPEG quality that was tried, and what each reached. Of high dynamic
-    range: mastering_display and content_light (MaxCLL and MaxFALL) as they were used, in the notation of x265.
+    Each column says its type in Arrow's words, `list<…>` for lists, and what it holds, with its unit: the manifest, the checks of values
+    and the table in formats/README.md are made of that. Of several rows of a unit the one of the highest `run` counts.
     """
 
-    id: str
-    file_name: str
-    source: str
-    start_seconds: float | None = None
-    end_seconds: float | None = None
-    status: str = "failed"
-    stage: str | None = None
-    error: str | None = None
-    message: str | None = None
-    attempts: int = 1
-    run: int | None = None
-    warnings: list[str] = field(default_factory=list)
-    verified_in: str | None = None
-    source_size_bytes: int | None = None
-    source_mtime_ns: int | None = None
-    source_digest: str | None = None
-    source_codec: str | None = None
-    source_width: int | None = None
-    source_height: int | None = None
-    source_coded_width: int | None = None
-    source_coded_height: int | None = None
-    source_frame_rate: float | None = None
-    source_num_frames: int | None = None
-    source_duration_seconds: float | None = None
-    source_rotation: int | None = None
-    source_is_vfr: bool | None = None
-    source_is_interlaced: bool | None = None
-    mastering_display: str | None = None
-    content_light: str | None = None
-    settings_digest: str | None = None
-    engine: str | None = None
-    encoder: str | None = None
-    encoder_version: str | None = None
-    crf: float | None = None
-    preset: str | None = None
-    jpeg_quality: int | None = None
-    subsampling: str | None = None
-    codec: str | None = None
-    container: str | None = None
-    width: int | None = None
-    height: int | None = None
-    frame_rate_num: int | None = None
-    frame_rate_den: int | None = None
-    num_frames: int | None = None
-    duration_seconds: float | None = None
-    pixel_format: str | None = None
-    keyframe_interval_max: int | None = None
-    keyframes: list[int] | None = None
-    source_frames: list[int] | None = None
-    duplicated_frames: int | None = None
-    dropped_frames: int | None = None
-    pts: list[int] | None = None
-    time_base_num: int | None = None
-    time_base_den: int | None = None
-    size_bytes: int | None = None
-    sha256: str | None = None
-    offset: int | None = None
-    stored_bytes: int | None = None
-    frame_sizes: list[int] | None = None
-    frame_crc32: list[int] | None = None
-    psnr_y_db: float | None = None
-    psnr_yuv_db: float | None = None
-    psnr_y_p1_db: float | None = None
-    psnr_y_min_db: float | None = None
-    worst_frame: int | None = None
-    ssim: float | None = None
-    target_psnr_y_p1_db: float | None = None
-    target_tried: list[float] | None = None
-    target_reached_db: list[float] | None = None
-    encode_seconds: float | None = None
-    cpu_seconds: float | None = None
+    # fmt: off
+    id: str = column("string", "name of the output without extension, relative, or the `id` of the table", default=MISSING)
+    file_name: str = column("string", "file that holds it, relative to the destination: the video, or the shard", default=MISSING)
+    source: str = column("string", "absolute path or URL of what it was made of", default=MISSING)
+    start_seconds: float | None = column(
+        "double", "s; the cut [start, end) that the table asked for, from the first frame shown; null: none",
+    )
+    end_seconds: float | None = column("double", "s; the cut [start, end) that the table asked for, from the first frame shown; null: none")
+    status: str = column("string", "`ok` or `failed`", default="failed")
+    stage: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
+    error: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
+    message: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
+    attempts: int = column("int16", "runs that tried it", default=1)
+    run: int | None = column(
+        "int64",
+        "number of the run that made this row, which only grows in a destination; of two rows of a video the one of the higher "
+        "number counts",
+    )
+    warnings: list[str] = column("list<string>", "what was lost, mended or guessed, a sentence each", default_factory=list)
+    verified_in: str | None = column("string", "`same pass`: decoded as it left the encoder; `second pass`: the closed file was decoded")
+    source_size_bytes: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed")
+    source_mtime_ns: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed")
+    source_digest: str | None = column(
+        "string",
+        "SHA-256 of pieces of the source, from its first byte to its last: what tells that a file is another one of the same "
+        "size and time",
+    )
+    source_codec: str | None = column("string", "as libavcodec names it")
+    source_width: int | None = column("int32", "pixels, as stored and shown: without what is cropped, before it is turned")
+    source_height: int | None = column("int32", "pixels, as stored and shown: without what is cropped, before it is turned")
+    source_coded_width: int | None = column("int32", "pixels, with what is cropped")
+    source_coded_height: int | None = column("int32", "pixels, with what is cropped")
+    source_frame_rate: float | None = column("double", "frames per second, the mean")
+    source_num_frames: int | None = column("int64", "frames of the source in the cut")
+    source_duration_seconds: float | None = column("double", "s, to the end of the last frame")
+    source_rotation: int | None = column("int16", "degrees, counter-clockwise, that players turn it by")
+    source_is_vfr: bool | None = column("bool", "whether its frames come at a varying rate")
+    source_is_interlaced: bool | None = column("bool", "whether frames had to be deinterlaced")
+    mastering_display: str | None = column("string", "of high dynamic range, as they were used: x265's notation; MaxCLL,MaxFALL in cd/m²")
+    content_light: str | None = column("string", "of high dynamic range, as they were used: x265's notation; MaxCLL,MaxFALL in cd/m²")
+    settings_digest: str | None = column("string", "16 hexadecimal digits that change with any setting that decides the bytes")
+    engine: str | None = column("string", "`av` or `ffmpeg`")
+    encoder: str | None = column("string", "such as `libx264`, and the versions that made it")
+    encoder_version: str | None = column("string", "such as `libx264`, and the versions that made it")
+    crf: float | None = column("double", "of the encoder, in its own scale")
+    preset: str | None = column("string", "of the encoder, in its own scale")
+    jpeg_quality: int | None = column("int16", "of JPEGs: 1 to 100; `420`, `444`, `gray`")
+    subsampling: str | None = column("string", "of JPEGs: 1 to 100; `420`, `444`, `gray`")
+    codec: str | None = column("string", "such as `h264` and `mp4`; of frames `jpeg` or `rawvideo`, and the store")
+    container: str | None = column("string", "such as `h264` and `mp4`; of frames `jpeg` or `rawvideo`, and the store")
+    width: int | None = column("int32", "pixels of the output")
+    height: int | None = column("int32", "pixels of the output")
+    frame_rate_num: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own")
+    frame_rate_den: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own")
+    num_frames: int | None = column("int64", "frames of the output")
+    duration_seconds: float | None = column("double", "s")
+    pixel_format: str | None = column("string", "such as `yuv420p`")
+    keyframe_interval_max: int | None = column("int32", "frames from one keyframe to the next, at most")
+    keyframes: list[int] | None = column("list<int32>", "numbers of the frames that are keyframes, from 0")
+    source_frames: list[int] | None = column(
+        "list<int32>", "number of the source frame that each output frame is, from the first frame shown; null: all of them in order",
+    )
+    duplicated_frames: int | None = column("int64", "by `--fps`")
+    dropped_frames: int | None = column("int64", "by `--fps`")
+    pts: list[int] | None = column("list<int64>", "ticks of the time base at which frames are shown, from 0; null: frame n is at n / rate")
+    time_base_num: int | None = column("int64", "seconds per tick as a fraction")
+    time_base_den: int | None = column("int64", "seconds per tick as a fraction")
+    size_bytes: int | None = column("int64", "of the video; in a shard of its frames back to back")
+    sha256: str | None = column("string", "of the same bytes")
+    offset: int | None = column("int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included")
+    stored_bytes: int | None = column("int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included")
+    frame_sizes: list[int] | None = column("list<int32>", "in a shard: bytes and CRC-32 of each frame")
+    frame_crc32: list[int] | None = column("list<int64>", "in a shard: bytes and CRC-32 of each frame")
+    psnr_y_db: float | None = column(
+        "double",
+        "dB against the frames that went into the encoder, from the mean squared error of all frames; infinite where nothing "
+        "was lost",
+    )
+    psnr_yuv_db: float | None = column(
+        "double",
+        "dB against the frames that went into the encoder, from the mean squared error of all frames; infinite where nothing "
+        "was lost",
+    )
+    psnr_y_p1_db: float | None = column("double", "dB: 1st percentile and minimum over frames")
+    psnr_y_min_db: float | None = column("double", "dB: 1st percentile and minimum over frames")
+    worst_frame: int | None = column("int64", "number of the frame with the minimum")
+    ssim: float | None = column("double", "0 to 1, of luma, the mean over frames")
+    target_psnr_y_p1_db: float | None = column("double", "dB that `--target-psnr` asked for")
+    target_tried: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB that it reached")
+    target_reached_db: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB that it reached")
+    encode_seconds: float | None = column("double", "s: wall clock, and CPU time of all that it took")
+    cpu_seconds: float | None = column("double", "s: wall clock, and CPU time of all that it took")
+    # fmt: on
     labels: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -122,41 +138,10 @@ class ManifestRow:
         return json.dumps({name: _to_json(getattr(self, name)) for name in COLUMN_NAMES}, ensure_ascii=False)
 
 
-# Column -> type, in pyarrow's own names; `list<…>` marks lists.
-_INTS = {
-    "attempts": "int16", "run": "int64", "source_size_bytes": "int64", "source_mtime_ns": "int64", "source_width": "int32",
-    "source_height": "int32", "source_num_frames": "int64", "source_rotation": "int16", "width": "int32",
-    "height": "int32", "frame_rate_num": "int64", "frame_rate_den": "int64", "num_frames": "int64",
-    "keyframe_interval_max": "int32", "keyframes": "list<int32>", "source_frames": "list<int32>",
-    "duplicated_frames": "int64", "dropped_frames": "int64", "size_bytes": "int64", "worst_frame": "int64",
-    "pts": "list<int64>", "time_base_num": "int64", "time_base_den": "int64", "offset": "int64", "stored_bytes": "int64",
-    "source_coded_width": "int32", "source_coded_height": "int32", "frame_sizes": "list<int32>",
-    "frame_crc32": "list<int64>", "jpeg_quality": "int16",
-}  # fmt: skip
-_STRINGS = (
-    "id", "file_name", "source", "status", "stage", "error", "message", "verified_in", "source_codec",
-    "settings_digest", "source_digest", "engine", "encoder", "encoder_version", "preset", "codec", "container", "pixel_format", "sha256",
-    "subsampling", "mastering_display", "content_light",
-)  # fmt: skip
-_BOOLS = ("source_is_vfr", "source_is_interlaced")
-_DOUBLE_LISTS = ("target_tried", "target_reached_db")
-COLUMN_NAMES = tuple(f.name for f in fields(ManifestRow) if f.name != "labels")
-COLUMNS: dict[str, str] = {
-    name: _INTS.get(name)
-    or (
-        "string"
-        if name in _STRINGS
-        else "bool"
-        if name in _BOOLS
-        else "list<string>"
-        if name == "warnings"
-        else "list<double>"
-        if name in _DOUBLE_LISTS
-        else "double"
-    )
-    for name in COLUMN_NAMES
-}
+COLUMNS = kinds_of(ManifestRow)
+COLUMN_NAMES = tuple(COLUMNS)
 _DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")
+_DOUBLE_LISTS = frozenset(name for name, kind in COLUMNS.items() if kind == "list<double>")
 _CHECKS = {name: check_of(kind) for name, kind in COLUMNS.items()}
 REQUIRED = ("id", "file_name", "source", "status")
 _NEVER_NONE = frozenset({*REQUIRED, "attempts", "warnings"})
