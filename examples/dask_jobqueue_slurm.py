@@ -15,5 +15,13 @@ if __name__ == "__main__":
     jobs, *arguments = sys.argv[1:]
     with SLURMCluster(cores=1, processes=1, memory="2GB", walltime="04:00:00") as cluster:
         cluster.adapt(minimum_jobs=1, maximum_jobs=int(jobs))
-        command = ["vidprep", "transcode", *arguments, "--backend", "dask", "--scheduler", cluster.scheduler_address]
+        command = [
+            "vidprep",
+            "transcode",
+            *arguments,
+            "--backend",
+            "dask",
+            "--cluster-address",
+            cluster.scheduler_address,
+        ]
         sys.exit(subprocess.run(command, check=False).returncode)

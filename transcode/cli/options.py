@@ -22,7 +22,7 @@ from vidprep.transcode.settings.keywords import default_of
 from vidprep.transcode.settings.options import FITS, SCALERS
 from vidprep.transcode.settings.parse import as_place, given
 from vidprep.transcode.settings.run import AUDIO, ENGINES, HDR
-from vidprep.transcode.settings.run_options import BAD_ROWS
+from vidprep.transcode.settings.run_options import BACKENDS, BAD_ROWS
 
 
 def _crf_help() -> str:
@@ -352,16 +352,19 @@ CHECK_OPTIONS = _options(
 RUN_OPTIONS = _options(
     click.option(
         "--backend",
-        type=click.Choice(("local", "dask", "ray")),
+        type=click.Choice(tuple(BACKENDS)),
         default=default_of("backend"),
         show_default=True,
         help="Work on this machine, or on the workers of a cluster that see the same paths.",
     ),
-    click.option("--scheduler", metavar="ADDRESS", help="The dask scheduler: tcp://host:8786, or its scheduler file."),
     click.option(
+        "--cluster-address",
+        "--scheduler",
         "--address",
+        "cluster_address",
         metavar="ADDRESS",
-        help="The ray cluster: host:6379. Default: the one that this machine belongs to.",
+        help="Of the dask scheduler (tcp://host:8786), or its file; of the ray head (host:6379), by default the one that this machine "
+        "belongs to.",
     ),
     click.option(
         "--shard",

@@ -75,8 +75,7 @@ class CheckKeywords(TypedDict, total=False):
 
 class WorkKeywords(TypedDict, total=False):
     backend: str
-    scheduler: str | None
-    address: str | None
+    cluster_address: str | None
     shard: str | None
     jobs: int | None
     timeout: float | None

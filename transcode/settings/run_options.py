@@ -10,8 +10,27 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.remote import is_url
 
 BAD_ROWS = ("fail", "skip")
-BACKENDS = ("local", "dask", "ray")
 CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where videos can be worked on. workers: `module:class` under `vidprep.transcode.workers`, imported when it is chosen; empty for this
+    machine. package: what it needs, which an extra of the backend's name brings. address: where the cluster is looked for when nothing is
+    given; None: it must be. address_example: for the message.
+    """
+
+    workers: str = ""
+    package: str = ""
+    address: str | None = None
+    address_example: str = ""
+
+
+BACKENDS = {
+    "local": Backend(),
+    "dask": Backend("dask:DaskWorkers", "distributed", None, "tcp://host:8786"),
+    "ray": Backend("ray:RayWorkers", "ray", "auto", "host:6379"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +66,13 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """backend: where videos are worked on. scheduler: Dask's; address: Ray's. shard: `I/N`, or `auto` in a Slurm array. jobs: videos
-    at a time, None for one per core. events: a file that gets what happens as lines of JSON. ffmpeg: of --engine ffmpeg.
+    """backend: where videos are worked on. cluster_address: of Dask's scheduler, or its file; of Ray's head. shard: `I/N`, or `auto` in a
+    Slurm array. jobs: videos at a time, None for one per core. events: a file that gets what happens as lines of JSON. ffmpeg: of
+    --engine ffmpeg.
     """
 
     backend: str = "local"
-    scheduler: str | None = None
-    address: str | None = None
+    cluster_address: str | None = None
     shard: str | None = None
     jobs: int | None = None
     overwrite: bool = False
@@ -71,20 +90,14 @@ class RunOptions:
             raise SettingsError(
                 "<prune>: a task of an array sees a part; prune by a run of all", prune=True, shard=self.shard
             )
-        for backend, option in (("dask", "scheduler"), ("ray", "address")):
-            if getattr(self, option) and self.backend != backend:
-                raise SettingsError(
-                    f"<{option}> goes with <backend>", **{option: getattr(self, option), "backend": backend}
-                )
-        if self.backend == "dask" and not self.scheduler:
-            raise SettingsError(
-                "<backend> needs <scheduler>, or the scheduler's file", backend="dask", scheduler="tcp://host:8786"
-            )
         address = self.cluster_address
+        if address and self.backend == "local":
+            clusters = " or ".join(name for name, each in BACKENDS.items() if each.workers)
+            raise SettingsError("<cluster_address> goes with <backend>", cluster_address=address, backend=clusters)
+        chosen = BACKENDS[self.backend]
+        if chosen.workers and not address and chosen.address is None:
+            raise SettingsError(
+                "<backend> needs <cluster_address>", backend=self.backend, cluster_address=chosen.address_example
+            )
         if address and is_url(address) and address.partition("://")[0] not in CLUSTER_PROTOCOLS:
-            option = "scheduler" if self.backend == "dask" else "address"
-            raise SettingsError(f"<{option}>: no cluster has such an address", **{option: address})
-
-    @property
-    def cluster_address(self) -> str | None:
-        return {"dask": self.scheduler, "ray": self.address}.get(self.backend)
+            raise SettingsError("<cluster_address>: no cluster has such an address", cluster_address=address)

@@ -1,10 +1,12 @@
-"""Where videos are worked on: threads of this process, or the workers of a dask or ray cluster."""
+"""Where videos are worked on: threads of this process, or the workers of a cluster (BACKENDS of the settings lists them)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from vidprep.formats.errors import MissingError
+from vidprep.transcode.settings.run_options import BACKENDS
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.child import make, stops_the_run
 from vidprep.transcode.workers.host import Expected
@@ -24,15 +26,13 @@ def workers_of(
     if backend == "local":
         return Workers(jobs, make, stops_the_run, started=started)
     assert expected is not None
+    chosen = BACKENDS[backend]
+    module, _, name = chosen.workers.partition(":")
     try:
-        if backend == "dask":
-            from vidprep.transcode.workers.dask import DaskWorkers
-
-            return DaskWorkers(address or "", say, expected)
-        from vidprep.transcode.workers.ray import RayWorkers
-
-        return RayWorkers(address or "auto", say, expected)
+        kind = getattr(import_module(f"vidprep.transcode.workers.{module}"), name)
+        found: Workers[Job, Made] = kind(address or chosen.address, say, expected)
+        return found
     except ImportError as error:
-        if error.name in ("distributed", "ray"):
+        if error.name == chosen.package:
             raise MissingError(f"--backend {backend} needs {error.name}: pip install 'vidprep[{backend}]'") from error
         raise

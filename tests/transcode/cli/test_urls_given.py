@@ -14,7 +14,7 @@ from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
 
 # Texts that name no file.
 NO_PATHS = {
-    "include", "exclude", "fps", "size", "encoder", "preset", "pixel_format", "shard", "shard_size", "scheduler", "address",
+    "include", "exclude", "fps", "size", "encoder", "preset", "pixel_format", "shard", "shard_size", "cluster_address",
     "crf", "quality", "codec", "gop", "anchor", "loader", "title", "split", "split_by", "split_group", "remove",
 }  # fmt: skip
 PARAMETERS = [
@@ -68,4 +68,4 @@ def test_merging_where_no_run_was_says_so(tmp_path):
         "vidprep: memory://nothing/there/.vidprep/run.json: cannot be read (it is not there); give the destination of a run\n",
     )
     ran = transcode("s3:/none", tmp_path / "made", "--backend", "dask", "--scheduler", "s3://b/scheduler.json")
-    assert ran.code == 2 and "--scheduler s3://b/scheduler.json: no cluster has such an address" in ran.err
+    assert ran.code == 2 and "--cluster-address s3://b/scheduler.json: no cluster has such an address" in ran.err

@@ -269,12 +269,11 @@ def test_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_pa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--backend", "dask"), "needs --scheduler"),
-        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler tcp://127.0.0.1:1 goes with --backend dask"),
-        (("--backend", "dask", "--address", "x"), "--address x goes with --backend ray"),
+        (("--backend", "dask"), "--backend dask needs --cluster-address tcp://host:8786"),
+        (("--scheduler", "tcp://127.0.0.1:1"), "--cluster-address tcp://127.0.0.1:1 goes with --backend dask or ray"),
         (
             ("--backend", "dask", "--scheduler", "nonsense://x"),
-            "--scheduler nonsense://x: no cluster has such an address",
+            "--cluster-address nonsense://x: no cluster has such an address",
         ),
         pytest.param(
             ("--backend", "dask", "--scheduler", "tcp://127.0.0.1:{port}"),
