@@ -1,7 +1,7 @@
-"""What differs from one encoder or container to the next, one row each, and the options that are checked against a row.
+"""What differs from one codec, encoder or container to the next, one row each, and the options that are checked against a row.
 
-Adding an encoder is adding a row to ENCODERS; adding a container is adding a row to CONTAINERS. Nothing here opens
-or runs anything.
+Adding an encoder is adding a row to ENCODERS, a container one to CONTAINERS, a codec one to CODECS and one for its encoder. Nothing here
+opens or runs anything.
 
 The default settings were chosen for PSNR by measurement: BD-rate on PSNR-Y against ffmpeg's own default (libx264 medium,
 untuned) at the same GOP, in %, less is smaller, and CPU time as a multiple of its. `make bench` prints the last two
@@ -27,19 +27,46 @@ from dataclasses import dataclass, field
 
 from vidprep.formats.model import Light
 
-CODECS = ("h264", "hevc", "vp9", "av1")
 TUNES = ("psnr", "visual", "fastdecode")
 JPEG_SUBSAMPLINGS = {"420": "yuvj420p", "444": "yuvj444p", "gray": "gray"}
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerProfile:
-    """One container. audio: what may be asked of its sound. copied_audio: the codecs it holds as they are; none: any.
+class CodecProfile:
+    """One codec. encoder, container: what it is made with and put into where nothing else is asked. check_decoder: libavcodec's, which
+    proves what was encoded. matroska_id: its CodecID of RFC 9559. db_of_crf_range: that the 1st percentile of PSNR-Y falls from the finest
+    CRF to the coarsest, the median over the real clips that defaults were chosen on, to within a few dB: where a search begins. has_units:
+    whether packets are NAL units, with start codes behind the encoder and lengths in containers. tags: the name that a container has for it
+    where libavformat's own is not the one that players know.
+    """
 
-    milliseconds: whether its timestamps are whole ones.
+    encoder: str
+    container: str
+    check_decoder: str
+    matroska_id: str
+    db_of_crf_range: float
+    has_units: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+CODECS = {
+    "h264": CodecProfile("libx264", "mp4", "h264", "V_MPEG4/ISO/AVC", 31.6, has_units=True),
+    "hevc": CodecProfile("libx265", "mp4", "hevc", "V_MPEGH/ISO/HEVC", 31.6, has_units=True, tags={"mp4": "hvc1"}),
+    "vp9": CodecProfile("libvpx-vp9", "webm", "vp9", "V_VP9", 19.5),
+    # libavcodec's own decoder needs hardware.
+    "av1": CodecProfile("libsvtav1", "mp4", "libdav1d", "V_AV1", 18.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerProfile:
+    """One container. muxer: as libavformat names it. codecs: that it holds; none: any. audio: what may be asked of its sound.
+    copied_audio: the codecs it holds as they are; none: any. milliseconds: whether its timestamps are whole ones; others have a clock
+    of any rate, and are seeked in by DTS.
     """
 
     name: str
+    muxer: str
     codecs: tuple[str, ...]
     audio: tuple[str, ...]
     copied_audio: tuple[str, ...]
@@ -52,7 +79,8 @@ CONTAINERS = {
     for row in (
         ContainerProfile(
             "mp4",
-            CODECS,
+            "mp4",
+            (),
             ("copy", "aac", "opus"),
             ("aac", "mp3", "mp2", "ac3", "eac3", "dts", "opus", "flac", "alac"),
             # The index in front; B-frames as negative offsets, so that the first PTS is 0 without an edit list.
@@ -61,7 +89,8 @@ CONTAINERS = {
         ),
         ContainerProfile(
             "mkv",
-            CODECS,
+            "matroska",
+            (),
             ("copy", "aac", "opus"),
             (),
             # bitexact: otherwise every run writes another segment UID.
@@ -69,6 +98,7 @@ CONTAINERS = {
             milliseconds=True,
         ),
         ContainerProfile(
+            "webm",
             "webm",
             ("vp9", "av1"),
             ("copy", "opus"),
@@ -78,8 +108,6 @@ CONTAINERS = {
         ),
     )
 }
-MUXERS = {"mp4": "mp4", "mkv": "matroska", "webm": "webm"}
-DEFAULT_CONTAINER = {"h264": "mp4", "hevc": "mp4", "vp9": "webm", "av1": "mp4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,4 +337,3 @@ ENCODERS = {
         _videotoolbox("hevc", ("yuv420p", "nv12", "p010le")),
     )
 }
-DEFAULT_ENCODER = {"h264": "libx264", "hevc": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}

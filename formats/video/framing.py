@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 import zlib
 
+from vidprep.formats.profiles import CODECS
+
 _TEMPORAL_DELIMITER = b"\x12\x00"
 _START_CODE = b"\x00\x00\x01"
 _HEVC_PARAMETER_SETS = (32, 33, 34)
@@ -18,7 +20,7 @@ _HEVC_PARAMETER_SETS = (32, 33, 34)
 
 def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
     """CRC-32 of what both sides share. framing: "encoder" or "container". Raises ValueError on broken lengths."""
-    if codec in ("h264", "hevc"):
+    if CODECS[codec].has_units:
         units = _units_by_start_code(packet) if framing == "encoder" else _units_by_length(packet)
         units = [unit.rstrip(b"\x00") for unit in units]
         if codec == "hevc":

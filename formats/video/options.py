@@ -10,8 +10,6 @@ from vidprep.formats.model import NO_LIGHT, FrameSize, Light
 from vidprep.formats.profiles import (
     CODECS,
     CONTAINERS,
-    DEFAULT_CONTAINER,
-    DEFAULT_ENCODER,
     ENCODERS,
     TUNES,
     EncoderProfile,
@@ -61,7 +59,7 @@ class EncoderOptions:
         box = CONTAINERS.get(self.container_name)
         if box is None:
             raise SettingsError(f"<container>: not one of {', '.join(CONTAINERS)}", container=self.container)
-        if self.codec not in box.codecs:
+        if box.codecs and self.codec not in box.codecs:
             raise SettingsError(f"<container> holds {', '.join(box.codecs)}, not {self.codec}", container=box.name)
         if not 1 <= self.gop <= 10_000:
             raise SettingsError("<gop>: give 1 to 10000 frames", gop=self.gop)
@@ -84,11 +82,11 @@ class EncoderOptions:
 
     @property
     def profile(self) -> EncoderProfile:
-        return ENCODERS[self.encoder or DEFAULT_ENCODER[self.codec]]
+        return ENCODERS[self.encoder or CODECS[self.codec].encoder]
 
     @property
     def container_name(self) -> str:
-        return self.container or DEFAULT_CONTAINER[self.codec]
+        return self.container or CODECS[self.codec].container
 
     @property
     def resolved(self) -> EncoderOptions:

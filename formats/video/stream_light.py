@@ -14,9 +14,8 @@ from av.bitstream import BitStreamFilterContext
 from av.video.stream import VideoStream
 
 from vidprep.formats.model import Light
+from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.pyav import open_input
-
-CODEC_IDS = {"h264": "V_MPEG4/ISO/AVC", "hevc": "V_MPEGH/ISO/HEVC", "vp9": "V_VP9", "av1": "V_AV1"}
 
 
 def give_light(stream: VideoStream, codec: str, light: Light) -> None:
@@ -36,7 +35,7 @@ def _header(codec: str, light: Light) -> bytes:
         colour += _element(0x55D0, b"".join(_element(name, struct.pack(">d", value)) for name, value in numbers))
     video = _whole(0xB0, 16) + _whole(0xBA, 16) + _element(0x55B0, colour)  # width, height, Colour
     track = _whole(0xD7, 1) + _whole(0x73C5, 1) + _whole(0x83, 1)  # number, UID, type: video
-    track += _element(0x86, CODEC_IDS[codec].encode()) + _element(0xE0, video)
+    track += _element(0x86, CODECS[codec].matroska_id.encode()) + _element(0xE0, video)
     cluster = _element(0x1F43B675, _whole(0xE7, 0))  # with which a header ends
     segment = _element(0x1549A966, b"") + _element(0x1654AE6B, _element(0xAE, track)) + cluster
     return _element(0x1A45DFA3, _element(0x4282, b"matroska")) + _element(0x18538067, segment)

@@ -20,7 +20,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import EncodeError
 from vidprep.formats.model import NO_LIGHT, OutputFormat, rescale
-from vidprep.formats.profiles import CONTAINERS, MUXERS, EncoderProfile
+from vidprep.formats.profiles import CODECS, CONTAINERS, EncoderProfile
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.pyav import open_output, reason_of
 from vidprep.formats.video.source import file_url
@@ -81,8 +81,8 @@ def _opened(
     context.color_trc = output.colour.transfer
     context.color_range = 2 if output.colour.full_range else 1
     context.thread_count = options.num_threads(output.size)
-    if options.codec == "hevc" and options.container_name == "mp4":
-        context.codec_tag = "hvc1"
+    if (tag := CODECS[options.codec].tags.get(options.container_name)) is not None:
+        context.codec_tag = tag
     asked = options.library_options(output.light, output.size, cores)
     context.options = asked
     try:
@@ -113,13 +113,13 @@ class VideoWriter:
         counts = not _keeps_times(profile, output)
         file_base = file_time_base(box.name, output.time_base, is_constant=output.frame_rate is not None)
         asked_of_muxer = dict(box.options)
-        if box.name == "mp4":
+        if not box.milliseconds:
             asked_of_muxer["video_track_timescale"] = str(file_base.denominator)
-        self._container = open_output(file_url(path), format=MUXERS[box.name], options=asked_of_muxer)
+        self._container = open_output(file_url(path), format=box.muxer, options=asked_of_muxer)
         # Readers seek in mp4 by DTS. DTS that are the PTS in rising order, all moved ahead by the same time (which
         # the muxer takes back), equal PTS at every keyframe, so a seek lands there also at a variable rate.
         self._lead, self._longest_offset, self._longest_step = 0, sys.maxsize, sys.maxsize
-        if box.name == "mp4":
+        if not box.milliseconds:
             per_tick = file_base / output.time_base
             self._lead = min(max(REORDERED_FRAMES, int(3600 / output.time_base)), int(MAX_OFFSET_TICKS * per_tick))
             self._longest_offset, self._longest_step = self._lead, int(MAX_STEP_TICKS * per_tick)
@@ -130,7 +130,7 @@ class VideoWriter:
             )
         self._last_due: int | None = None
         is_exact = (output.time_base / file_base).denominator == 1
-        self._rounded_to = None if is_exact or box.name != "mp4" else file_base
+        self._rounded_to = None if is_exact or box.milliseconds else file_base
         self._in_order: deque[int] = deque()
         by_number = (1 / output.nominal_rate).limit_denominator(FINEST_TICKS_PER_SECOND)
         self._encoder_base = by_number if counts else output.time_base

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import VerifyError, VidprepError
-from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER, ENCODERS
+from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.check.finding import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
@@ -147,7 +147,7 @@ def trials(folder: Path, asked_ffmpeg: str | None) -> Iterator[Finding]:
     except Exception as error:  # noqa: BLE001 (the same)
         yield Finding("PyAV writes a clip", False, _first_line(error), f"{reinstall} 'av>=18.1,<20'")
         return
-    for codec, encoder in DEFAULT_ENCODER.items():
+    for codec, encoder in ((name, row.encoder) for name, row in CODECS.items()):
         options = EncoderOptions(codec=codec, gop=GOP)
         settings = RunSettings(encoder=options, audio=CONTAINERS[options.container_name].audio[1])
         advice = f"{reinstall} 'av>=18.1,<20', or take another --codec"
@@ -162,7 +162,7 @@ def trials(folder: Path, asked_ffmpeg: str | None) -> Iterator[Finding]:
         advice = f"{reinstall} imageio-ffmpeg, or give --ffmpeg the path of one"
         yield Finding("ffmpeg", False, error.message, advice, needed=False)
         return
-    if DEFAULT_ENCODER["h264"] in built:
+    if CODECS["h264"].encoder in built:
         settings = RunSettings(engine="ffmpeg", encoder=EncoderOptions(gop=GOP))
         advice = "give --ffmpeg the path of another ffmpeg, or take --engine av"
         yield _tried(engine, folder, settings, "libx264 makes it", advice, ffmpeg=binary, needed=False)

@@ -15,7 +15,7 @@ import click
 
 from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.files.remote import is_url
-from vidprep.formats.profiles import CODECS, CONTAINERS, DEFAULT_ENCODER, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
+from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS, JPEG_SUBSAMPLINGS, TUNES
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.run.text import printable
 from vidprep.transcode.settings.keywords import default_of
@@ -26,7 +26,7 @@ from vidprep.transcode.settings.run_options import BACKENDS, BAD_ROWS
 
 
 def _crf_help() -> str:
-    rows = (ENCODERS[name] for name in DEFAULT_ENCODER.values())
+    rows = (ENCODERS[codec.encoder] for codec in CODECS.values())
     return "; ".join(
         f"{row.codec} {row.crf_range[0]:g}-{row.crf_range[1]:g}, default {row.crf_default:g}" for row in rows
     )
@@ -223,7 +223,7 @@ FRAME_OPTIONS = _options(
 ENCODE_OPTIONS = _options(
     click.option(
         "--codec",
-        type=click.Choice(CODECS),
+        type=click.Choice(tuple(CODECS)),
         default=default_of("codec"),
         show_default=True,
         help="Codec of the outputs.",

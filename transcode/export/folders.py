@@ -23,6 +23,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.row import escaped_label
+from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.video.pyav import open_output
@@ -31,8 +32,6 @@ from vidprep.transcode.export.pack import coded, make_empty, refuse_linked_files
 from vidprep.transcode.export.splits import ids_of_splits, numbered_classes
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.sources.tables import csv_cell
-
-MP4_OPTIONS = {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"}
 
 
 def export(store: FrameStore, out: Path, kind: str, options: FrameOptions) -> int:
@@ -85,9 +84,10 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
 
 def _into_mp4(source: Path, target: Path) -> None:
     """The same packets in another container."""
+    box = CONTAINERS["mp4"]
     with (
         open_video(source) as given,
-        open_output(file_url(target), format="mp4", options=MP4_OPTIONS) as made,
+        open_output(file_url(target), format=box.muxer, options=dict(box.options)) as made,
     ):
         stream = given.streams.video[0]
         copy = made.add_stream_from_template(stream, opaque=True)

@@ -27,7 +27,7 @@ from av.error import FFmpegError as AvError
 from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
 from vidprep.formats.files.local import DISK_FULL
 from vidprep.formats.model import NO_CROPPING, OutputFormat, VideoInfo, rescale
-from vidprep.formats.profiles import CONTAINERS, MUXERS
+from vidprep.formats.profiles import CODECS, CONTAINERS
 from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 from vidprep.formats.video.ticks import file_time_base
@@ -101,7 +101,7 @@ def build_command(
         "threads": options.num_threads(output.size),
         "map_metadata": -1,
         "map_chapters": -1,
-        "f": MUXERS[box.name],
+        "f": box.muxer,
     }
     writing |= {
         f"{name}:v" if name == "b" else name: value
@@ -109,12 +109,12 @@ def build_command(
     }
     if "x265-params" in writing:  # it takes the rate for its rate control, and ffmpeg guesses another where times vary
         writing["x265-params"] = f"{writing['x265-params']}:fps={output.nominal_rate}"
-    if box.name == "mp4":
+    if not box.milliseconds:
         writing["video_track_timescale"] = file_time_base(
             box.name, output.time_base, is_constant=output.frame_rate is not None
         ).denominator
-        if options.codec == "hevc":
-            writing["tag:v"] = "hvc1"
+    if (tag := CODECS[options.codec].tags.get(box.name)) is not None:
+        writing["tag:v"] = tag
     writing |= box.options
     if output.frame_rate:  # where packets tell nothing of a gap; `retimed` finds what was cut off
         writing["frames:v"] = settings.limits.max_frames + 1

@@ -23,6 +23,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError, VerifyError
 from vidprep.formats.model import OutputFormat, VideoFacts, rescale
+from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.framing import payload_checksum
 from vidprep.formats.video.numbered import NumberedFrames
 from vidprep.formats.video.orientation import Turn, turn_of
@@ -31,8 +32,6 @@ from vidprep.formats.video.pyav import reason_of, time_base_of, video_decoder
 from vidprep.formats.video.source import open_video
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
 
-# Native decoders but for AV1, where libavcodec's own needs hardware.
-CHECK_DECODERS = {"h264": "h264", "hevc": "hevc", "vp9": "vp9", "av1": "libdav1d"}
 KEPT_GOP_BYTES = 4 << 20
 
 
@@ -290,7 +289,7 @@ def _check_packets(
 
 def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:
     """A single-threaded decoder for the packets of an encoder of this codec."""
-    decoder = video_decoder(CHECK_DECODERS[codec])
+    decoder = video_decoder(CODECS[codec].check_decoder)
     decoder.extradata = extradata
     decoder.thread_count = 1
     return decoder

@@ -6,11 +6,11 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.options import EncoderOptions
 
 # Where a search for a CRF begins: medians over the real clips that defaults were chosen on, to within a few dB.
 DB_AT_DEFAULT = 41.0
-DB_OF_CRF_RANGE = {"h264": 31.6, "hevc": 31.6, "vp9": 19.5, "av1": 18.0}
 USUAL_JPEG = (90, 43.0)
 DB_PER_OCTAVE = 2.9
 
@@ -46,7 +46,7 @@ def scale_of_crf(encoder: EncoderOptions) -> QualityScale:
     finest, coarsest = (int(end) for end in encoder.profile.crf_range)
     values = tuple(range(finest, coarsest + 1) if coarsest > finest else range(finest, coarsest - 1, -1))
     usual = int(encoder.profile.crf_default), DB_AT_DEFAULT
-    slope = DB_OF_CRF_RANGE[encoder.codec] / (len(values) - 1)
+    slope = CODECS[encoder.codec].db_of_crf_range / (len(values) - 1)
     return QualityScale("--crf", values, tuple(float(n) for n in range(len(values))), usual, slope)
 
 

@@ -13,6 +13,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import OutputFormat
+from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.framing import with_start_codes
 from vidprep.formats.video.source import open_video
 from vidprep.formats.video.writer import VideoWriter
@@ -59,7 +60,7 @@ def _packets(made: MadeSegment, codec: str, time_base: Fraction) -> Iterator[Pac
         with open_video(made.path) as container:
             packets = (packet for packet in container.demux(container.streams.video[0]) if packet.size)
             for packet, pts in zip(packets, made.measured.pts, strict=True):
-                given = Packet(with_start_codes(bytes(packet))) if codec in ("h264", "hevc") else packet
+                given = Packet(with_start_codes(bytes(packet))) if CODECS[codec].has_units else packet
                 given.is_keyframe = packet.is_keyframe
                 given.pts = pts + made.segment.first_pts
                 given.time_base = time_base

@@ -18,7 +18,7 @@ from tests.transcode.media.encoded import encoded, good
 from vidprep.formats.profiles import CODECS, CONTAINERS
 from vidprep.transcode.media.ffmpeg import run_ffmpeg
 
-SUITED = [(codec, box.name) for box in CONTAINERS.values() for codec in box.codecs]
+SUITED = [(codec, box.name) for box in CONTAINERS.values() for codec in box.codecs or CODECS]
 
 
 NTSC = Fraction(30000, 1001)

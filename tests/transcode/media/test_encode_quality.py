@@ -16,7 +16,7 @@ from tests.helpers import environment, make_clip, transcode
 from tests.transcode.media.encoded import encoded, good
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.profiles import CODECS, DEFAULT_ENCODER, ENCODERS, TUNES
+from vidprep.formats.profiles import CODECS, ENCODERS, TUNES
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import QualityGate, Scale
 from vidprep.transcode.settings.run import RunSettings
@@ -83,7 +83,7 @@ def test_the_scores_of_the_row_are_those_of_ffmpegs_filters(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_lower_crf_is_better_and_larger(codec, media, outputs):
-    profile = ENCODERS[DEFAULT_ENCODER[codec]]
+    profile = ENCODERS[CODECS[codec].encoder]
     fine, _ = good(outputs.of(media["cfr.mp4"], encoded(codec, crf=profile.crf_default - 10)))
     coarse, _ = good(outputs.of(media["cfr.mp4"], encoded(codec, crf=profile.crf_default + 10)))
     assert fine.psnr_y_db > coarse.psnr_y_db + 3

@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import NO_CROPPING, Colour, FrameSize, Orientation, OutputFormat
-from vidprep.formats.profiles import CONTAINERS, DEFAULT_ENCODER
+from vidprep.formats.profiles import CODECS, CONTAINERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.source_picture import SourcePicture
@@ -86,11 +86,11 @@ def test_a_picture_of_another_format_than_the_encoder_was_opened_for_is_refused(
 def accepted() -> list[dict[str, str]]:
     """What the command line takes: engine, codec, container and pixel format."""
     found = []
-    for engine, (codec, encoder), box in product(("av", "ffmpeg"), DEFAULT_ENCODER.items(), CONTAINERS.values()):
-        if codec not in box.codecs:
+    for engine, codec, box in product(("av", "ffmpeg"), CODECS, CONTAINERS.values()):
+        if box.codecs and codec not in box.codecs:
             continue
         row = EncoderOptions(codec=codec).profile
-        assert row.name == encoder
+        assert row.name == CODECS[codec].encoder
         for pixels in row.pixel_formats:
             if engine == "ffmpeg" or pixels not in row.only_ffmpeg:
                 found.append({"engine": engine, "codec": codec, "container": box.name, "pixel_format": pixels})
