@@ -239,8 +239,8 @@ def table(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     return path
 
 
-def with_peers(script: str, *arguments: object, needs: Sequence[str]) -> str:
-    """What a script prints in a Python of its own: other people's readers bring libraries that clash with PyAV's, and warnings.
+def with_peers(script: str | Path, *arguments: object, needs: Sequence[str]) -> str:
+    """What a script, or the file of one, prints in a Python of its own: other people's readers bring libraries that clash with PyAV's, and warnings.
 
     Skips where a package of `needs` is not installed (extra `bench`), unless VIDPREP_REQUIRE demands it.
     """
@@ -248,7 +248,7 @@ def with_peers(script: str, *arguments: object, needs: Sequence[str]) -> str:
     if missing:
         say = pytest.fail if os.environ.get("VIDPREP_REQUIRE") else pytest.skip
         say(f"{', '.join(missing)} not installed: pip install '.[bench]'")
-    command = [sys.executable, "-c", script, *map(str, arguments)]
+    command = [sys.executable, *([script] if isinstance(script, Path) else ["-c", script]), *map(str, arguments)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

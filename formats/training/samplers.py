@@ -145,18 +145,14 @@ def clips_at_random_timestamps(
 
     seconds_between_frames: None is the mean duration of a frame. sampling_range_end: None is as late as a whole clip can begin.
     The rule is that of torchcodec's sampler of the same name, but that it refuses videos which are too short whatever the policy, and
-    that a time which falls short of a frame by less than a nanosecond, as
-    sums of seconds do, shows that frame, where torchcodec repeats the one before.
+    that a time which falls short of a frame by less than a nanosecond, as sums of seconds do, shows that frame, where torchcodec repeats
+    the one before.
     """
     return _AtTimes(
-        num_clips=num_clips,
-        seconds_between_clip_starts=None,
-        num_frames_per_clip=num_frames_per_clip,
-        seconds_between_frames=seconds_between_frames,
-        sampling_range_start=sampling_range_start,
-        sampling_range_end=sampling_range_end,
+        num_clips=num_clips, seconds_between_clip_starts=None, num_frames_per_clip=num_frames_per_clip,
+        seconds_between_frames=seconds_between_frames, sampling_range_start=sampling_range_start, sampling_range_end=sampling_range_end,
         policy=policy,
-    )
+    )  # fmt: skip
 
 
 def clips_at_regular_timestamps(

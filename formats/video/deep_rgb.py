@@ -26,7 +26,7 @@ BT601 = 0.299, 0.114
 
 def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Picture:
     """(H, W, 3), scaled to (height, width). Raises PyAV's errors."""
-    depth = max(component.bits for component in frame.format.components)
+    depth = max(8, *(component.bits for component in frame.format.components))  # what has less is made into eight
     if frame.format.is_rgb:
         picture = _of_rgb(frame, depth)
         return picture if size is None else deep_resized(picture, size)

@@ -12,7 +12,6 @@ import pytest
 from tests.helpers import make_clips, transcode, with_peers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUN = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], check=True)"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def moving(cli, tmp_path_factory) -> Path:
     ],
 )
 def test_networks_learn_from_both_loaders(name, epochs, figure, better, moving):
-    said = with_peers(RUN, EXAMPLES / f"{name}.py", moving, epochs, needs=["torch"])
+    said = with_peers(EXAMPLES / f"{name}.py", moving, epochs, needs=["torch"])
     for loader in ("DataLoader", "PrefetchLoader"):
         lines = [line for line in said.splitlines() if line.startswith(f"{loader} ")]
         assert len(lines) == epochs, said
@@ -71,13 +70,13 @@ def test_frames_and_manifest_are_shown(moving):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["train_torch", "train_prefetch"])
 def test_thirty_lines_train_on_class_folders_with_splits(name, moving):
-    said = with_peers(RUN, EXAMPLES / f"{name}.py", moving, 3, needs=["torch"])
+    said = with_peers(EXAMPLES / f"{name}.py", moving, 3, needs=["torch"])
     assert re.fullmatch(r"(epoch \d: \d+% of the clips of val told right\n){3}", said), said
 
 
 @pytest.mark.long
 def test_two_processes_train_together(moving):
-    said = sorted(with_peers(RUN, EXAMPLES / "train_ddp.py", moving, 2, needs=["torch"]).splitlines())
+    said = sorted(with_peers(EXAMPLES / "train_ddp.py", moving, 2, needs=["torch"]).splitlines())
     shares = [re.fullmatch(r"rank (\d), epoch (\d): (\d+) of (\d+) clips, loss \d+\.\d+", line) for line in said]
     assert [(share[1], share[2]) for share in shares] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
     assert {int(share[4]) - 2 * int(share[3]) for share in shares} <= {0, 1}, said
@@ -126,8 +125,7 @@ if __name__ == "__main__":
 def test_each_sample_is_seen_once_by_one_of_two_processes_and_cut_out_anew(moving, tmp_path):
     script = tmp_path / "together.py"
     script.write_text(TOGETHER)
-    wrapped = "import subprocess, sys; print(subprocess.run([sys.executable, *sys.argv[1:]], check=True, capture_output=True, text=True).stdout)"
-    assert "all well" in with_peers(wrapped, script, moving, needs=["torch"])
+    assert "all well" in with_peers(script, moving, needs=["torch"])
 
 
 def test_the_functions_make_check_report_and_read(tmp_path):

@@ -187,6 +187,18 @@ def test_batches_carry_the_audio_of_their_frames(processes, heard):
     assert stereo[5]["audio"].shape == (2, 2000) and stereo[5]["has_audio"] is True
 
 
+def test_a_store_without_audio_is_silent_beside_one_that_has_it(heard, store_of):
+    with pytest.warns(UserWarning, match="have no label"):
+        both = VideoDataset(
+            {"a": heard / "mp4", "b": store_of("tensor")}, 5, step=20, size=16, audio_rate=8000, audio_seconds=0.2
+        )
+    found = {item["id"]: item for item in map(both.__getitem__, range(len(both)))}
+    assert found["a/aac"]["has_audio"] and found["a/aac"]["audio"].any()
+    of_frames = [item for id_, item in found.items() if id_.startswith("b/")]
+    assert of_frames and not any(item["has_audio"] or item["audio"].any() for item in of_frames)
+    assert {item["audio"].shape for item in found.values()} == {(1, 1600)}
+
+
 def test_clips_that_last_otherwise_than_the_audio_are_named(heard, cli, tmp_path):
     for name, rate in (("a", 25), ("b", 50)):
         how = (

@@ -349,6 +349,5 @@ if __name__ == "__main__":
 def test_torch_gets_the_same_in_one_process_or_several_forked_and_spawned(store_of, tmp_path):
     script = tmp_path / "loads.py"  # spawn needs a file
     script.write_text(UNDER_TORCH)
-    start = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], check=True)"
-    said = with_peers(start, script, store_of("h264"), store_of("burst"), needs=["torch"])
+    said = with_peers(script, store_of("h264"), store_of("burst"), needs=["torch"])
     assert said.count("equal") == 2

@@ -12,7 +12,6 @@ from vidprep.formats import PrefetchLoader, VideoDataset
 from vidprep.formats.errors import SettingsError
 
 CROPS = {"crop": 24, "random_crop": True, "flip": True}
-RUN = "import subprocess, sys; print(subprocess.run([sys.executable, *sys.argv[1:]], check=True, capture_output=True, text=True).stdout)"
 
 # Each item is cut out of the whole sequence again, so what is compared is where crops lie, not what is in them.
 EPOCHS = """
@@ -56,7 +55,7 @@ if __name__ == "__main__":
 def test_epochs_differ_under_torch_in_all_modes(store_of, tmp_path):
     script = tmp_path / "epochs.py"  # spawn needs a file
     script.write_text(EPOCHS)
-    assert "5 modes" in with_peers(RUN, script, store_of("tensor"), needs=["torch"])
+    assert "5 modes" in with_peers(script, store_of("tensor"), needs=["torch"])
 
 
 @pytest.mark.parametrize("processes", [True, False])
@@ -210,7 +209,7 @@ if __name__ == "__main__":
 def test_subsets_samplers_and_the_stateful_loader_of_torch(store_of, tmp_path):
     script = tmp_path / "of_torch.py"
     script.write_text(OF_TORCH)
-    assert "all well" in with_peers(RUN, script, store_of("tensor"), needs=["torch", "torchdata"])
+    assert "all well" in with_peers(script, store_of("tensor"), needs=["torch", "torchdata"])
 
 
 def test_what_a_loader_does_not_take_is_told(store_of):

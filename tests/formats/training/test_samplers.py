@@ -420,10 +420,7 @@ def test_several_stores_are_one_dataset(lengths, store_of, tmp_path):
         assert sum(len(batch["id"]) for batch in loader) == len(both)
 
 
-def test_a_store_without_audio_is_silent_beside_one_that_has_it(lengths, store_of):
-    with pytest.warns(UserWarning, match="have no label"):
-        both = VideoDataset([lengths, store_of("tensor")], 2, crop=8)
-    assert both.store.sample_rate("a") is None and both.store.sample_rate(both.ids[-1]) is None
+def test_no_stores_are_no_dataset():
     with pytest.raises(StoreError, match="no stores were given"):
         VideoDataset({}, 4)
 
