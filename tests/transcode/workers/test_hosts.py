@@ -34,9 +34,12 @@ from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import read_manifest
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.workers import dask as dask_workers
-from vidprep.transcode.workers.dask import DaskWorkers
 from vidprep.transcode.workers.host import Expected
+
+pytest.importorskip("distributed", reason="pip install '.[dask]'")
+
+from vidprep.transcode.workers import dask as dask_workers  # noqa: E402
+from vidprep.transcode.workers.dask import DaskWorkers  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("cluster")
 STOPPED = 3
