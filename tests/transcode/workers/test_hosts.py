@@ -38,8 +38,8 @@ from vidprep.transcode.workers.host import Expected
 
 pytest.importorskip("distributed", reason="pip install '.[dask]'")
 
-from vidprep.transcode.workers import dask as dask_workers  # noqa: E402
-from vidprep.transcode.workers.dask import DaskWorkers  # noqa: E402
+from vidprep.transcode.workers import dask as dask_workers
+from vidprep.transcode.workers.dask import DaskWorkers
 
 pytestmark = pytest.mark.xdist_group("cluster")
 STOPPED = 3
