@@ -13,7 +13,7 @@ DEMO_OUT ?= demo-out
 MODULE ?= formats/manifest/table.py
 TESTS ?= tests/formats/manifest
 
-.PHONY: help demo test test-long mutate check lint types compat canary bench soak clean
+.PHONY: help demo test test-long mutate check generated lint types compat canary bench soak clean
 
 help:  ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: $(READY) types lint  ## everything but what takes long
 
 test-long: $(READY)  ## clusters, buckets and their failures, training loops, more real clips
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "long and not slow"
+
+generated: $(READY)  ## what is written from the options: types of keywords, docs/options.md
+	$(BIN)/python -m tests.generated
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

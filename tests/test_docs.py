@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 
+from tests.generated import TABLE, TYPES, every_command, keyword_types, table
 from vidprep.formats.manifest.columns import described
 from vidprep.formats.manifest.row import ManifestRow
-from vidprep.transcode.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -36,21 +37,21 @@ def test_every_command_that_is_shown_parses(document: Path) -> None:
         _, name, *words = shlex.split(PLACES.sub("x", line), comments=True)
         if "…" in words:
             continue
-        command = main.commands[name]
+        command = every_command()[name]
         with click.Context(command) as context:
             command.parse_args(context, [word for word in words if word not in ("&&",)])
 
 
-def test_every_flag_is_described() -> None:
-    text = "\n".join(path.read_text() for path in DOCUMENTS)
-    flags = {
-        option
-        for command in main.commands.values()
-        for each in command.params
-        for option in each.opts
-        if option.startswith("--") and option != "--help"
-    }
-    assert sorted(flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", text)) == []
+def test_what_is_generated_is_up_to_date() -> None:
+    """`make generated` writes them: a flag stands in one place, which the table and the types of keywords are made of."""
+    assert TYPES.read_text() == keyword_types()
+    assert TABLE.read_text() == table()
+
+
+def test_every_folder_of_modules_is_packaged() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    modules = [path for top in ("formats", "transcode") for path in (ROOT / top).rglob("*.py")]
+    assert set(listed) == {"vidprep." + ".".join(path.relative_to(ROOT).parent.parts) for path in modules}
 
 
 def test_the_table_of_columns_is_that_of_the_row() -> None:

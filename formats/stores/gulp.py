@@ -32,6 +32,7 @@ from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, 
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, labels_in
 from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.stores.shards import Layout
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
 SIZE_MAX = 1 << 32
@@ -39,8 +40,8 @@ SHARDS_MAX = 100_000  # of one run
 LABELS_NAME = "label2idx.json"
 
 
-class GulpLayout:
-    name, tail, shows_dead_bytes, holds_labels = "gulp", b"", False, False
+class GulpLayout(Layout):
+    name, suffix = "gulp", ".gulp"
     index_files: tuple[str, ...] = ("meta_*.gmeta", LABELS_NAME)
 
     def shard_name(self, run: int, number: int) -> str:
@@ -73,13 +74,23 @@ class GulpLayout:
         yield root / LABELS_NAME
 
     def _entry(self, row: ManifestRow) -> dict[str, Any]:
+        return {"frame_info": self._places(row), "meta_data": [described(row)]}
+
+    def _places(self, row: ManifestRow) -> list[list[int]]:
         sizes = row.frame_sizes or []
-        return {
-            "frame_info": [
-                [at, -size % 4, size + -size % 4] for at, size in zip(self.offsets(row), sizes, strict=True)
-            ],
-            "meta_data": [described(row)],
-        }
+        return [[at, -size % 4, size + -size % 4] for at, size in zip(self.offsets(row), sizes, strict=True)]
+
+    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow]) -> Iterator[str]:
+        found: dict[str, Any] = {}
+        for path in sorted(path for path in root.glob("*.gmeta") if path.is_file()):
+            try:
+                found |= {id_: entry["frame_info"] for id_, entry in read_json(path).items()}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                yield f"{path}: is damaged: {error}"
+        for row in rows:
+            if found.pop(row.id, None) != self._places(row):
+                yield f"{root}/*.gmeta: {row.id}: its frames are said to lie elsewhere than the manifest says"
+        yield from (f"{root}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
 
 
 def meta_name(shard: str) -> str:

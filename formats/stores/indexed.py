@@ -5,50 +5,53 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.labels import Labels, differing
 from vidprep.formats.manifest.table import ManifestRow, label_columns
 from vidprep.formats.stores.base import FrameStore, Handles, ShardFile, VideoFacts
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FramePlaces, IndexedVideo, write_index
-from vidprep.formats.stores.shards import NUMBERED_SHARD, copy, numbered_shard
+from vidprep.formats.stores.shards import Layout
 
 
-class IndexedLayout:
-    """Frames back to back, and an index of its own beside. name: of the store. suffix: of its shards."""
-
-    tail, shows_dead_bytes, holds_labels = b"", False, False
+class IndexedLayout(Layout):
+    """Frames back to back, and an index of its own beside."""
 
     def __init__(self, name: str, suffix: str) -> None:
-        self.name, self._suffix = name, suffix
+        self.name, self.suffix = name, suffix
         self.index_files = (f"{name}.json", INDEX_NAME)
-
-    def shard_name(self, run: int, number: int) -> str:
-        return numbered_shard(run, number) + self._suffix
-
-    def is_shard(self, name: str) -> bool:
-        return NUMBERED_SHARD.fullmatch(name.removesuffix(self._suffix)) is not None and name.endswith(self._suffix)
-
-    def sidecars(self, _shard: str) -> tuple[str, ...]:
-        return ()
-
-    def serialize(self, _row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
-        return copy(frames)
-
-    def offsets(self, row: ManifestRow) -> list[int]:
-        return list(accumulate(row.frame_sizes or (), initial=row.offset or 0))[:-1]
 
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any]) -> Iterator[Path]:
         videos = (indexed_video(row, self.offsets(row)) for row in rows)
         kept = {name: about[name] for name in ("settings", "versions")}
         return write_index(root, self.name, videos, labels=label_columns(root), about=kept)
+
+    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow]) -> Iterator[str]:
+        try:
+            index = FrameIndex(root, self.name)
+            indexed = {video.id: video for video in index.videos()}
+            relabelled = differing(index.label_columns(), label_columns(root))
+        except StoreError as error:
+            yield str(error)
+            return
+        for row in rows:
+            video, due = indexed.pop(row.id, None), indexed_video(row, self.offsets(row))
+            if video is None or not _same(video, due):
+                yield f"{index.path}: {row.id}: its row says something else than the manifest"
+        yield from (f"{index.path}: {id_}: is not in the manifest" for id_ in indexed)
+        yield from (f"{index.path}: {id_}: its labels are others than in the manifest" for id_ in relabelled)
+
+
+def _same(one: IndexedVideo, other: IndexedVideo) -> bool:
+    pairs = ((getattr(one, part.name), getattr(other, part.name)) for part in fields(IndexedVideo))
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
 
 
 def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -22,15 +23,24 @@ if TYPE_CHECKING:
     from vidprep.formats.stores.shards import Layout
 
 ENCODED = "encoded"
-# By name: the files that tell that it is there. Where several are, the first is taken.
-STORES = {
-    "burst": "burst.json",
-    "gulp": "*.gmeta",
-    "webdataset": "*.tar",
-    "tensor": "tensor.json",
-    ENCODED: "manifest*.parquet",
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """sign: the files that tell that it is there, as a glob. is_coded: whether it holds JPEGs, and not pictures as they are."""
+
+    sign: str
+    is_coded: bool = True
+
+
+# By name. Where several are in a folder, the first is taken; videos with their manifest where there is none.
+STORES_OF_FRAMES = {
+    "burst": StoreKind("burst.json"),
+    "gulp": StoreKind("*.gmeta"),
+    "webdataset": StoreKind("*.tar"),
+    "tensor": StoreKind("tensor.json", is_coded=False),
 }
-STORES_OF_FRAMES = tuple(name for name in STORES if name != ENCODED)
+SIGN_OF_ENCODED = "manifest*.parquet"
 MAX_RUN_BYTES = 1 << 20
 
 
@@ -75,7 +85,7 @@ def open_store(
         if (folder / ".vidprep").exists():
             raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
         raise StoreError(
-            f"is no store: nothing named {', '.join(STORES.values())} in it; make one with `vidprep transcode` or `burst`, or give "
+            f"is no store: nothing named {', '.join(_signs().values())} in it; make one with `vidprep transcode` or `burst`, or give "
             "VideoDataset a list of video files",
             path=folder,
         )
@@ -99,13 +109,17 @@ def kind_of_folder(folder: Path) -> str | None:
     """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_file()]
-    there = [kind for kind, sign in STORES.items() if fnmatch.filter(names, sign)]
+    there = [kind for kind, sign in _signs().items() if fnmatch.filter(names, sign)]
     made = kind_made_by_run(folder)
     if made in there:
         return made
-    if made in STORES:
+    if made in _signs():
         return ENCODED if ENCODED in there else None
     return there[0] if there else None
+
+
+def _signs() -> dict[str, str]:
+    return {name: kind.sign for name, kind in STORES_OF_FRAMES.items()} | {ENCODED: SIGN_OF_ENCODED}
 
 
 def _module(name: str) -> _Store:

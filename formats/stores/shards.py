@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import open_unlinked
@@ -22,50 +24,49 @@ NUMBERED_SHARD = re.compile(r"data-(\d{5,}(p\d{5})?-)?\d{5,}", re.ASCII)
 PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one and its index where it is a part of an array run
 
 
-class Layout(Protocol):
-    """How units stand in shards. name: of the store. tail: what follows the last unit of a shard, to make it whole.
-    index_files: what says where they are, as globs. shows_dead_bytes: whether readers that are not ours find units that no row names.
-    holds_labels: whether ids and labels stand in the shards themselves.
+class Layout(ABC):
+    """How a store lies on the disk: units back to back in shards, and what tells where they are. A store of JPEGs or pictures back to
+    back says no more than its index; others say how a unit of theirs is other.
+
+    name: of the store. suffix: of its shards. tail: what follows the last unit of a shard, to make it whole. index_files: what says where
+    units are, as globs. shows_dead_bytes: whether readers that are not ours find units that no row names. holds_labels: whether ids and
+    labels stand in the shards themselves, so that splits are stores of their own. takes_videos: whether encoded videos go in as they are.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def tail(self) -> bytes: ...
-
-    @property
-    def index_files(self) -> tuple[str, ...]: ...
-
-    @property
-    def shows_dead_bytes(self) -> bool: ...
-
-    @property
-    def holds_labels(self) -> bool: ...
+    name: str
+    suffix: str
+    tail = b""
+    index_files: tuple[str, ...] = ()
+    shows_dead_bytes = holds_labels = takes_videos = False
 
     def shard_name(self, run: int, number: int) -> str:
         """run: 0 for a store that was packed."""
-        ...
+        return numbered_shard(run, number) + self.suffix
 
-    def is_shard(self, name: str) -> bool: ...
+    def is_shard(self, name: str) -> bool:
+        return NUMBERED_SHARD.fullmatch(name.removesuffix(self.suffix)) is not None and name.endswith(self.suffix)
 
-    def sidecars(self, shard: str) -> tuple[str, ...]:
+    def sidecars(self, _shard: str, /) -> tuple[str, ...]:
         """Files that go with a shard."""
-        ...
+        return ()
 
-    def serialize(self, row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
+    def serialize(self, _row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
         """The bytes of a unit in a shard; frames: its frames back to back, `row.frame_sizes` tells them apart."""
-        ...
+        return copy(frames)
 
     def offsets(self, row: ManifestRow) -> list[int]:
         """Where each frame of a unit begins in its shard."""
-        ...
+        return list(accumulate(row.frame_sizes or (), initial=row.offset or 0))[:-1]
 
+    @abstractmethod
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> Iterator[Path]:
         """Write the files that say where everything is, from the rows of the units in the order of their ids; yields each file when
         it is written. After each of them the store opens, with the units as they were or as they are now. about: settings, versions.
         """
-        ...
+
+    @abstractmethod
+    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow], /) -> Iterator[str]:
+        """In what those files differ from the manifest, a line each."""
 
 
 class ShardWriter:

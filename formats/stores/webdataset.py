@@ -41,7 +41,7 @@ from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, facts_of, labels_in
 from vidprep.formats.stores.options import ReadOptions
-from vidprep.formats.stores.shards import NUMBERED_SHARD, numbered_shard
+from vidprep.formats.stores.shards import Layout
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
@@ -50,18 +50,9 @@ DIGITS_MAX = 18
 TAR_BLOCK = 512
 
 
-class TarLayout:
-    name, tail, shows_dead_bytes, holds_labels = "webdataset", bytes(2 * TAR_BLOCK), True, True
-    index_files: tuple[str, ...] = ()
-
-    def shard_name(self, run: int, number: int) -> str:
-        return f"{numbered_shard(run, number)}.tar"
-
-    def is_shard(self, name: str) -> bool:
-        return NUMBERED_SHARD.fullmatch(name.removesuffix(".tar")) is not None and name.endswith(".tar")
-
-    def sidecars(self, _shard: str) -> tuple[str, ...]:
-        return ()
+class TarLayout(Layout):
+    name, suffix, tail = "webdataset", ".tar", bytes(2 * TAR_BLOCK)
+    shows_dead_bytes = holds_labels = takes_videos = True
 
     def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         key = sample_key(row.id)
@@ -75,6 +66,9 @@ class TarLayout:
 
     def write_index(self, _root: Path, _rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> Iterator[Path]:
         """Its shards say everything themselves."""
+        yield from ()
+
+    def faults_of_index(self, _root: Path, _rows: Sequence[ManifestRow]) -> Iterator[str]:
         yield from ()
 
 

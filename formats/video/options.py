@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import NO_LIGHT, FrameSize, Light
+from vidprep.formats.option import Option, check_options
 from vidprep.formats.profiles import (
     CODECS,
     CONTAINERS,
@@ -17,6 +19,22 @@ from vidprep.formats.profiles import (
 
 NO_SIZE = FrameSize(0, 0)
 LARGE_LINES = 480
+
+
+def _crf_help() -> str:
+    rows = (ENCODERS[codec.encoder] for codec in CODECS.values())
+    return "; ".join(
+        f"{row.codec} {row.crf_range[0]:g}-{row.crf_range[1]:g}, default {row.crf_default:g}" for row in rows
+    )
+
+
+def _preset_help() -> str:
+    rows = [ENCODERS[codec.encoder] for codec in CODECS.values() if ENCODERS[codec.encoder].presets]
+    slow = {row.codec: " (slow)" if row.presets[0].isdecimal() else "" for row in rows}
+    return "; ".join(
+        f"{row.codec} {row.presets[0]}{slow[row.codec]} to {row.presets[-1]}, default {row.preset_default}"
+        for row in rows
+    )
 
 
 def _is_large(size: FrameSize) -> bool:
@@ -33,19 +51,31 @@ class EncoderOptions:
     Raises SettingsError when built with values that its row does not have.
     """
 
-    codec: str = "h264"
-    encoder: str | None = None
-    container: str | None = None
-    gop: int = 16
-    crf: float | None = None
-    preset: str | None = None
-    tune: str = "psnr"
-    pixel_format: str | None = None
-    threads: int | None = None
+    codec: Annotated[str, Option("Codec of the outputs.", choices=CODECS)] = "h264"
+    encoder: Annotated[
+        str | None, Option("Another encoder of that codec, such as h264_nvenc with --engine ffmpeg.", "NAME")
+    ] = None
+    container: Annotated[str | None, Option("Default: webm for vp9, mp4 for the others.", choices=CONTAINERS)] = None
+    gop: Annotated[
+        int, Option("A keyframe exactly every N output frames.", "N", least=1, most=10_000, unit="frames")
+    ] = 16
+    crf: Annotated[float | None, Option(f"Quality, lower is better: {_crf_help()}.", "Q")] = None
+    preset: Annotated[str | None, Option(f"Speed of the encoder: {_preset_help()}.", "NAME")] = None
+    tune: Annotated[str, Option("What the encoder optimises for.", choices=TUNES)] = "psnr"
+    pixel_format: Annotated[
+        str | None,
+        Option("yuv420p (default), yuv420p10le to keep 10 bits, or any other that the encoder takes.", "NAME"),
+    ] = None
+    threads: Annotated[
+        int | None,
+        Option(
+            "Threads per encoder; the number changes the output bytes. By default as many as change none, and 2 for h264 from 480 lines, "
+            "whatever the machine.", "N", keyword="encoder_threads", least=1, most=256,
+        ),
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.codec not in CODECS:
-            raise SettingsError(f"<codec>: not one of {', '.join(CODECS)}", codec=self.codec)
+        check_options(self)
         if self.encoder is not None and self.encoder not in ENCODERS:
             known = ", ".join(name for name, row in ENCODERS.items() if row.codec == self.codec)
             raise SettingsError(
@@ -56,13 +86,9 @@ class EncoderOptions:
             raise SettingsError(
                 f"<encoder> makes {row.codec}; say <codec>, or leave it out", encoder=row.name, codec=row.codec
             )
-        box = CONTAINERS.get(self.container_name)
-        if box is None:
-            raise SettingsError(f"<container>: not one of {', '.join(CONTAINERS)}", container=self.container)
+        box = CONTAINERS[self.container_name]
         if box.codecs and self.codec not in box.codecs:
             raise SettingsError(f"<container> holds {', '.join(box.codecs)}, not {self.codec}", container=box.name)
-        if not 1 <= self.gop <= 10_000:
-            raise SettingsError("<gop>: give 1 to 10000 frames", gop=self.gop)
         if self.crf is not None:
             low, high = sorted(row.crf_range)
             if not low <= self.crf <= high:
@@ -72,13 +98,9 @@ class EncoderOptions:
         if self.preset is not None and self.preset not in row.presets:
             allowed = ", ".join(row.presets) or "no presets"
             raise SettingsError(f"<preset>: {row.name} has {allowed}", preset=self.preset)
-        if self.tune not in TUNES:
-            raise SettingsError(f"<tune>: not one of {', '.join(TUNES)}", tune=self.tune)
         if self.pixel_format is not None and self.pixel_format not in row.pixel_formats:
             allowed = ", ".join(row.pixel_formats)
             raise SettingsError(f"<pixel_format>: {row.name} takes {allowed}", pixel_format=self.pixel_format)
-        if self.threads is not None and not 1 <= self.threads <= 256:
-            raise SettingsError("<encoder_threads>: give 1 to 256", encoder_threads=self.threads)
 
     @property
     def profile(self) -> EncoderProfile:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import make_clips, transcode
+from vidprep.formats.stores.registry import STORES_OF_FRAMES
 
 burst = partial(transcode, verb="burst")
 ENCODED = {
@@ -19,8 +20,8 @@ ENCODED = {
 }  # fmt: skip
 STORED = {
     "burst": [], "burst 444": ["--subsampling", "444"], "burst gray": ["--subsampling", "gray"],
-    "burst shards": ["--quality", 100, "--shard-size", "1MiB"], "gulp": ["--format", "gulp"],
-    "webdataset": ["--format", "webdataset"], "tensor": ["--format", "tensor"],
+    "burst shards": ["--quality", 100, "--shard-size", "1MiB"],
+    **{name: ["--format", name] for name in STORES_OF_FRAMES if name != "burst"},
 }  # fmt: skip
 
 

@@ -12,22 +12,15 @@ import time
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import click
 import pytest
 
 import vidprep.formats
 import vidprep.transcode
+from tests.generated import every_command
 from tests.helpers import make_clips, manifest
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
-from vidprep.transcode.cli.main import main
-from vidprep.transcode.settings.keywords import (
-    BurstKeywords,
-    PictureKeywords,
-    SourceKeywords,
-    TranscodeKeywords,
-    default_of,
-)
+from vidprep.transcode.settings.keyword_types import BurstKeywords, SampleKeywords, SourceKeywords, TranscodeKeywords
 
 # Flags about what a command prints, which a function does not do; and arguments.
 OF_THE_COMMAND_LINE = {
@@ -41,13 +34,14 @@ OF_THE_COMMAND_LINE = {
     "stores",
     "out",
     "help",
+    "table",
 }
-OF_PYTHON = {"settings", "progress", "destinations"}
+OF_PYTHON = {"settings", "progress", "destinations", "on_row"}
 TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate": (SourceKeywords,)} | dict.fromkeys(
-    ("sweep", "tune"), (SourceKeywords, PictureKeywords)
+    ("sweep", "tune"), (SampleKeywords,)
 )
 COMMANDS = (
-    "transcode", "burst", "validate", "report", "sweep", "tune", "pack", "merge", "compact", "bench", "doctor",
+    "transcode", "burst", "validate", "report", "sweep", "tune", "pack", "merge", "compact", "label", "bench", "doctor",
 )  # fmt: skip
 
 
@@ -64,30 +58,16 @@ def run(code: str, *args: object, timeout: float = 120) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_keywords_are_the_names_of_the_flags_with_the_same_defaults(name: str) -> None:
-    function = getattr(vidprep.transcode, name)
-    command = main.commands[name]
-    flags = {each.name: each for each in command.params if each.name not in OF_THE_COMMAND_LINE}
-    flags = {"to" if flag == "kind" else str(flag): each for flag, each in flags.items()}
-    signature = inspect.signature(function).parameters
+def test_keywords_are_the_names_of_the_flags(name: str) -> None:
+    signature = inspect.signature(getattr(vidprep.transcode, name)).parameters.values()
+    flags = {each.name for each in every_command()[name].params} - OF_THE_COMMAND_LINE
     own = {
-        keyword: parameter.default
-        for keyword, parameter in signature.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and not keyword.startswith("on_") and keyword not in OF_PYTHON
+        each.name
+        for each in signature
+        if each.kind is each.KEYWORD_ONLY and (each.default is each.empty or not callable(each.default))
     }
     typed = {keyword for each in TYPED.get(name, ()) for keyword in get_type_hints(each)}
-    assert set(own) - {"out"} | typed == set(flags)
-    for keyword, flag in flags.items():
-        assert isinstance(flag, click.Option)
-        shown: Any = flag.get_default(click.Context(command))
-        shown = shown if isinstance(shown, str | int | float | tuple) else None  # click has a mark of its own for none
-        due = own[keyword] if keyword in own else default_of(keyword)
-        due = None if due is inspect.Parameter.empty else due
-        if isinstance(due, tuple) and isinstance(shown, str):
-            shown = tuple(int(part) if part.isdecimal() else part for part in shown.split(","))
-        if name == "burst" and keyword == "quality":
-            shown = 90  # its help says so; None tells it from one that was given
-        assert (shown or None) == (due or None), (keyword, shown, due)
+    assert (own | typed) - OF_PYTHON - OF_THE_COMMAND_LINE == flags
 
 
 def test_every_public_name_is_documented() -> None:

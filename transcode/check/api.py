@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from vidprep.formats.files.arrow import ArrowStream
-from vidprep.transcode.settings.keywords import SourceKeywords
+from vidprep.formats.option import Option
+from vidprep.transcode.settings.keyword_types import SourceKeywords
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
@@ -21,9 +22,29 @@ if TYPE_CHECKING:
 
 @typed
 def validate(
-    destination: str | Path, source: str | Path | ArrowStream | None = None, *, sample: int | None = None, cross_check: int = 3,
-    vmaf: bool = False, seek_check: int | None = None, ffmpeg: str | None = None, jobs: int | None = None, progress: bool = False,
-    out: str | Path | None = None, on_fault: Callable[[str], object] = lambda _text: None, **which: Unpack[SourceKeywords],
+    destination: str | Path,
+    source: str | Path | ArrowStream | None = None,
+    *,
+    sample: Annotated[int | None, Option("Read only N units again, the same ones each time.", "N", least=1)] = None,
+    cross_check: Annotated[
+        int, Option("With SRC: score K videos with the ffmpeg command as well; both must agree.", "K", least=0)
+    ] = 3,
+    vmaf: Annotated[bool, Option("With SRC: score every video by libvmaf too, in the ffmpeg command.")] = False,
+    seek_check: Annotated[
+        int | None,
+        Option(
+            "K random seeks in each video, in PyAV and each of torchcodec, decord and OpenCV that is installed.", "K", least=1
+        ),
+    ] = None,
+    ffmpeg: Annotated[
+        str | Path | None,
+        Option("The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"),
+    ] = None,
+    jobs: Annotated[int | None, Option("Units at a time. Default: one per core.", "N", least=1)] = None,
+    out: Annotated[str | Path | None, Option("Put validation.parquet there too.", "FOLDER", path="folder")] = None,
+    progress: bool = False,
+    on_fault: Callable[[str], object] = lambda _text: None,
+    **which: Unpack[SourceKeywords],
 ) -> ValidationReport:  # fmt: skip
     """Check a finished destination, a folder or a URL, from its bytes; with `source`, also against the videos it was made of.
 
@@ -40,7 +61,7 @@ def validate(
     from vidprep.transcode.destination.run_file import settings_of
     from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.settings.keywords import built
+    from vidprep.transcode.settings.keywords import build_options
     from vidprep.transcode.settings.parse import as_place, as_source
     from vidprep.transcode.settings.run_options import SourceOptions
     from vidprep.transcode.sources.listing import find_sources
@@ -50,7 +71,7 @@ def validate(
     options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
     with as_folder(place) as folder, bar(is_shown=progress) as shown:
         if source is not None:
-            choice = built(SourceOptions, which)
+            choice = build_options(SourceOptions, which)
             found = find_sources(
                 as_source(source),
                 place,
@@ -72,7 +93,12 @@ def validate(
 
 @typed
 def doctor(
-    destination: str | Path | None = None, *, ffmpeg: str | None = None,
+    destination: str | Path | None = None,
+    *,
+    ffmpeg: Annotated[
+        str | Path | None,
+        Option("The ffmpeg to examine. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file"),
+    ] = None,
     on_finding: Callable[[Finding], object] = lambda _finding: None,
 ) -> list[Finding]:  # fmt: skip
     """Try out what a run needs on this machine; with a destination, also what its file system or store can do.

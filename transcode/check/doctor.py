@@ -55,7 +55,7 @@ WIDTH, HEIGHT, NUM_FRAMES = 128, 96, 12
 BRIGHT, DARK = 160, 90
 
 
-def examine(asked_ffmpeg: str | None) -> Iterator[Finding]:
+def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
     """Everything that a run leans on, tried out; ends early when a library that all of it needs is broken."""
     yield _system()
     broken = False
@@ -137,7 +137,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def trials(folder: Path, asked_ffmpeg: str | None) -> Iterator[Finding]:
+def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
     """What becomes of a clip in every codec, as burst and by ffmpeg, each tried when it is asked for. folder: an empty one."""
     reinstall = "pip install --force-reinstall"
     sources = folder / "sources"

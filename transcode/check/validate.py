@@ -68,7 +68,7 @@ class ValidateOptions:
     cross_check: int = 0
     vmaf: bool = False
     seeks: int = 0
-    ffmpeg: str | None = None
+    ffmpeg: str | Path | None = None
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ def _checks(
     ]  # fmt: skip
 
 
-def _witness(asked: str | None, *, vmaf: bool) -> str:
+def _witness(asked: str | Path | None, *, vmaf: bool) -> str:
     """The ffmpeg asked for, else the one in imageio-ffmpeg: it is of an age with the libraries in PyAV, and older ones paint
     some sources otherwise. Raises MissingError."""
     import imageio_ffmpeg

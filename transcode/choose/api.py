@@ -7,11 +7,17 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from vidprep.formats.errors import MissingError, SettingsError
-from vidprep.transcode.settings.keywords import PictureKeywords, SourceKeywords, built
+from vidprep.formats.option import Option
+from vidprep.formats.profiles import CODECS
+from vidprep.transcode.choose.bench.patterns import PATTERNS
+from vidprep.transcode.settings.keyword_types import SampleKeywords
+from vidprep.transcode.settings.keywords import build_options
 from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_numbers
+from vidprep.transcode.settings.run import HDR
 from vidprep.transcode.settings.run_options import SourceOptions
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
@@ -21,17 +27,54 @@ if TYPE_CHECKING:
     from vidprep.transcode.sources.unit import Unit
 
 
-class SampleKeywords(SourceKeywords, PictureKeywords):
-    """Which sources, and what becomes of their pictures."""
+_NUMBERS = "give whole numbers with commas between"
+
+
+def _crfs_of_codecs(written: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    return {codec: parse_numbers(values) for codec, values in parse_by_codec(written).items()}
+
+
+def _presets_of_codecs(written: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    return {codec: parse_names(values) for codec, values in parse_by_codec(written).items()}
 
 
 @typed
 def sweep(
-    source: str | Path, out: str | Path, *, codec: Sequence[str] = ("h264", "hevc", "vp9", "av1", "jpeg", "png"),
-    crf: Mapping[str, Sequence[int]] | None = None, quality: Sequence[int] = (), gop: Sequence[int] = (16,),
-    preset: Mapping[str, Sequence[str]] | None = None, anchor: str = "h264", at_psnr: float = 36.0, sample: int = 12,
-    seconds: float = 10.0, sequence_length: int = 8, stride: int = 1, jobs: int | None = None, progress: bool = False,
-    on_message: Callable[[str], object] = lambda _text: None, **keywords: Unpack[SampleKeywords],
+    source: str | Path,
+    out: str | Path,
+    *,
+    hdr: Annotated[str | None, Option("PQ and HLG are tone-mapped to SDR.", choices=HDR)] = None,
+    codec: Annotated[Sequence[str], Option("Codecs to compare.", "LIST", parse=parse_names)] = (*CODECS, "jpeg", "png"),
+    crf: Annotated[
+        Mapping[str, Sequence[int]] | None,
+        Option(
+            "CRFs to try for a codec, four or more. Default: four that span about 32 to 44 dB.", "CODEC=LIST", repeated=True,
+            parse=_crfs_of_codecs, must=_NUMBERS,
+        ),
+    ] = None,
+    quality: Annotated[
+        Sequence[int], Option("JPEG qualities to try. Default: four.", "LIST", parse=parse_numbers, must=_NUMBERS)
+    ] = (),
+    gop: Annotated[
+        Sequence[int], Option("Keyframe intervals to try, in frames.", "LIST", parse=parse_numbers, must=_NUMBERS)
+    ] = (16,),
+    preset: Annotated[
+        Mapping[str, Sequence[str]] | None,
+        Option(
+            "Presets to try for a codec. Default: the one that transcode takes.", "CODEC=LIST", repeated=True,
+            parse=_presets_of_codecs, must=_NUMBERS,
+        ),
+    ] = None,
+    anchor: Annotated[str, Option("The codec that the others are compared with first.", "CODEC")] = "h264",
+    at_psnr: Annotated[float, Option("Compare sizes at this PSNR-Y.", "DB")] = 36.0,
+    sample: Annotated[int, Option("How many of the sources to measure.", "N", least=1)] = 12,
+    seconds: Annotated[float, Option("How much of each source to take, from its start.", "SECONDS", least=0.1)] = 10.0,
+    sequence_length: Annotated[int, Option("Frames per sequence when reading is timed.", "N", least=1)] = 8,
+    stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
+    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
+    progress: bool = False,
+    on_message: Callable[[str], object] = lambda _text: None,
+    **keywords: Unpack[SampleKeywords],
 ) -> dict[str, Any]:  # fmt: skip
     """Measure a sample of the sources in many settings; returns what `out`/sweep.json says. The same call again goes on.
 
@@ -47,14 +90,14 @@ def sweep(
     from vidprep.transcode.workers.child import make, stops_the_run
     from vidprep.transcode.workers.local import Workers, default_jobs
 
-    if keywords.get("hdr") == "keep":
+    if hdr == "keep":
         raise SettingsError("<hdr>: sweeps compare 8 bits; leave it out", hdr="keep")
     values = {name: tuple(each) for name, each in (crf or {}).items()}
     values |= {"jpeg": tuple(quality)} if quality else {}
     options = SweepOptions(
         codecs=tuple(codec), values=values, gops=tuple(gop),
         presets={name: tuple(each) for name, each in (preset or {}).items()}, videos=sample, seconds=seconds,
-        sequence_length=sequence_length, stride=stride, retime=built(Retime, keywords), scale=built(Scale, keywords),
+        sequence_length=sequence_length, stride=stride, retime=build_options(Retime, keywords), scale=build_options(Scale, keywords),
     )  # fmt: skip
     units = _units(Path(source), Path(out), keywords)
     with Workers(jobs or default_jobs(), make, stops_the_run) as workers, bar(is_shown=progress) as shown:
@@ -66,9 +109,27 @@ def sweep(
 
 @typed
 def tune(
-    source: str | Path, *, target_psnr: float = 38.0, sequence_length: int = 8, stride: int = 1, storage: float | None = None,
-    loader: str | None = None, codec: Sequence[str] = ("h264", "hevc", "vp9", "av1", "jpeg"), sample: int = 6, seconds: float = 5.0,
-    work: str | Path | None = None, jobs: int | None = None, on_message: Callable[[str], object] = lambda _text: None,
+    source: str | Path,
+    *,
+    hdr: Annotated[str | None, Option("PQ and HLG are tone-mapped to SDR.", choices=HDR)] = None,
+    target_psnr: Annotated[float, Option("The quality to reach, as in transcode --target-psnr.", "DB")] = 38.0,
+    sequence_length: Annotated[int, Option("Frames per sequence.", "N", least=1)] = 8,
+    stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
+    storage: Annotated[float | None, Option("How fast the storage serves one reader.", "MB/S", above=0)] = None,
+    loader: Annotated[
+        str | None,
+        Option(
+            "The library that training will read videos with. Default: vidprep's own reader.", choices=("torchcodec", "decord")
+        ),
+    ] = None,
+    codec: Annotated[Sequence[str], Option("Codecs to try.", "LIST", parse=parse_names)] = (*CODECS, "jpeg"),
+    sample: Annotated[int, Option("How many of the sources to measure.", "N", least=1)] = 6,
+    seconds: Annotated[float, Option("How much of each source to take, from its start.", "SECONDS", least=0.1)] = 5.0,
+    work: Annotated[
+        str | Path | None, Option("Keep the trials here, so that a stopped command can go on.", "FOLDER", path="any")
+    ] = None,
+    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
+    on_message: Callable[[str], object] = lambda _text: None,
     **keywords: Unpack[SampleKeywords],
 ) -> Tuned:  # fmt: skip
     """Measure on a sample of the sources what to make of them for how the network reads, and recommend one.
@@ -83,14 +144,14 @@ def tune(
     from vidprep.transcode.workers.child import make, stops_the_run
     from vidprep.transcode.workers.local import Workers, default_jobs
 
-    if keywords.get("hdr") == "keep":
+    if hdr == "keep":
         raise SettingsError("<hdr>: 8 bits are tried; leave it out", hdr="keep")
     options = SweepOptions(
         codecs=tuple(codec),
         videos=sample,
         seconds=seconds,
-        scale=built(Scale, keywords),
-        retime=built(Retime, keywords),
+        scale=build_options(Scale, keywords),
+        retime=build_options(Retime, keywords),
     )
     if "png" in options.codecs:
         raise SettingsError("<codec>: give codecs and jpeg", codec="png")
@@ -107,16 +168,34 @@ def tune(
 def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, ...]:
     from vidprep.transcode.sources.listing import find_sources
 
-    return find_sources(source, out, **asdict(built(SourceOptions, keywords))).units
+    return find_sources(source, out, **asdict(build_options(SourceOptions, keywords))).units
 
 
 @typed
 def bench(
-    stores: str | Path | Sequence[str | Path], *, loader: Sequence[str] = (), pattern: Sequence[str] = ("consecutive", "single"),
-    frames: int = 8, stride: int = 4, workers: Sequence[int] = (1,), cache: str = "warm", seconds: float = 2.0, sample: int = 16,
-    seed: int = 0, step_ms: float | None = None, batch_size: int = 8, advise: bool = False,
+    stores: str | Path | Sequence[str | Path],
+    *,
+    loader: Annotated[
+        Sequence[str], Option("Time only this loader; may be repeated. Default: all that are installed.", "NAME")
+    ] = (),
+    pattern: Annotated[
+        Sequence[str], Option("How frames are asked for; may be repeated.", choices=PATTERNS)
+    ] = ("consecutive", "single"),
+    frames: Annotated[int, Option("Frames per sequence.", "N", least=1)] = 8,
+    stride: Annotated[int, Option("Distance between frames in the pattern strided.", "N", least=1)] = 4,
+    workers: Annotated[
+        Sequence[int], Option("Worker processes that read at once; may be repeated.", "N", least=1)
+    ] = (1,),
+    cache: Annotated[str, Option("State of the page cache.", choices=("warm", "cold", "both"))] = "warm",
+    seconds: Annotated[float, Option("Time each cell for at least this long.", "SECONDS", least=0.01)] = 2.0,
+    sample: Annotated[int, Option("How many videos to read.", "N", least=1)] = 16,
+    seed: Annotated[int, Option("Seed of the sample and of the requested frames.", "N")] = 0,
+    step_ms: Annotated[float | None, Option("Simulate training with a step of this time.", "MS", least=0)] = None,
+    batch_size: Annotated[int, Option("Batch size of the simulated training.", "N", least=1)] = 8,
+    advise: Annotated[bool, Option("Search for the number of workers and the batch size.")] = False,
     on_row: Callable[[str, dict[str, Any]], object] = lambda _kind, _row: None,
-    on_note: Callable[[str], object] = lambda _text: None, on_step: Callable[[str], object] = lambda _text: None,
+    on_note: Callable[[str], object] = lambda _text: None,
+    on_step: Callable[[str], object] = lambda _text: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Time loaders on stores, side by side; those whose pixels are wrong are named and not timed.
 

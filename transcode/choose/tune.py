@@ -82,7 +82,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """choices: all that were measured, smallest first. sampled: so many of the num_videos. left_out: codecs and sources, with why."""
+    """choices: all that were measured, smallest first. sampled: so many of the num_videos. left_out: codecs and sources, with why.
+    target_psnr: dB.
+    """
 
     choices: tuple[Choice, ...]
     best: Choice
@@ -90,6 +92,7 @@ class Tuned:
     sampled: int
     num_videos: int
     left_out: tuple[str, ...]
+    target_psnr: float
 
     @property
     def pareto(self) -> tuple[Choice, ...]:
@@ -139,7 +142,7 @@ def recommend(
         raise SettingsError(f"nothing reaches <target_psnr>: {'; '.join(left_out)}", target_psnr=target_db)
     choices.sort(key=lambda choice: choice.total_bytes)
     best, reason = _recommended(choices, reading)
-    return Tuned(tuple(choices), best, reason, len(ready), len(units), tuple(left_out))
+    return Tuned(tuple(choices), best, reason, len(ready), len(units), tuple(left_out), target_db)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The command that times loaders: parse, call, print, exit code."""
+"""`vidprep bench`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import click
 
 from vidprep.formats.errors import DestinationError, MissingError
 from vidprep.formats.files.local import check_writable
+from vidprep.formats.option import options_of
 from vidprep.transcode.choose.api import bench as measure
-from vidprep.transcode.choose.bench.patterns import PATTERNS
-from vidprep.transcode.cli.options import BriefCommand, Finite, LocalPath, defaults_of
+from vidprep.transcode.cli.command import BriefCommand
+from vidprep.transcode.cli.options import LocalPath, options
 from vidprep.transcode.run.text import megabytes, printable
 
-OF_BENCH = defaults_of(measure)
-COUNT = click.IntRange(min=1)
 HEADER = (
     f"{'store':34} {'loader':15}{'access':17}{'cache':6}{'workers':>7}{'frames/s':>10}{'ms':>9}{'p25–p75':>18}{'CPU s/1000':>12}"
     f"{'memory':>10}{'× raw':>7}"
@@ -26,74 +25,12 @@ HEADER = (
 
 @click.command(cls=BriefCommand)
 @click.argument("stores", metavar="STORE…", type=LocalPath(), nargs=-1, required=True)
+@options(options_of(measure))
 @click.option(
-    "--loader",
-    multiple=True,
-    metavar="NAME",
-    help="Time only this loader; may be repeated. Default: all that are installed.",
-)
-@click.option(
-    "--pattern", type=click.Choice(PATTERNS), multiple=True, default=OF_BENCH["pattern"],
-    show_default=True, help="How frames are asked for; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--frames", type=COUNT, default=OF_BENCH["frames"], show_default=True, metavar="N", help="Frames per sequence."
-)
-@click.option(
-    "--stride",
-    type=COUNT,
-    default=OF_BENCH["stride"],
-    show_default=True,
-    metavar="N",
-    help="Distance between frames in the pattern strided.",
-)
-@click.option(
-    "--workers",
-    type=COUNT,
-    multiple=True,
-    default=OF_BENCH["workers"],
-    show_default=True,
-    metavar="N",
-    help="Worker processes that read at once; may be repeated.",
-)
-@click.option(
-    "--cache",
-    type=click.Choice(("warm", "cold", "both")),
-    default="warm",
-    show_default=True,
-    help="State of the page cache.",
-)
-@click.option(
-    "--seconds", type=Finite(min=0.01), default=2.0, show_default=True, help="Time each cell for at least this long."
-)
-@click.option(
-    "--sample", type=COUNT, default=OF_BENCH["sample"], show_default=True, metavar="N", help="How many videos to read."
-)
-@click.option(
-    "--seed",
-    type=int,
-    default=OF_BENCH["seed"],
-    show_default=True,
-    help="Seed of the sample and of the requested frames.",
-)
-@click.option("--step-ms", type=Finite(min=0), metavar="MS", help="Simulate training with a step of this time.")
-@click.option(
-    "--batch-size",
-    type=COUNT,
-    default=OF_BENCH["batch_size"],
-    show_default=True,
-    metavar="N",
-    help="Batch size of the simulated training.",
-)
-@click.option("--advise", is_flag=True, help="Search for the number of workers and the batch size.")
-@click.option(
-    "--out",
-    type=LocalPath(file_okay=False),
-    metavar="FOLDER",
-    help="Write bench.html, .md, .json and .parquet here.",
+    "--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Write bench.html, .md, .json and .parquet here."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write JSON lines to stdout; `what` is cell, training or advice.")
-def bench(stores: tuple[Path, ...], **given: Any) -> None:
+def bench(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = False, **given: Any) -> None:
     """Time every installed loader on every STORE, side by side; loaders whose pixels are wrong are named and not timed.
 
     STORE is what transcode, burst or pack made, a folder of raw videos, or a folder that has a folder of .jpg or .png pictures
@@ -110,7 +47,6 @@ def bench(stores: tuple[Path, ...], **given: Any) -> None:
 
     from vidprep.transcode.run.text import for_json
 
-    out, as_json = given.pop("out"), given.pop("as_json")
     if out is not None:
         _check_page(out)
     with tqdm(bar_format="{desc}", leave=False, disable=None, file=sys.stderr) as bar:

@@ -46,11 +46,10 @@ class Compacted:
 class ShardedDestination(Destination):
     """Shards and their index in a folder."""
 
-    torn = (*Destination.torn, ".index.parquet.partial", ".*.json.partial", ".meta_*.gmeta.partial")
-
     def __init__(self, root: Path, options: FrameOptions, part: Part | None = None) -> None:
         super().__init__(root, part)
         self._options, self._layout = options, layout_of(options.store)
+        self.torn = (*Destination.torn, *(f".{name}.partial" for name in self._layout.index_files))
         self._kept_writer: ShardWriter | None = None
         self._sizes: dict[str, int] | None = None
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.arrow import ArrowStream
+from vidprep.formats.option import Option
+from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
+from vidprep.transcode.settings.parse import parse_bytes
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
@@ -25,8 +28,23 @@ class Packed:
 
 @typed
 def pack(
-    store: str | Path, out: str | Path, *, to: str, quality: int = 90, subsampling: str = "420",
-    shard_size: str | int = "1GiB", labels: str | Path | ArrowStream | None = None,
+    store: str | Path,
+    out: str | Path,
+    *,
+    to: Annotated[str, Option("What to make.", choices=(*STORES_OF_FRAMES, *EXPORTS))],
+    quality: Annotated[int, Option("JPEG quality, where STORE has no JPEGs to copy.", "Q", least=1, most=100)] = 90,
+    subsampling: Annotated[
+        str, Option("Chroma subsampling, where STORE has no JPEGs to copy.", choices=JPEG_SUBSAMPLINGS)
+    ] = "420",
+    shard_size: Annotated[
+        str | int, Option("Start a new shard beyond this size.", "BYTES", parse=parse_bytes)
+    ] = "1GiB",
+    labels: Annotated[
+        str | Path | ArrowStream | None,
+        Option(
+            "Labels on frames or seconds of the sources, carried over into OUT/labels.csv.", "TABLE", path="any"
+        ),
+    ] = None,
 ) -> Packed:  # fmt: skip
     """Make of a store (any destination of `transcode` or `burst`, or a GulpIO or WebDataset folder) what another tool reads.
 
@@ -40,10 +58,7 @@ def pack(
     from vidprep.transcode.export.labels import carry_over
     from vidprep.transcode.export.pack import pack_store
     from vidprep.transcode.settings.options import FrameOptions
-    from vidprep.transcode.settings.parse import parse_bytes
 
-    if to not in (*STORES_OF_FRAMES, *EXPORTS):
-        raise SettingsError(f"<to>: not one of {', '.join((*STORES_OF_FRAMES, *EXPORTS))}", to=to)
     store, out = Path(store), Path(out)
     opened = open_store(store)
     if to in STORES_OF_FRAMES:

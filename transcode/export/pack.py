@@ -21,7 +21,7 @@ from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.metadata import described
 from vidprep.formats.stores.registry import layout_of
-from vidprep.formats.stores.shards import Layout, ShardWriter
+from vidprep.formats.stores.shards import ShardWriter
 from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
 from vidprep.transcode.export.splits import ids_of_splits
 from vidprep.transcode.media.versions import used_versions
@@ -38,7 +38,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
     """
     refuse_odd_ids(store)
     refuse_linked_files(store)
-    splits = ids_of_splits(store) if options.store == "webdataset" else {"": store.ids}
+    splits = ids_of_splits(store) if layout_of(options.store).holds_labels else {"": store.ids}
     make_empty(out)
     for split, ids in splits.items():
         (out / split).mkdir(exist_ok=True)
@@ -47,15 +47,14 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
 
 
 def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOptions) -> None:
-    as_videos = options.store == "webdataset" and isinstance(store, VideoStore)
-    layout: Layout = _VideoTarLayout(store) if as_videos and isinstance(store, VideoStore) else layout_of(options.store)
+    layout = layout_of(options.store)
+    if as_videos := layout.takes_videos and isinstance(store, VideoStore):
+        layout = _VideoTarLayout(store)
     shards = ShardWriter(out, layout, options.shard_bytes, run=0)
     rows: list[ManifestRow] = []
     for id_ in ids:
         frames = (
-            [store.file(id_).read_bytes()]
-            if as_videos and isinstance(store, VideoStore)
-            else coded(store, id_, options)
+            [layout.store.file(id_).read_bytes()] if isinstance(layout, _VideoTarLayout) else coded(store, id_, options)
         )
         row = _row(store, id_, frames, options, as_videos=as_videos)
         shards.append(row, io.BytesIO(b"".join(frames)))
@@ -156,10 +155,10 @@ class _VideoTarLayout(TarLayout):
     """Tar shards whose samples are the encoded video and its `.json`."""
 
     def __init__(self, store: VideoStore) -> None:
-        self._store = store
+        self.store = store
 
     def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
-        key, suffix = sample_key(row.id), self._store.file(row.id).suffix
+        key, suffix = sample_key(row.id), self.store.file(row.id).suffix
         gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
         times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
         about = {"id": row.id, "gop": gop} | described(row) | times

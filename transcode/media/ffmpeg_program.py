@@ -6,16 +6,17 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from vidprep.formats.errors import MissingError
 
 
-def find_ffmpeg(asked: str | None) -> str:
+def find_ffmpeg(asked: str | Path | None) -> str:
     """The ffmpeg to run: as asked, else VIDPREP_FFMPEG, else on PATH, else the one in imageio-ffmpeg.
 
     Raises MissingError when the one asked for is not there.
     """
-    named = asked or os.environ.get("VIDPREP_FFMPEG")
+    named = str(asked or os.environ.get("VIDPREP_FFMPEG", ""))
     if named:
         found = shutil.which(named)
         if found is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.files.local import check_writable
+from vidprep.formats.option import Option
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
 
 @typed
 def report(
-    destinations: str | Path | Sequence[str | Path], *, out: str | Path | None = None, title: str = "vidprep report",
-    worst: int = 6, jobs: int | None = None, progress: bool = False,
+    destinations: str | Path | Sequence[str | Path],
+    *,
+    out: Annotated[
+        str | Path | None, Option("Folder for the report. Default: the first DST.", "FOLDER", path="folder")
+    ] = None,
+    title: Annotated[str, Option("The heading of the page.", "TEXT")] = "vidprep report",
+    worst: Annotated[int, Option("Worst frames shown of each DST.", "N", least=0)] = 6,
+    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
+    progress: bool = False,
 ) -> ReportFiles:  # fmt: skip
     """Write report.html, report.md and report.json about destinations of runs, side by side, and results of `sweep`.
 

@@ -6,13 +6,16 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
 from vidprep.formats.files.arrow import ArrowStream
-from vidprep.transcode.settings.keywords import BurstKeywords, TranscodeKeywords, built, settings_of
+from vidprep.formats.option import Option
+from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
+from vidprep.transcode.settings.keywords import build_options, build_settings
+from vidprep.transcode.settings.parse import parse_names
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+from vidprep.transcode.settings.run_options import BAD_ROWS, RunOptions, SourceOptions
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     from vidprep.transcode.destination.merge import Merged
     from vidprep.transcode.destination.relabel import Relabelled
     from vidprep.transcode.destination.sharded import Compacted
+    from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.run import Summary
+    from vidprep.transcode.run.session import RunRequest
 
 
 @typed
@@ -57,22 +62,16 @@ def _run(
     on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], *, of_frames: bool,
 ) -> Summary:  # fmt: skip
     end_if_worker_starts()
-    from vidprep.transcode.run.events import Events
     from vidprep.transcode.run.progress import Progress
-    from vidprep.transcode.run.session import carry_out, make_request
+    from vidprep.transcode.run.session import carry_out
 
-    asked = settings_of(keywords, of_frames=of_frames)
     if settings is not None:
-        if asked != settings_of({}, of_frames=of_frames):
+        if build_settings(keywords, of_frames=of_frames) != build_settings({}, of_frames=of_frames):
             raise SettingsError("settings was given, and keywords that decide the same; give one of them")
         if (settings.frames is not None) != of_frames:
             raise SettingsError("settings.frames is for burst, and transcode takes none")
-        asked = settings
-    options = built(RunOptions, keywords)
-    events = Events(options.events) if options.events else None
-    reporter = Progress(is_shown=progress, events=events, on_row=on_row)
-    request = make_request(source, destination, asked, built(SourceOptions, keywords), options, reporter)
-    summary = carry_out(request)
+    reporter = Progress(is_shown=progress, on_row=on_row)
+    summary = carry_out(request_of(source, destination, keywords, reporter, of_frames=of_frames, settings=settings))
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if summary.disk_full:
@@ -80,6 +79,21 @@ def _run(
     if summary.stopped or summary.interrupted_by is not None:
         raise StoppedError(summary.stopped or "interrupted; call again to go on", exit_code=summary.exit_code)
     return summary
+
+
+def request_of(
+    source: str | Path | ArrowStream, destination: str | Path, keywords: Mapping[str, Any], reporter: Progress, *, of_frames: bool,
+    settings: RunSettings | None = None, dry_run: bool = False,
+) -> RunRequest:  # fmt: skip
+    """What the functions and the commands ask for. settings: in the place of those that keywords say. dry_run: no events are written."""
+    from vidprep.transcode.run.events import Events
+    from vidprep.transcode.run.session import make_request
+
+    settings = settings or build_settings(keywords, of_frames=of_frames)
+    choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)
+    if options.events and not dry_run:
+        reporter.events = Events(str(options.events))
+    return make_request(source, destination, settings, choice, options, reporter)
 
 
 @typed
@@ -103,8 +117,15 @@ def compact(destination: str | Path) -> Compacted:
 
 @typed
 def label(
-    destination: str | Path, table: str | Path | ArrowStream | None = None, *, labels: str | Sequence[str] | None = None,
-    remove: str | Sequence[str] = (), on_bad_row: str = "fail", dry_run: bool = False,
+    destination: str | Path,
+    table: str | Path | ArrowStream | None = None,
+    *,
+    labels: Annotated[
+        Sequence[str] | None, Option("Take only these columns of TABLE.", "A,B", parse=parse_names)
+    ] = None,
+    remove: Annotated[Sequence[str], Option("Remove these labels.", "A,B", parse=parse_names)] = (),
+    on_bad_row: Annotated[str, Option("What to do with rows that speak of no video.", choices=BAD_ROWS)] = "fail",
+    dry_run: Annotated[bool, Option("Show what would change; write nothing.")] = False,
 ) -> Relabelled:  # fmt: skip
     """Add, change and remove labels of a finished destination, without its sources; no output is touched.
 
@@ -120,8 +141,7 @@ def label(
     from vidprep.transcode.destination.relabel import relabel
     from vidprep.transcode.settings.parse import as_place
 
-    chosen = built(SourceOptions, {"labels": labels, "on_bad_row": on_bad_row})
-    removed = tuple(filter(None, remove.split(",") if isinstance(remove, str) else remove))
+    removed = tuple(filter(None, remove))
     if table is None and not removed:
         raise SettingsError("neither a table nor labels to remove were given")
     place = finished(as_place(destination))
@@ -132,8 +152,8 @@ def label(
             place.recover()
             place.merge_journal()
         return relabel(
-            place, Path(table) if isinstance(table, str) else table, labels=chosen.labels, remove=removed,
-            skips_bad_rows=chosen.on_bad_row == "skip", dry_run=dry_run,
+            place, Path(table) if isinstance(table, str) else table, labels=None if labels is None else tuple(labels), remove=removed,
+            skips_bad_rows=on_bad_row == "skip", dry_run=dry_run,
         )  # fmt: skip
 
 

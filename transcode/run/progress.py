@@ -12,7 +12,6 @@ from vidprep.transcode.destination.partition import Part
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.ignored import in_words
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.run.reporter import Reporter
 from vidprep.transcode.run.run import Summary
 from vidprep.transcode.run.text import megabytes, printable
 from vidprep.transcode.unit.job import Job
@@ -30,19 +29,22 @@ def bar(*, is_shown: bool, total: int | None = None) -> tqdm[Any]:
     return tqdm(total=total, unit="video", disable=None if is_shown else True, file=sys.stderr, smoothing=0.1)
 
 
-class Progress(Reporter):
-    """is_shown: on stderr; else nothing is written. has_bar: on a terminal. on_row: called with every row."""
+class Progress:
+    """Hears of everything that happens in a run. is_shown: on stderr; else nothing is written. has_bar: on a terminal. on_row: called with
+    every row. events: where they are written, if anywhere.
+    """
 
     def __init__(
-        self, *, is_shown: bool, has_bar: bool = True, events: Events | None = None,
-        on_row: Callable[[ManifestRow], object] | None = None,
-    ) -> None:  # fmt: skip
-        self._is_shown, self._has_bar, self._events, self._on_row = is_shown, has_bar, events, on_row
+        self, *, is_shown: bool, has_bar: bool = True, on_row: Callable[[ManifestRow], object] | None = None
+    ) -> None:
+        self._is_shown, self._has_bar, self._on_row = is_shown, has_bar, on_row
+        self.events: Events | None = None
         self._bar: Any = None
         self._failed = 0
         self._saved = 0
 
     def message(self, text: str) -> None:
+        """A sentence for people."""
         if not self._is_shown:
             return
         if self._bar is not None:
@@ -52,10 +54,12 @@ class Progress(Reporter):
             sys.stderr.flush()
 
     def found(self, count: int) -> None:
+        """So many entries or rows of the source were looked at so far."""
         if self._has_bar:
             self.message(f"{count} files found so far")
 
     def share(self, part: Part, share: Share) -> None:
+        """What this task of an array run takes, and in what its sources differ from the plan."""
         self.message(f"part {part.index} of {part.count}: {len(share.sources.units)} videos")
         if share.absent:
             self.message(f"{len(share.absent)} videos planned for it are not among the sources: {_few(share.absent)}")
@@ -67,22 +71,23 @@ class Progress(Reporter):
 
     def start(self, plan: Plan, destination: str, backend: str) -> None:
         self._plan = plan
-        if self._events:
-            self._events.begun(plan, destination, backend)
+        if self.events:
+            self.events.begun(plan, destination, backend)
         self._bar = bar(is_shown=self._is_shown and self._has_bar, total=len(plan.jobs) + len(plan.rejected))
 
     def job(self, job: Job) -> None:
-        if self._events:
-            self._events.started(job)
+        if self.events:
+            self.events.started(job)
 
     def segment(self, job: Job, made: int, count: int) -> None:
-        if self._events:
-            self._events.segment(job, made, count)
+        if self.events:
+            self.events.segment(job, made, count)
         self._bar.set_postfix_str(f"{printable(job.unit.id)}: {made} of {count} segments")
 
     def row(self, row: ManifestRow) -> None:
-        if self._events:
-            self._events.row(row)
+        """A video is done, well or not, and its row is safe on disk."""
+        if self.events:
+            self.events.row(row)
         if self._on_row:
             self._on_row(row)
         self._failed += not row.ok
@@ -96,8 +101,8 @@ class Progress(Reporter):
     def finish(self, summary: Summary) -> None:
         self._bar.close()
         self._bar = None
-        if self._events:
-            self._events.ended(summary)
+        if self.events:
+            self.events.ended(summary)
         if summary.ignored:
             self.message(in_words(summary.ignored_reasons))
         parts = [f"{summary.ok} ok", f"{summary.failed} failed"]

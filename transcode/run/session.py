@@ -20,7 +20,7 @@ from vidprep.transcode.destination.run_file import value_found_for
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
 from vidprep.transcode.media.versions import encoder_version, used_versions
 from vidprep.transcode.run.plan import Plan, plan
-from vidprep.transcode.run.reporter import Reporter
+from vidprep.transcode.run.progress import Progress
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
 from vidprep.transcode.settings.parse import as_place, as_source
@@ -51,7 +51,7 @@ class RunRequest:
     choice: SourceOptions
     options: RunOptions
     ffmpeg: str
-    reporter: Reporter
+    reporter: Progress
 
     def why_partial(self, sources: SourceList) -> str | None:
         """Why what is not listed may be there all the same; None where the sources are all that there are."""
@@ -83,7 +83,7 @@ class RunRequest:
 
 def make_request(
     source: Path | str | ArrowStream, destination: Path | str, settings: RunSettings, choice: SourceOptions, options: RunOptions,
-    reporter: Reporter,
+    reporter: Progress,
 ) -> RunRequest:  # fmt: skip
     """Raises SettingsError, MissingError, DestinationError, StorageError for what cannot work, before anything is done."""
     try:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
+from vidprep.formats.option import Option, check_options
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
+from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
 
 FITS = ("pad", "crop", "stretch")
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
@@ -20,9 +21,15 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Retime:
-    """frame_rate: constant rate of the output, frames per second; None keeps the source's own timestamps."""
+    """frame_rate: of the output, frames per second; None keeps the source's own timestamps."""
 
-    frame_rate: Fraction | None = None
+    frame_rate: Annotated[
+        Fraction | None,
+        Option(
+            "Constant frame rate: 15, 29.97, 30000/1001. Without it the source's own times stay.", "RATE", keyword="fps",
+            parse=parse_rate,
+        ),
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         rate = self.frame_rate
@@ -34,13 +41,14 @@ class Retime:
 class Scale:
     """Size of the output. At most one of short_side and size; neither keeps the size that the picture is shown at."""
 
-    short_side: int | None = None
-    size: FrameSize | None = None
-    fit: str = "pad"
-    scaler: str = "bicubic"
-    upscale: bool = False
+    short_side: Annotated[int | None, Option("Scale the shorter side to N pixels (even).", "N")] = None
+    size: Annotated[FrameSize | None, Option("Scale to exactly this size; see --fit.", "WxH", parse=parse_size)] = None
+    fit: Annotated[str, Option("How a picture fills --size.", choices=FITS)] = "pad"
+    scaler: Annotated[str, Option("Scaling algorithm.", choices=SCALERS)] = "bicubic"
+    upscale: Annotated[bool, Option("Allow pictures to be enlarged.")] = False
 
     def __post_init__(self) -> None:
+        check_options(self)
         if self.short_side is not None and self.size is not None:
             raise SettingsError(
                 "<short_side> and <size> exclude each other; give one", short_side=self.short_side, size=str(self.size)
@@ -49,36 +57,50 @@ class Scale:
             named: dict[str, Any] = {option: value}
             if value is not None and (value < 2 or value % 2 or value > 16384):
                 raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
-        if self.fit not in FITS:
-            raise SettingsError(f"<fit>: not one of {', '.join(FITS)}", fit=self.fit)
-        if self.scaler not in SCALERS:
-            raise SettingsError(f"<scaler>: not one of {', '.join(SCALERS)}", scaler=self.scaler)
 
 
 @dataclass(frozen=True, slots=True)
 class QualityGate:
     """What an output must reach. min_psnr_db: floor for its mean PSNR-Y. verify_every: score each so many-th frame."""
 
-    min_psnr_db: float | None = None
-    verify_every: int = 1
+    min_psnr_db: Annotated[
+        float | None,
+        Option("Fail outputs whose mean PSNR-Y is below DB.", "DB", keyword="min_psnr", above=0, most=100, unit="dB"),
+    ] = None
+    verify_every: Annotated[int, Option("Score every N-th frame; all are decoded.", "N", least=1)] = 1
 
     def __post_init__(self) -> None:
-        if self.min_psnr_db is not None and not (math.isfinite(self.min_psnr_db) and 0 < self.min_psnr_db <= 100):
-            raise SettingsError("<min_psnr>: give a number of dB above 0, at most 100", min_psnr=self.min_psnr_db)
-        if self.verify_every < 1:
-            raise SettingsError("<verify_every>: give 1 (each frame) or more", verify_every=self.verify_every)
+        check_options(self)
+
+
+def _is_per_video(mode: str) -> bool:
+    return _TARGET_MODES[mode]
+
+
+_TARGET_MODES = {"dataset": False, "per-video": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the 1st percentile of the PSNR-Y of every output must reach; per_video: each with a CRF of its own."""
 
-    psnr_db: float
-    per_video: bool = False
+    psnr_db: Annotated[
+        float,
+        Option(
+            "Find the coarsest CRF or quality at which 99 % of the videos have a 1st percentile of PSNR-Y of DB or more, on a sample; what "
+            "is still below is made again, finer.", "DB", keyword="target_psnr", least=10, most=80, unit="dB",
+        ),
+    ]  # fmt: skip
+    per_video: Annotated[
+        bool,
+        Option(
+            "One value for all videos, or one for each.", keyword="target_mode", choices=_TARGET_MODES,
+            parse=_is_per_video, written="dataset",
+        ),
+    ] = False  # fmt: skip
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.psnr_db) and 10 <= self.psnr_db <= 80):
-            raise SettingsError("<target_psnr>: give dB from 10 to 80, such as 38", target_psnr=self.psnr_db)
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +111,20 @@ class Limits:
     They protect the run and do not change an output, so they are no part of the settings digest.
     """
 
-    timeout_seconds: float | None = None
-    max_pixels: int = 36_000_000
-    max_frames: int = 1_000_000
+    timeout_seconds: Annotated[
+        float | None,
+        Option(
+            "Give up on a video after this time. Default: depends on its size and progress.", "SECONDS", keyword="timeout",
+            above=0, most=1e9, unit="seconds",
+        ),
+    ] = None  # fmt: skip
+    max_pixels: Annotated[int, Option("Refuse frames with more pixels.", "N", least=1, most=INT32_MAX)] = 36_000_000
+    max_frames: Annotated[int, Option("Refuse videos with more frames, in or out.", "N", least=1, most=INT32_MAX)] = (
+        1_000_000
+    )
 
     def __post_init__(self) -> None:
-        if self.timeout_seconds is not None and not 0 < self.timeout_seconds < 1e9:
-            raise SettingsError("<timeout>: give seconds, above 0 and below 1000000000", timeout=self.timeout_seconds)
-        if self.max_pixels < 1 or self.max_frames < 1:
-            raise SettingsError("<max_pixels> and <max_frames>: give 1 or more", **asdict(self))
-        if self.max_pixels > INT32_MAX or self.max_frames > INT32_MAX:
-            raise SettingsError(
-                f"<max_pixels> and <max_frames>: give at most {INT32_MAX}, which no decoder goes beyond", **asdict(self)
-            )
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +134,23 @@ class FrameOptions:
     shard_bytes: a shard takes no more units once it would grow over this; how units fall into shards changes no unit.
     """
 
-    store: str = "burst"
-    quality: int = 90
-    subsampling: str = "420"
-    shard_bytes: int = 1 << 30
+    store: Annotated[str, Option("How frames are stored.", keyword="format", choices=STORES_OF_FRAMES)] = "burst"
+    quality: Annotated[int, Option("JPEG quality, higher is better.", "Q", least=1, most=100)] = 90
+    subsampling: Annotated[str, Option("Chroma subsampling of the JPEGs.", choices=JPEG_SUBSAMPLINGS)] = "420"
+    shard_bytes: Annotated[
+        int,
+        Option(
+            "Start a new shard beyond this size.", "BYTES", keyword="shard_size", parse=parse_bytes, written="1GiB",
+            least=MIN_SHARD_BYTES, must="give bytes, 1 MiB or more (such as 1GiB)",
+        ),
+    ] = 1 << 30  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.store not in STORES_OF_FRAMES:
-            raise SettingsError(f"<format>: not one of {', '.join(STORES_OF_FRAMES)}", format=self.store)
-        if not 1 <= self.quality <= 100:
-            raise SettingsError("<quality>: give a whole number from 1 to 100", quality=self.quality)
-        if self.subsampling not in JPEG_SUBSAMPLINGS:
-            raise SettingsError(
-                f"<subsampling>: not one of {', '.join(JPEG_SUBSAMPLINGS)}", subsampling=self.subsampling
-            )
-        if self.shard_bytes < MIN_SHARD_BYTES:
-            raise SettingsError("<shard_size>: give bytes, 1 MiB or more (such as 1GiB)", shard_size=self.shard_bytes)
+        check_options(self)
 
     @property
     def is_coded(self) -> bool:
-        return self.store != "tensor"
+        return STORES_OF_FRAMES[self.store].is_coded
 
     @property
     def pixel_format(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import is_url, names_no_place, normalized
 from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 from vidprep.formats.model import FrameSize
+from vidprep.formats.profiles import CODECS
 
 # The rates of NTSC as people write them, and what they mean.
 NTSC_RATES = {
@@ -25,8 +26,9 @@ NTSC_RATES = {
 }
 
 
-def parse_rate(text: str) -> Fraction:
+def parse_rate(given: str | float | Fraction) -> Fraction:
     """Frames per second, exactly: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
+    text = str(given)
     if text in NTSC_RATES:
         return NTSC_RATES[text]
     try:
@@ -40,20 +42,32 @@ def parse_rate(text: str) -> Fraction:
     return rate
 
 
-def parse_size(text: str) -> FrameSize:
-    """`WxH` in pixels."""
+def parse_size(given: str | tuple[int, int]) -> FrameSize:
+    """`WxH` in pixels, or both numbers."""
+    if not isinstance(text := given, str):
+        return FrameSize(*given)
     found = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
     if found is None:
         raise SettingsError("<size>: give WIDTHxHEIGHT in pixels, such as 224x224", size=shortened(text))
     return FrameSize(int(found[1]), int(found[2]))
 
 
-def parse_split(text: str) -> float | str:
+def parse_split(given: float | str) -> float | str:
     """Seconds, `auto` or `off`."""
     try:
-        return text if text in ("auto", "off") else float(text)
+        return given if given in ("auto", "off") else float(given)
     except ValueError:
-        return text  # which the settings refuse
+        return given  # which the settings refuse
+
+
+def parse_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """With commas between, or a sequence of them."""
+    return tuple(given.split(",") if isinstance(given, str) else given)
+
+
+def parse_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
+    """As `parse_names`. Raises ValueError."""
+    return tuple(map(int, given.split(",") if isinstance(given, str) else given))
 
 
 def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
@@ -70,8 +84,20 @@ def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
     return shares
 
 
-def parse_bytes(text: str) -> int:
+def parse_by_codec(given: Sequence[str]) -> dict[str, str]:
+    """Of each `CODEC=LIST`."""
+    found = {}
+    for text in given:
+        codec, equals, values = text.partition("=")
+        if not equals or codec not in CODECS:
+            raise SettingsError(f"{shortened(text)}: give CODEC=VALUE,VALUE with a codec of {', '.join(CODECS)}")
+        found[codec] = values
+    return found
+
+
+def parse_bytes(given: str | int) -> int:
     """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
+    text = str(given)
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", text)
     if found is None:
         raise SettingsError("<shard_size>: give bytes, such as 500MB or 1GiB", shard_size=shortened(text))

@@ -7,20 +7,22 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.columns import shown
+from vidprep.formats.option import Option, check_options
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
-from vidprep.transcode.settings.parse import parse_rate, parse_size
+from vidprep.transcode.settings.parse import parse_rate, parse_size, parse_split
 from vidprep.transcode.settings.quality_scale import QualityScale, scale_of_crf, scale_of_jpeg
 
 HDR = ("sdr", "keep")
 AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
 MIN_SPLIT_SECONDS = 1
+SPLITS = f"give auto, off, or {MIN_SPLIT_SECONDS} seconds or more, such as 60"
 LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # what "auto" splits, and into what
 Built = TypeVar("Built")
 
@@ -39,20 +41,27 @@ class RunSettings:
     scale: Scale = field(default_factory=Scale)
     gate: QualityGate = field(default_factory=QualityGate)
     limits: Limits = field(default_factory=Limits)
-    hdr: str | None = None
-    audio: str = "drop"
-    on_damage: str = "warn"
-    engine: str = "av"
+    hdr: Annotated[
+        str | None, Option("PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10).", choices=HDR)
+    ] = None
+    audio: Annotated[str, Option("What to do with the audio.", choices=AUDIO, only="transcode")] = "drop"
+    on_damage: Annotated[str, Option("What to do when a source is damaged or cut short.", choices=("warn", "fail"))] = (
+        "warn"
+    )
+    engine: Annotated[
+        str, Option("Encode in process, or with an ffmpeg command.", choices=ENGINES, only="transcode")
+    ] = "av"
     target: Target | None = None
-    split: float | str = "auto"
+    split: Annotated[
+        float | str,
+        Option(
+            "Encode longer videos in segments of about SECONDS, several at a time, joined without another generation; auto: those of more "
+            "than two minutes.", "SECONDS|auto|off", parse=parse_split, must=SPLITS, only="transcode",
+        ),
+    ] = "auto"  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.hdr is not None and self.hdr not in HDR:
-            raise SettingsError(f"<hdr>: not one of {', '.join(HDR)}", hdr=self.hdr)
-        if self.on_damage not in ("fail", "warn"):
-            raise SettingsError("<on_damage>: fail or warn", on_damage=self.on_damage)
-        if self.engine not in ENGINES:
-            raise SettingsError(f"<engine>: not one of {', '.join(ENGINES)}", engine=self.engine)
+        check_options(self)
         if self.target is not None and self.frames is not None and not self.frames.is_coded:
             raise SettingsError(
                 "<target_psnr>: a tensor store has no loss; leave it out", target_psnr=self.target.psnr_db
@@ -78,8 +87,7 @@ class RunSettings:
         if self.split in ("auto", "off"):
             return
         if isinstance(self.split, str) or not MIN_SPLIT_SECONDS <= self.split < math.inf:
-            least = f"{MIN_SPLIT_SECONDS} seconds or more, such as 60"
-            raise SettingsError(f"<split>: give auto, off, or {least}", split=self.split)
+            raise SettingsError(f"<split>: {SPLITS}", split=self.split)
         if self.engine != "av":
             raise SettingsError("<split> goes with <engine>", split=self.split, engine="av")
         if self.target is not None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.remote import is_url
+from vidprep.formats.option import Option, check_options
+from vidprep.transcode.settings.parse import parse_names, parse_shares
 
 BAD_ROWS = ("fail", "skip")
 CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")
@@ -39,25 +43,35 @@ class SourceOptions:
     are labels, None for all. split_by: (name, share) of splits, whose shares make 1; split_group: the label that is never in two.
     """
 
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    limit: int | None = None
-    label_from_folder: bool = False
-    labels: tuple[str, ...] | None = None
-    on_bad_row: str = "fail"
-    split_by: Mapping[str, Fraction] | None = None
-    split_group: str | None = None
-    split_seed: int = 0
-    keep_source_suffix: bool = False
+    include: Annotated[tuple[str, ...], Option("Take only files that match; may be repeated.", "GLOB")] = ()
+    exclude: Annotated[tuple[str, ...], Option("Leave out files and folders that match; may be repeated.", "GLOB")] = ()
+    limit: Annotated[int | None, Option("Take only the first N, in the order of their names.", "N", least=1)] = None
+    label_from_folder: Annotated[bool, Option("Fill the column `label` with the name of the parent folder.")] = False
+    labels: Annotated[
+        tuple[str, ...] | None, Option("Take only these columns of a table as labels.", "A,B", parse=parse_names)
+    ] = None
+    on_bad_row: Annotated[
+        str,
+        Option(
+            "What to do with rows of a table that cannot mean anything. A missing file is a failed video all the same.", choices=BAD_ROWS
+        ),
+    ] = "fail"  # fmt: skip
+    split_by: Annotated[
+        Mapping[str, Fraction] | None,
+        Option(
+            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, of each class its share.", "NAME=SHARE,…",
+            parse=parse_shares,
+        ),
+    ] = None  # fmt: skip
+    split_group: Annotated[str | None, Option("Keep videos of one value of this label in one split.", "COLUMN")] = None
+    split_seed: Annotated[int, Option("Draw other splits.", "N")] = 0
+    keep_source_suffix: Annotated[bool, Option("Name outputs x.avi.mp4, where x.avi and x.mov would collide.")] = False
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
             globs = getattr(self, name)
             object.__setattr__(self, name, (globs,) if isinstance(globs, str) else tuple(globs))
-        if self.limit is not None and self.limit < 1:
-            raise SettingsError("<limit>: give 1 or more", limit=self.limit)
-        if self.on_bad_row not in BAD_ROWS:
-            raise SettingsError(f"<on_bad_row>: not one of {', '.join(BAD_ROWS)}", on_bad_row=self.on_bad_row)
+        check_options(self)
         if self.split_group is not None and self.split_by is None:
             raise SettingsError(
                 "<split_group> goes with <split_by>", split_group=self.split_group, split_by="train=0.8,…"
@@ -71,21 +85,48 @@ class RunOptions:
     --engine ffmpeg.
     """
 
-    backend: str = "local"
-    cluster_address: str | None = None
-    shard: str | None = None
-    jobs: int | None = None
-    overwrite: bool = False
-    skip_failed: bool = False
-    prune: bool = False
-    events: str | None = None
-    ffmpeg: str | None = None
+    backend: Annotated[
+        str,
+        Option("Work on this machine, or on the workers of a cluster that see the same paths.", choices=BACKENDS),
+    ] = "local"
+    cluster_address: Annotated[
+        str | None,
+        Option(
+            "Of the dask scheduler (tcp://host:8786), or its file; of the ray head (host:6379), by default the one that this machine "
+            "belongs to.", "ADDRESS", aliases=("--scheduler", "--address"),
+        ),
+    ] = None  # fmt: skip
+    shard: Annotated[
+        str | None,
+        Option("Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.", "I/N"),
+    ] = None
+    jobs: Annotated[
+        int | None,
+        Option(
+            "Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).", "N", least=1
+        ),
+    ] = None  # fmt: skip
+    overwrite: Annotated[
+        bool, Option("Make everything anew, even with other settings than before; only what this makes stays.")
+    ] = False
+    skip_failed: Annotated[bool, Option("Do not retry videos that failed before.")] = False
+    prune: Annotated[
+        bool,
+        Option("Remove rows and outputs whose source or cut is gone; never where only some sources are listed."),
+    ] = False
+    events: Annotated[
+        str | Path | None,
+        Option("Append events as JSON lines, for vidprep monitor; - is stdout.", "FILE", path="file"),
+    ] = None
+    ffmpeg: Annotated[
+        str | Path | None,
+        Option(
+            "The ffmpeg for --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file", only="transcode"
+        ),
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise SettingsError(f"<backend>: not one of {', '.join(BACKENDS)}", backend=self.backend)
-        if self.jobs is not None and self.jobs < 1:
-            raise SettingsError("<jobs>: give 1 or more", jobs=self.jobs)
+        check_options(self)
         if self.prune and self.shard is not None:
             raise SettingsError(
                 "<prune>: a task of an array sees a part; prune by a run of all", prune=True, shard=self.shard

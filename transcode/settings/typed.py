@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.arrow import ArrowStream
+from vidprep.formats.option import hints_of, options_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +33,8 @@ _TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which raises SettingsError for an argument of another type than it declares, with the argument's name.
+    """The function, which raises SettingsError for an argument of another type than it declares, with the argument's name, and for one
+    that its Option does not take. Text is parsed where the Option says how.
 
     What is declared by other types than those above and sequences of them is taken as it is.
     """
@@ -41,16 +42,25 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        hints = _hints(function)
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
+        hints, options = _hints(function), {each.name: each for each in options_of(function)}
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
             is_open = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            if name in options and _is_written(value):
+                bound.arguments[name] = value = options[name].option.parsed(name, value)
             for keyword, given in value.items() if is_open else ((name, value),):
                 hint = hints.get(keyword)
                 if hint is not None and not _fits(given, hint):
                     raise SettingsError(f"<{keyword}>: give {_words(hint)}", **{keyword: _Shown(given)})
-        return function(*args, **kwargs)
+            if name in options:
+                options[name].option.check(name, value)
+        return function(*bound.args, **bound.kwargs)
 
     return checked
+
+
+def _is_written(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(each, str) for each in value))
 
 
 class _Shown(str):
@@ -67,19 +77,13 @@ class _Shown(str):
 
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """By name, those of an Unpack[TypedDict] too. One that names what is imported for the type checker alone is left out."""
-    names = vars(sys.modules[function.__module__])
+    """By name, those of an Unpack[TypedDict] too."""
     found: dict[str, Any] = {}
-    for name, annotation in inspect.get_annotations(function).items():
-        try:
-            # Compiled first: a KeyboardInterrupt in the eval of a text makes Python end by SIGINT, whoever catches it.
-            hint = eval(compile(annotation, name, "eval"), dict(names)) if isinstance(annotation, str) else annotation
-        except NameError:
-            continue
+    for name, hint in hints_of(function).items():
         if typing.get_origin(hint) is typing.Unpack:
             found |= typing.get_type_hints(typing.get_args(hint)[0])
         elif name != "return":
-            found[name] = hint
+            found[name] = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
     return found
 
 

@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.generated import every_command
 from tests.helpers import transcode
 from vidprep.transcode.cli.main import main
 from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
@@ -19,7 +20,7 @@ NO_PATHS = {
 }  # fmt: skip
 PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")
-    for verb, command in sorted(main.commands.items())
+    for verb, command in sorted(every_command().items())
     for parameter in command.params
     if not isinstance(parameter.type, click.types.BoolParamType | click.types.IntParamType | click.types.FloatParamType | click.Choice)
 ]  # fmt: skip
@@ -29,7 +30,7 @@ ELSEWHERE = "s3://no-such-bucket/folder"
 def arguments(verb: str, parameter: click.Parameter, value: str, here: Path) -> list[str]:
     """A call in which this one parameter has this value, and the others are fit to be done."""
     given = ["--to", "burst"] if verb == "pack" and parameter.name != "kind" else []
-    for each in main.commands[verb].params:
+    for each in every_command()[verb].params:
         if isinstance(each, click.Argument):
             given.append(value if each is parameter else str(here / (each.name or "")))
     return given if isinstance(parameter, click.Argument) else [*given, parameter.opts[0], value]

@@ -149,7 +149,7 @@ def test_a_broken_source_does_not_spoil_the_search(src, tmp_path):
         ("transcode", ("--crf", 20), "--crf 20 and --target-psnr 40 exclude each other"),
         ("burst", ("--quality", 80), "--quality 80 and --target-psnr 40 exclude each other"),
         ("burst", ("--format", "tensor"), "has no loss"),
-        ("transcode", ("--target-psnr", 200), "give dB from 10 to 80"),
+        ("transcode", ("--target-psnr", 200), "give 10 to 80 dB"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_work(verb, options, told, src, tmp_path):

@@ -17,13 +17,13 @@ from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.webdataset import TarStore
 from vidprep.transcode.check.peers import LOADERS, STREAM_LOADERS
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS
 
 OURS = "vidprep"
 PICTURE_SUFFIXES = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png"}
-SHARD_SUFFIXES = {".bin", ".gulp", ".raw", ".tar"}
 FILE_LOADERS = (OURS, *LOADERS, *STREAM_LOADERS)
 # The first that is installed is what the others are compared with.
 READ_BY = {
@@ -195,7 +195,7 @@ def _video(place: Place, id_: str) -> Video:
     if isinstance(store, VideoFiles | VideoStore):
         files = [store.file(id_)]
     else:
-        files = sorted(path for path in place.path.iterdir() if path.suffix in SHARD_SUFFIXES)
+        files = sorted(path for path in place.path.iterdir() if path.suffix == layout_of(store.kind).suffix)
     keyframes = None if facts.keyframes is None else tuple(facts.keyframes)
     return Video(id_, facts.num_frames, facts.height, facts.width, keyframes, tuple(map(str, files)))
 

@@ -1,0 +1,87 @@
+"""What is written from the options where they stand: types of keywords for editors and type checkers, and a table of all flags.
+
+`make generated` writes both; a test holds that they are up to date.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vidprep.formats.option import Declared, options_of
+from vidprep.transcode.cli.main import main
+from vidprep.transcode.settings.keywords import SAMPLE, SOURCES, options_of_command
+
+ROOT = Path(__file__).parents[1]
+TYPES = ROOT / "transcode" / "settings" / "keyword_types.py"
+TABLE = ROOT / "docs" / "options.md"
+HEAD = '''"""Types of the keywords of the Python functions. Written by `make generated` from the options of the dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TypedDict
+'''
+
+
+def _type(hint: Any) -> str:
+    text = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text.replace("tuple[str, ...]", "Sequence[str]"))
+
+
+def _keyword(each: Declared) -> str:
+    text = _type(each.taken)
+    open_ = "None" in _type(each.hint) and "None" not in text
+    return f"    {each.keyword}: {text}{' | None' if open_ else ''}"
+
+
+def _class(name: str, base: str, options: list[Declared]) -> str:
+    head = f"class {name}({base or 'TypedDict'}, total=False):"
+    return "\n".join([head, *map(_keyword, options)])
+
+
+def keyword_types() -> str:
+    of = {name: options_of_command(name) for name in ("transcode", "burst")}
+    sources = [each for kind in SOURCES for each in options_of(kind)]
+    sample = [each for kind in SAMPLE for each in options_of(kind)]
+    both = [each for each in of["transcode"] if each in of["burst"]]
+    classes = [
+        _class("SourceKeywords", "", sources), _class("SampleKeywords", "SourceKeywords", sample[len(sources) :]),
+        _class("RunKeywords", "SampleKeywords", both[len(sample) :]),
+        *(_class(f"{name.capitalize()}Keywords", "RunKeywords", [each for each in of[name] if each not in both]) for name in of),
+    ]  # fmt: skip
+    return "\n\n\n".join([HEAD.rstrip(), *classes]) + "\n"
+
+
+def every_command() -> dict[str, click.Command]:
+    """By name."""
+    with click.Context(main) as context:
+        found = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def flags(command: click.Command) -> str:
+    rows = []
+    with click.Context(command) as context:
+        for each in command.params:
+            if isinstance(each, click.Option) and each.name != "help" and each.help:
+                flag, text = each.get_help_record(context) or ("", "")
+                rows.append(f"| `{flag.replace('|', chr(92) + '|')}` | {text.replace('  [', ' [')} |")
+    return "\n".join(["| option | what it does |", "| --- | --- |", *rows])
+
+
+def table() -> str:
+    parts = ["# Options", "As `vidprep COMMAND --help` says them. Written by `make generated`."]
+    for name, command in every_command().items():
+        parts += [f"## vidprep {name}", flags(command)] if len(command.params) > 1 else []
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    TYPES.write_text(keyword_types())
+    TABLE.write_text(table())

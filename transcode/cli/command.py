@@ -1,0 +1,82 @@
+"""How commands end: their errors as one line on stderr, their exit codes, and lines on stdout for machines."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from vidprep.formats.errors import SettingsError, VidprepError
+from vidprep.transcode.run.text import printable
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+def _say(error: Exception) -> None:
+    """What names, ids and labels from elsewhere would do to a terminal is shown, not done."""
+    text = error.on_command_line if isinstance(error, SettingsError) else str(error)
+    click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
+
+
+class LinePrinter:
+    """Prints lines for machines. A stdout that takes no more ends no work that is under way: fault says why it took none."""
+
+    def __init__(self) -> None:
+        self.fault: OSError | None = None
+
+    def print(self, line: str) -> None:
+        if self.fault is not None:
+            return
+        try:
+            click.echo(line)
+        except OSError as error:
+            self.fault = error
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 (what is left in its buffer goes there when Python ends)
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+class Command(click.Command):
+    """Turns our own errors and the file system's into one line on stderr, and 2 for what stops a run before it starts."""
+
+    interrupted = "interrupted; run the same command again to go on"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # What was not given is left to the function, which has the defaults.
+        ctx.params = {
+            name: value
+            for name, value in ctx.params.items()
+            if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        }
+        try:
+            return super().invoke(ctx)
+        except VidprepError as error:
+            _say(error)
+            ctx.exit(error.exit_code)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            _say(error if error.filename is None else OSError(f"{os.fsdecode(error.filename)}: {error.strerror}"))
+            ctx.exit(USAGE_ERROR)
+        except MemoryError:
+            click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
+            ctx.exit(USAGE_ERROR)
+        except KeyboardInterrupt:
+            click.echo(f"vidprep: {self.interrupted}", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+class Viewer(Command):
+    """Shows something until it is stopped."""
+
+    interrupted = "no longer shown"
+
+
+class BriefCommand(Command):
+    """Writes all or nothing, at its end."""
+
+    interrupted = "interrupted; nothing was written"

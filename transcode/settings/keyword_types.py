@@ -1,0 +1,73 @@
+"""Types of the keywords of the Python functions. Written by `make generated` from the options of the dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TypedDict
+
+
+class SourceKeywords(TypedDict, total=False):
+    include: Sequence[str]
+    exclude: Sequence[str]
+    limit: int | None
+    label_from_folder: bool
+    labels: str | Sequence[str] | None
+    on_bad_row: str
+    split_by: str | Mapping[str, float] | None
+    split_group: str | None
+    split_seed: int
+    keep_source_suffix: bool
+
+
+class SampleKeywords(SourceKeywords, total=False):
+    fps: str | float | Fraction | None
+    short_side: int | None
+    size: str | tuple[int, int] | None
+    fit: str
+    scaler: str
+    upscale: bool
+
+
+class RunKeywords(SampleKeywords, total=False):
+    hdr: str | None
+    on_damage: str
+    target_psnr: float
+    target_mode: str
+    min_psnr: float | None
+    verify_every: int
+    backend: str
+    cluster_address: str | None
+    shard: str | None
+    jobs: int | None
+    overwrite: bool
+    skip_failed: bool
+    prune: bool
+    events: str | Path | None
+    timeout: float | None
+    max_pixels: int
+    max_frames: int
+
+
+class TranscodeKeywords(RunKeywords, total=False):
+    codec: str
+    encoder: str | None
+    container: str | None
+    gop: int
+    crf: float | None
+    preset: str | None
+    tune: str
+    pixel_format: str | None
+    encoder_threads: int | None
+    audio: str
+    engine: str
+    split: float | str
+    ffmpeg: str | Path | None
+
+
+class BurstKeywords(RunKeywords, total=False):
+    format: str
+    quality: int
+    subsampling: str
+    shard_size: str | int
