@@ -4,7 +4,6 @@ and whether to believe it.
 
 from __future__ import annotations
 
-import math
 import struct
 from fractions import Fraction
 from itertools import pairwise
@@ -14,19 +13,9 @@ from av.video.frame import VideoFrame
 from vidprep.formats.model import ContentLight, Light, MasteringDisplay, Point
 from vidprep.formats.video.pyav import light_side_data
 
-Place = Point | tuple[float, float]
-
 MIN_PEAK, MAX_PEAK = 50, 10_000  # cd/m² of a screen that anything is graded on; PQ ends at the second
 # AVMasteringDisplayMetadata: x and y of red, green, blue and white, minimum and maximum as rationals; which of them are told.
 _MASTERING = struct.Struct("=22i")
-# Colours that a single wavelength has, CIE 1931, 380 to 700 nm: everything that can be seen lies inside.
-_LOCUS = (
-    (0.1741, 0.0050), (0.1566, 0.0177), (0.1241, 0.0578), (0.0913, 0.1327), (0.0687, 0.2007), (0.0454, 0.2950),
-    (0.0235, 0.4127), (0.0082, 0.5384), (0.0039, 0.6548), (0.0139, 0.7502), (0.0389, 0.8120), (0.0743, 0.8338),
-    (0.1142, 0.8262), (0.1547, 0.8059), (0.2296, 0.7543), (0.3016, 0.6923), (0.3731, 0.6245), (0.4441, 0.5547),
-    (0.5125, 0.4866), (0.6270, 0.3725), (0.7347, 0.2653),
-)  # fmt: skip
-_TOLERANCE = 0.01  # the curve runs that far outside of these corners
 
 
 def light_of(frame: VideoFrame) -> tuple[Light, list[str]]:
@@ -74,10 +63,10 @@ def _content(data: bytes, mastering: MasteringDisplay | None, doubts: list[str])
 
 
 def _are_primaries(red: Point, green: Point, blue: Point, white: Point) -> bool:
-    """Colours that can be seen, each where its name says, with white between them."""
+    """Colours, each where its name says, with white between them."""
     points = (red, green, blue)
     return (
-        all(_is_visible(point) for point in points)
+        all(x >= 0 and y >= 0 and x + y <= 1 for x, y in points)
         and max(points) == red
         and max(points, key=lambda point: point[1]) == green
         and min(points, key=lambda point: point[1]) == blue
@@ -85,12 +74,6 @@ def _are_primaries(red: Point, green: Point, blue: Point, white: Point) -> bool:
     )
 
 
-def _is_visible(point: Point) -> bool:
-    """Whether it lies in the curve of `_LOCUS`, which runs clockwise."""
-    corners = pairwise((*_LOCUS, _LOCUS[0]))
-    return all(_left_of(one, other, point) <= _TOLERANCE * math.dist(one, other) for one, other in corners)
-
-
-def _left_of(one: Place, other: Place, point: Place) -> float:
+def _left_of(one: Point, other: Point, point: Point) -> float:
     """Twice the area of the triangle; above 0 where the point lies left of the way from one to the other."""
     return float((other[0] - one[0]) * (point[1] - one[1]) - (other[1] - one[1]) * (point[0] - one[0]))
