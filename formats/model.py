@@ -128,14 +128,14 @@ class ContentLight:
 
 
 @dataclass(frozen=True, slots=True)
-class Light:
+class HdrMetadata:
     """What a video says of these, as far as it is to be believed."""
 
     mastering: MasteringDisplay | None = None
     content: ContentLight | None = None
 
 
-NO_LIGHT = Light()
+NO_HDR_METADATA = HdrMetadata()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class OutputFormat:
     time_base: Fraction
     frame_rate: Fraction | None
     nominal_rate: Fraction
-    light: Light = NO_LIGHT
+    light: HdrMetadata = NO_HDR_METADATA
 
 
 @dataclass(frozen=True, slots=True)

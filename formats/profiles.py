@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vidprep.formats.model import Light
+from vidprep.formats.model import HdrMetadata
 
 TUNES = ("psnr", "visual", "fastdecode")
 JPEG_SUBSAMPLINGS = {"420": "yuvj420p", "444": "yuvj444p", "gray": "gray"}
@@ -148,7 +148,7 @@ class EncoderProfile:
     threads_when_large: int = 1
     light_in_decimals: bool = False
 
-    def of_light(self, light: Light) -> dict[str, str]:
+    def of_light(self, light: HdrMetadata) -> dict[str, str]:
         """The entries of params that say it in the stream; none where the encoder cannot."""
         if self.light_params is None:
             return {}

@@ -27,7 +27,7 @@ from tests.transcode.destination.arrays import KINDS, contents
 
 STEPS = 4
 MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes", "source"}
-IMPATIENT = "m = importlib.import_module('vidprep.transcode.destination.ledgers'); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
+IMPATIENT = "m = importlib.import_module('vidprep.transcode.destination.lease_storage'); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
 STOPS = (
     ("vidprep.formats.manifest.journal", "Journal.append"), ("vidprep.formats.stores.shards", "copy"), ("os", "replace"),
     ("vidprep.transcode.destination.folder", "write_rows"), ("pathlib", "Path.replace"), ("os", "unlink"),

@@ -12,9 +12,9 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.model import OutputFormat, VideoInfo
 from vidprep.formats.video.source import Source
+from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings.run import RunSettings
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidprep.formats.stores.base import Frames
-from vidprep.formats.stores.index import FramePlaces
+from vidprep.formats.stores.index import FrameLocations
 from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.options import ReadOptions
@@ -53,7 +53,7 @@ class BurstStore(IndexedStore):
             path=self.path / places.shard,
         )  # fmt: skip
 
-    def _read(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> list[memoryview]:
+    def _read(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> list[memoryview]:
         offsets, sizes = self._spans(id_, places, numbers)
         found = read_runs(self._files[places.shard].number, self.path / places.shard, offsets, sizes)
         for number, data in zip(numbers, found, strict=True):

@@ -77,7 +77,7 @@ class IndexedVideo:
 
 
 @dataclass(frozen=True, slots=True)
-class FramePlaces:
+class FrameLocations:
     """What reading the frames of a video needs."""
 
     shard: str
@@ -289,11 +289,11 @@ class FrameIndex:
         found = [np.stack([table[name].to_numpy() for name in names], 1) for table in tables]
         return np.concatenate([np.empty((0, 3), np.int64), *found]).astype(np.int64)
 
-    def places(self, id_: str) -> FramePlaces:
+    def places(self, id_: str) -> FrameLocations:
         """Where the frames of a video lie. Raises KeyError."""
         return self._kept_places(id_)
 
-    def _read_places(self, id_: str) -> FramePlaces:
+    def _read_places(self, id_: str) -> FrameLocations:
         row = self._row(id_, PLACES)
         offsets, sizes, crc32 = (_values(row, name) for name in ("offsets", "sizes", "crc32"))
         if not len(offsets) == len(sizes) == len(crc32):
@@ -304,7 +304,7 @@ class FrameIndex:
         is_sized = width and height and min(width, height) > 0 and max(width, height) <= PICTURE_SIDE_MAX
         if shard not in self.about["shards"] or not is_sized:
             raise StoreError(f"{id_}: its frames are said to be {width}x{height} in shard {shard}", path=self.path)
-        return FramePlaces(shard, width, height, offsets, sizes, crc32)
+        return FrameLocations(shard, width, height, offsets, sizes, crc32)
 
     def times(self, id_: str) -> FrameTimes:
         """PTS, time base and constant frame rate of a video. Raises KeyError."""

@@ -17,7 +17,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels, differing
 from vidprep.formats.manifest.table import ManifestRow, label_columns
 from vidprep.formats.stores.base import FrameStore, Handles, ShardFile, VideoFacts
-from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FramePlaces, IndexedVideo, write_index
+from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
 from vidprep.formats.stores.shards import Layout
 
 
@@ -134,7 +134,7 @@ class IndexedStore(FrameStore):
             raise StoreError(f"ends at byte {size}, and was {due} long", path=path)
         return path
 
-    def _spans(self, id_: str, places: FramePlaces, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _spans(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Offsets and sizes of frames, all of them inside the shard. Raises StoreError."""
         chosen, due = list(numbers), self._index.about["shards"].get(places.shard, 0)
         offsets, sizes = places.offsets[chosen].tolist(), places.sizes[chosen].tolist()
@@ -146,7 +146,7 @@ class IndexedStore(FrameStore):
                 )
         return offsets, sizes
 
-    def _check(self, data: memoryview, places: FramePlaces, number: int, id_: str) -> None:
+    def _check(self, data: memoryview, places: FrameLocations, number: int, id_: str) -> None:
         if self._checksum and zlib.crc32(data) != places.crc32[number]:
             raise StoreError(
                 f"frame {number} of {id_} at offset {places.offsets[number]} is damaged: its checksum does not hold",

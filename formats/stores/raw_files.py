@@ -25,11 +25,11 @@ from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
 from vidprep.formats.video.cropping import followed
-from vidprep.formats.video.entry import survey_of
 from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.sound import Sound
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.time_line import PacketsAhead, StampCounts, on_time_line
+from vidprep.formats.video.timestamps import PacketsAhead, StampCounts, on_time_line
 
 MAX_PIXELS = 36_000_000
 

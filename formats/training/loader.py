@@ -34,7 +34,7 @@ from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.item_labels import batch_of
 from vidprep.formats.training.transform import column
 from vidprep.formats.training.worker import Done, Orders, Request, Reset
-from vidprep.formats.training.worker_pool import Crew, Gone
+from vidprep.formats.training.worker_pool import Gone, WorkerPool
 from vidprep.formats.validation import whole
 
 GIBIBYTE = 1 << 30
@@ -135,7 +135,9 @@ class PrefetchLoader:
         frame = int(np.max(self.dataset.store.sizes()[:, 1:].prod(1))) * 3 * depth
         kept = self._frame_bytes * workers // frame // self.dataset.clips.num_frames
         self._horizon = places * batch_size + min(HORIZON * kept, len(self._items))
-        self._crew = Crew(self.dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes)
+        self._crew = WorkerPool(
+            self.dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes
+        )
         self._places, self._lent = places, 0
         self._free = deque(range(places))
         self._given_back: deque[int] = deque()  # places whose batch nobody has any more

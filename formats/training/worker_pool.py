@@ -39,7 +39,7 @@ Inbox = queue.SimpleQueue[tuple[int, Done | Reset | Gone]]
 Line = queue.SimpleQueue[Any]
 
 
-class Crew:
+class WorkerPool:
     """Workers start when something is first told to them. inbox: what they say, with the number of the worker.
 
     Raises SettingsError when there is no memory to share.

@@ -81,7 +81,7 @@ HARMLESS = re.compile(
 )
 
 
-class Witnesses:
+class DamageLog:
     """Counts what says that something is lost while a video is read."""
 
     def __init__(self) -> None:

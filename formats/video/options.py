@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.model import NO_LIGHT, FrameSize, Light
+from vidprep.formats.model import NO_HDR_METADATA, FrameSize, HdrMetadata
 from vidprep.formats.option import Option, check_options
 from vidprep.formats.profiles import (
     CODECS,
@@ -130,7 +130,9 @@ class EncoderOptions:
         """What libavcodec is told for pictures of this size."""
         return self.threads or (self.profile.threads_when_large if _is_large(size) else 1)
 
-    def library_options(self, light: Light = NO_LIGHT, size: FrameSize = NO_SIZE, cores: int = 1) -> dict[str, str]:
+    def library_options(
+        self, light: HdrMetadata = NO_HDR_METADATA, size: FrameSize = NO_SIZE, cores: int = 1
+    ) -> dict[str, str]:
         """Option names and values as libavcodec takes them, for PyAV and for the ffmpeg command alike.
 
         light: of the high dynamic range that is to be kept. cores: that have nothing else to do; they change no byte.

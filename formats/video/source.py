@@ -34,13 +34,13 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.video.cropping import cropping_of
-from vidprep.formats.video.damage import CONTIGUOUS, Witnesses, span_tolerance, tagged_seconds
-from vidprep.formats.video.file_ends import missing_end
+from vidprep.formats.video.damage import CONTIGUOUS, DamageLog, span_tolerance, tagged_seconds
 from vidprep.formats.video.mov_index import contradictions, has_dolby_colours, num_edits
 from vidprep.formats.video.pixel_shape import PixelShapes
 from vidprep.formats.video.pyav import fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
+from vidprep.formats.video.truncation import missing_end
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -86,7 +86,7 @@ class Source:
         av.logging.set_skip_repeated(False)
         self._capture = av.logging.Capture(local=False)
         self._log = self._capture.__enter__()
-        self._witnesses = Witnesses()
+        self._witnesses = DamageLog()
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
         self._packets_seen = self._packets_discarded = 0

@@ -19,12 +19,12 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import EncodeError
-from vidprep.formats.model import NO_LIGHT, OutputFormat, rescale
+from vidprep.formats.model import NO_HDR_METADATA, OutputFormat, rescale
 from vidprep.formats.profiles import CODECS, CONTAINERS, EncoderProfile
+from vidprep.formats.video.hdr_metadata import write_hdr_metadata
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.pyav import open_output, reason_of
 from vidprep.formats.video.source import file_url
-from vidprep.formats.video.stream_light import give_light
 from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, MAX_SECONDS, MAX_STEP_TICKS, REORDERED_FRAMES, file_time_base
 
 # libx265 takes DTS from the frame so many later, and where there is none from memory that nobody has set.
@@ -141,8 +141,8 @@ class VideoWriter:
             stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
             assert isinstance(stream, VideoStream)
             self.stream = stream
-            if output.light != NO_LIGHT:
-                give_light(stream, options.codec, output.light)
+            if output.light != NO_HDR_METADATA:
+                write_hdr_metadata(stream, options.codec, output.light)
             stream.time_base = output.time_base
             self.context = _opened(stream, options, output, self._encoder_base, cores)
         except BaseException:

@@ -23,8 +23,8 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
+from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

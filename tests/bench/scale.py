@@ -223,7 +223,7 @@ def model(root: Path) -> None:
         f"  one parent keeps up with {2 / parent:.0f} cores: {1 / parent:.0f} videos and {2 / parent:.0f} messages a second,"
     )
     print(f"  and a dask scheduler with {2 / scheduler:.0f} cores: {1 / scheduler:.0f} videos a second;")
-    print("  beyond that --shard: tasks share nothing but the destination, and each has a parent of its own")
+    print("  beyond that --partition: tasks share nothing but the destination, and each has a parent of its own")
 
 
 def _row_bytes(root: Path) -> float:

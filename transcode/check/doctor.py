@@ -91,7 +91,7 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
     from multiprocessing import get_context
 
     from vidprep.transcode.check.storage_trial import try_folder, try_store
-    from vidprep.transcode.destination.ledgers import file_system_of
+    from vidprep.transcode.destination.lease_storage import file_system_of
 
     with ExitStack() as stack:
         if isinstance(destination, Path):
@@ -290,7 +290,7 @@ def _torchcodec() -> Finding:
     """Tried in a process of its own: torch may end the one that it cannot load in, and some of it complains at exit."""
     trial = subprocess.run([sys.executable, "-c", LOAD_TORCHCODEC], capture_output=True, text=True, check=False)
     if trial.returncode:
-        from vidprep.transcode.check.peers import TORCHCODEC_ADVICE
+        from vidprep.transcode.check.other_readers import TORCHCODEC_ADVICE
 
         lines = trial.stderr.splitlines() or [f"exit code {trial.returncode}"]
         return Finding("torchcodec", False, f"does not load: {lines[-1]}", TORCHCODEC_ADVICE, needed=False)

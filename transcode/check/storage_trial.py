@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from vidprep.formats.files.remote import NONE, RemoteFolder
 from vidprep.transcode.check.finding import Finding
-from vidprep.transcode.destination.ledgers import NO_LINKS, NO_SUCH_TAG
+from vidprep.transcode.destination.lease_storage import NO_LINKS, NO_SUCH_TAG
 
 ROUNDS = 20
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.05

@@ -28,22 +28,22 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout
-from vidprep.formats.video.entry import Entry
 from vidprep.formats.video.jpeg import jpeg_coder
 from vidprep.formats.video.orientation import Turn, turn_of
 from vidprep.formats.video.planes import visible_bytes
 from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.rgb import ToRgb
+from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source, open_video
-from vidprep.transcode.check.peers import LOADERS
+from vidprep.transcode.check.other_readers import LOADERS
 from vidprep.transcode.check.reading import faults_of_reading, sample_of
 from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
+from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
 from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.media.versions import is_of_this_pyav
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -224,7 +224,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        whole = Entry(source.packets())  # so that frames are counted as they are decoded
+        whole = SeekPoint(source.packets())  # so that frames are counted as they are decoded
         stream = FrameStream(source, settings, *unit.cut, entry=whole)
         if settings.frames is None:
             yield from _faults_of_tags(path, stream.output)

@@ -24,12 +24,12 @@ from vidprep.formats.files.no_links import open_unlinked, refuse_links
 from vidprep.formats.files.untrusted import parse_json, read_regular
 from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.formats.stores.registry import ENCODED, layout_of
-from vidprep.transcode.check.peers import installed
+from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import opened_ids
 from vidprep.transcode.check.structure import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
-from vidprep.transcode.destination.account import account
-from vidprep.transcode.destination.partition import parts_in
+from vidprep.transcode.destination.array_status import array_status
+from vidprep.transcode.destination.partition import partitions_in
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.settings.run import RunSettings
@@ -153,14 +153,14 @@ def _settings_of_finished(destination: Path) -> RunSettings:
     settings = settings_of(destination)
     if (destination / STATE_DIR / "journal.jsonl").exists():
         raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
-    if parts_in(destination, destination / STATE_DIR):
+    if partitions_in(destination, destination / STATE_DIR):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
     return settings
 
 
 def _missing(destination: Path, rows: Mapping[str, ManifestRow], sources: Mapping[str, Unit] | None) -> dict[str, str]:
     """Units without a row, and why."""
-    missing = account(destination).missing
+    missing = array_status(destination).missing
     without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in rows and id_ not in missing}
     return missing | {id_: f"no row: {unit.path} was not made" for id_, unit in without.items()}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import read_manifest
-from vidprep.transcode.check.peers import LOADERS
+from vidprep.transcode.check.other_readers import LOADERS
 
 READS = 40
 

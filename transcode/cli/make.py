@@ -77,7 +77,7 @@ def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
 
 def _run(source: Path | str, destination: Path | str, given: dict[str, Any], *, of_frames: bool) -> None:
     from vidprep.transcode.run.progress import Progress
-    from vidprep.transcode.run.session import carry_out, preview
+    from vidprep.transcode.run.session import execute, preview
 
     dry_run, as_json, quiet = (given.pop(name, False) for name in ("dry_run", "as_json", "quiet"))
     if given.get("events") == "-" and as_json:
@@ -91,7 +91,7 @@ def _run(source: Path | str, destination: Path | str, given: dict[str, Any], *, 
 
         print_dry_run(*preview(request), request.place)
         return
-    summary = carry_out(request)
+    summary = execute(request)
     if as_json:
         printer.print(summary.as_json())
     if printer.fault is not None and printer.fault.errno != errno.EPIPE:

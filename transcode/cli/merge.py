@@ -16,11 +16,11 @@ from vidprep.transcode.run.text import printable
 @click.command(cls=Command)
 @click.argument("destination", metavar="DST", type=FolderOrUrl())
 def merge(destination: Path | str) -> None:
-    """Join the parts of a run by --shard into one destination, when its tasks have ended.
+    """Join the parts of a run by --partition into one destination, when its tasks have ended.
 
     One manifest, the index of shards, nothing left of killed tasks. A line on stdout for each video of the run that is missing,
     with the reason; run the tasks that did not end again, then merge again. Videos that came after the run had begun are made by
-    the next run: an array again, or the command without --shard.
+    the next run: an array again, or the command without --partition.
 
     \b
     Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage, 3 a task is still at work.

@@ -31,7 +31,7 @@ from vidprep.transcode.destination.folder import (
     PLAN_NAME,
     Destination,
 )
-from vidprep.transcode.destination.partition import MAX_PARTS, Part, dealt
+from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, assign_partitions
 from vidprep.transcode.destination.run_file import RUN_BYTES_MAX, differences
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
@@ -84,7 +84,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class PartEnd:
+class PartitionEnd:
     """What a part that ended says of itself. units: so many it did."""
 
     plan_digest: str
@@ -102,7 +102,9 @@ def previewed(place: Destination, sources: SourceList, settings: RunSettings, *,
     if merged is not None:
         return _share(sources, place.part, read_array_plan(merged).parts)
     place.check_settings(settings, overwrite=overwrite)
-    return _share(sources, place.part, {unit.id: part for unit, part in dealt(sources.units, place.part.count)})
+    return _share(
+        sources, place.part, {unit.id: part for unit, part in assign_partitions(sources.units, place.part.count)}
+    )
 
 
 def begin_part(
@@ -156,7 +158,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
     place.remove_shared(*names, MERGED_NAME)
 
 
-def _incomplete_plan(place: Destination, part: Part, settings: RunSettings, *, overwrite: bool) -> Path | None:
+def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:
     """The plan of which a merge found parts that did not end, where this task is one of theirs."""
     path = None if overwrite else place.shared_file(MERGED_PLAN_NAME)
     if path is None:
@@ -179,7 +181,7 @@ def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> Non
         )
 
 
-def _plan_in_force(place: Destination, part: Part, settings: RunSettings) -> ArrayPlan:
+def _plan_in_force(place: Destination, part: Partition, settings: RunSettings) -> ArrayPlan:
     path = place.shared_file(PLAN_NAME)
     if path is None:
         raise DestinationError("could not be written: start this task again", path=place.shared / PLAN_NAME)
@@ -213,7 +215,7 @@ def state_of(unit: Unit) -> State:
     return unit.size_bytes, unit.mtime_ns, unit.start_seconds, unit.end_seconds
 
 
-def _share(sources: SourceList, part: Part, parts: Mapping[str, int]) -> SourceList:
+def _share(sources: SourceList, part: Partition, parts: Mapping[str, int]) -> SourceList:
     """What cannot even be started is left to the first part."""
     units = tuple(unit for unit in sources.units if parts.get(unit.id) == part.index)
     return replace(sources, units=units, problems=sources.problems if part.index == 0 else ())
@@ -223,7 +225,7 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = sorted(dealt(units, count), key=lambda pair: pair[0].id)
+    rows = sorted(assign_partitions(units, count), key=lambda pair: pair[0].id)
     states = {
         "source_size_bytes": pa.array([unit.size_bytes for unit, _ in rows], pa.int64()),
         "source_mtime_ns": pa.array([unit.mtime_ns for unit, _ in rows], pa.int64()),
@@ -255,7 +257,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
             about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
             columns = [file.read([name])[name].to_pylist() for name in ("id", "part", *STATE_COLUMNS)]
         ids, parts, *states = columns
-        count = whole_between("number of parts", about["count"], 1, MAX_PARTS)
+        count = whole_between("number of parts", about["count"], 1, MAX_PARTITIONS)
         numbers = [whole_between("part", part, 0, count - 1) for part in parts]
         if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
             raise ValueError("its ids are no texts, or not all different")
@@ -273,11 +275,11 @@ def read_array_plan(path: Path) -> ArrayPlan:
         raise DestinationError(why, path=path) from error
 
 
-def read_end(path: Path) -> PartEnd | None:
+def read_end(path: Path) -> PartitionEnd | None:
     """None where a part did not end, or left what cannot be read."""
     try:
         found = read_json(path, RUN_BYTES_MAX)
-        return PartEnd(str(found["plan"]), int(found["units"]), texts(found["absent"]), texts(found["unplanned"]))
+        return PartitionEnd(str(found["plan"]), int(found["units"]), texts(found["absent"]), texts(found["unplanned"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import DiskFullError, StoreError
 from vidprep.formats.files.remote import RemoteFolder
-from vidprep.transcode.destination.ledgers import LEASE_OBJECT
+from vidprep.transcode.destination.lease_storage import LEASE_OBJECT
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.sources.outputs import STATE_DIR
 

@@ -49,8 +49,8 @@ from vidprep.formats.manifest.table import (
 from vidprep.formats.stores.shards import PARTS_MAX
 from vidprep.transcode.destination.known_units import KnownUnit, known_units
 from vidprep.transcode.destination.lease import Lease, first_at_work
-from vidprep.transcode.destination.ledgers import FolderLedger, Ledger
-from vidprep.transcode.destination.partition import Part, parts_in
+from vidprep.transcode.destination.lease_storage import FolderLeaseStorage, LeaseStorage
+from vidprep.transcode.destination.partition import Partition, partitions_in
 from vidprep.transcode.destination.run_file import differences, is_other_store, read_run
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
@@ -76,7 +76,7 @@ class Destination:
 
     torn: tuple[str, ...] = (".manifest*.partial",)
 
-    def __init__(self, root: Path, part: Part | None = None) -> None:
+    def __init__(self, root: Path, part: Partition | None = None) -> None:
         self.root = root
         self.shown = str(root)
         self.part = part
@@ -102,7 +102,7 @@ class Destination:
                 if self.part:
                     refuse_links(self.state_dir)
                 self.partials.mkdir(parents=True, exist_ok=True)
-                self._take_lease(*self._ledgers(), locks)
+                self._take_lease(*self._storages(), locks)
             except InUseError as error:
                 if merging or self.part:
                     error.exit_code = STOPPED_CODE
@@ -112,7 +112,7 @@ class Destination:
             except OSError as error:
                 raise DestinationError(f"cannot be written: {error.strerror or error}", path=self.shown) from error
             locks.callback(self.journal.close)
-            others = {part.count for part in parts_in(self.root, self.shared)}
+            others = {part.count for part in partitions_in(self.root, self.shared)}
             others -= {self.part.count} if self.part else set()
             if others and not merging:
                 raise DestinationError(
@@ -121,17 +121,17 @@ class Destination:
                 )
             yield
 
-    def _ledgers(self) -> tuple[Ledger, list[Ledger]]:
+    def _storages(self) -> tuple[LeaseStorage, list[LeaseStorage]]:
         """Its own; and that of the whole, for a part, or those of all parts, for the whole."""
         state_dirs = [self.shared] if self.part else sorted(self.shared.glob("part-*"))
-        return FolderLedger(self.state_dir), [FolderLedger(state_dir) for state_dir in state_dirs]
+        return FolderLeaseStorage(self.state_dir), [FolderLeaseStorage(state_dir) for state_dir in state_dirs]
 
-    def _take_lease(self, ledger: Ledger, others: Sequence[Ledger], locks: ExitStack) -> None:
+    def _take_lease(self, storage: LeaseStorage, others: Sequence[LeaseStorage], locks: ExitStack) -> None:
         """Its own first, and then a look at the others: of two that do so at once, one at least sees the other.
 
         Its number is higher than any that was given here, to the whole or, before the whole, to a part: so is that of the run.
         """
-        lease = Lease(ledger, self.shown, self.say, waits=self.part is not None)
+        lease = Lease(storage, self.shown, self.say, waits=self.part is not None)
         manifests = [self.root / MANIFEST_NAME, self.manifest] if self.part else manifest_paths(self.root)
         given = [entry.number for other in others if (entry := other.read()) is not None]
         lease.take(max([*given, *map(fence_of, manifests)], default=0))
@@ -397,7 +397,7 @@ class Destination:
     def fetch_array_plan(self) -> None:
         """Have what `account` reads where it reads it: it is there."""
 
-    def forget_parts(self, parts: Sequence[Part]) -> None:
+    def forget_parts(self, parts: Sequence[Partition]) -> None:
         """All of them are joined. Before anything else their plans go: without one nobody asks for the end of a part."""
         for part in parts:
             remove_file(self.shared / part.state_dir_name / PART_PLAN_NAME)
@@ -416,7 +416,7 @@ class Destination:
         """Whether what a row of a part names is there: a task that was killed may have told of a shard that never came."""
         return True
 
-    def of_part(self, part: Part) -> Destination:
+    def of_part(self, part: Partition) -> Destination:
         """What a task of an array run left in the folder of this one."""
         return Destination(self.root, part)
 

@@ -1,7 +1,7 @@
 """Who works in a destination: one run at a time, from whichever machine it is seen.
 
 A lease is a small JSON text that names its holder: host, process, when that process started, and a beat that it counts up
-every few seconds. Where it stands, and what makes a change of it exclusive, is a ledger's matter (ledgers.py). Whoever finds
+every few seconds. Where it stands, and what makes a change of it exclusive, is a matter of its storage (lease_storage.py). Whoever finds
 the lease of another
 
 - asks the kernel, where the holder is a process of this machine: one that has ended is dead at once;
@@ -102,7 +102,7 @@ def _started(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaseEntry:
-    """What stands in a ledger. data: as it was read. number: of the lease. tag: of this state, where a change must name it.
+    """What stands there. data: as it was read. number: of the lease. tag: of this state, where a change must name it.
 
     holder: None for a lease that was only half written.
     """
@@ -117,7 +117,7 @@ class LeaseEntry:
         return self.holder is not None and self.holder.released
 
 
-class Ledger(Protocol):
+class LeaseStorage(Protocol):
     """Where one lease stands. gone_seconds: after so long without a beat its holder is taken for dead. trusted_seconds: for so
     long a beat that went well is proof enough that the lease is still one's own.
     """
@@ -141,9 +141,11 @@ class Ledger(Protocol):
     def is_mine(self, mine: Holder) -> bool: ...
 
 
-def first_at_work(ledgers: Sequence[Ledger], say: Callable[[str], object]) -> str | None:
+def first_at_work(storages: Sequence[LeaseStorage], say: Callable[[str], object]) -> str | None:
     """The holder of one of these leases that is at work; None when all are free or their holders are dead."""
-    watched = {number: entry for number, ledger in enumerate(ledgers) if (entry := ledger.read()) and not entry.is_free}
+    watched = {
+        number: entry for number, storage in enumerate(storages) if (entry := storage.read()) and not entry.is_free
+    }
     for number, entry in list(watched.items()):
         if entry.holder is not None and (is_dead := entry.holder.is_dead) is not None:
             if not is_dead:
@@ -152,13 +154,13 @@ def first_at_work(ledgers: Sequence[Ledger], say: Callable[[str], object]) -> st
     if not watched:
         return None
     shown = next((str(entry.holder) for entry in watched.values() if entry.holder), "another run")
-    wait = max(ledgers[number].gone_seconds for number in watched)
+    wait = max(storages[number].gone_seconds for number in watched)
     say(f"held by {shown}; watching for up to {wait:g} s whether it is at work")
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(min(LOOK_SECONDS, wait / 4))
         for number, entry in list(watched.items()):
-            now = ledgers[number].read()
+            now = storages[number].read()
             if now is None or now.is_free:
                 del watched[number]
             elif now.data != entry.data:
@@ -171,9 +173,9 @@ def first_at_work(ledgers: Sequence[Ledger], say: Callable[[str], object]) -> st
 class Lease:
     """Taken, kept alive by a thread, and given back. shown: the destination, in messages."""
 
-    def __init__(self, ledger: Ledger, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
+    def __init__(self, storage: LeaseStorage, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
         """waits: for a holder at work to end, as long as one without a sign is watched: a task that was queued again may meet itself."""
-        self._ledger, self._shown, self._say, self._waits = ledger, shown, say, waits
+        self._storage, self._shown, self._say, self._waits = storage, shown, say, waits
         self._guard = threading.Lock()
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -182,15 +184,15 @@ class Lease:
 
     def take(self, at_least: int = 0) -> None:
         """at_least: a number that was given before. Raises InUseError while another holds it."""
-        deadline = time.monotonic() + (self._ledger.gone_seconds if self._waits else 0.0)
+        deadline = time.monotonic() + (self._storage.gone_seconds if self._waits else 0.0)
         while True:
-            before = self._ledger.read()
-            if before is not None and (holder := first_at_work([self._ledger], self._say)) is not None:
+            before = self._storage.read()
+            if before is not None and (holder := first_at_work([self._storage], self._say)) is not None:
                 if time.monotonic() >= deadline:
                     raise InUseError(holder, self._shown)
                 time.sleep(LOOK_SECONDS)
                 continue
-            now = self._ledger.read()
+            now = self._storage.read()
             if (now and now.data) != (before and before.data):
                 continue  # another took it meanwhile, or gave it back
             number = max(now.number if now else 0, at_least) + 1
@@ -199,14 +201,14 @@ class Lease:
                     f"has a lease of number {number - 1}, which no run gave it; remove it", path=self._shown
                 )
             self.mine = replace(self.mine, number=number)
-            if self._ledger.claim(now, self.mine, self._say):
+            if self._storage.claim(now, self.mine, self._say):
                 break
         self._confirmed = _clock()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
 
     def _keep(self) -> None:
-        while not self._over.wait(self._ledger.beat_seconds):
+        while not self._over.wait(self._storage.beat_seconds):
             with suppress(OSError):  # a store that does not answer; `check` asks it again before anything is published
                 if not self._beat():
                     return
@@ -215,27 +217,27 @@ class Lease:
         with self._guard:
             begun = _clock()
             self.mine = replace(self.mine, beat=self.mine.beat + 1, released=released)
-            if not self._ledger.renew(self.mine):
+            if not self._storage.renew(self.mine):
                 self._confirmed = -1e9
                 return False
             self._confirmed = begun
             return True
 
     def check(self) -> None:
-        """Raises TakenOverError when another has taken over. Asks the ledger, unless it has just answered."""
-        if _clock() - self._confirmed > self._ledger.trusted_seconds:
+        """Raises TakenOverError when another has taken over. Asks the storage, unless it has just answered."""
+        if _clock() - self._confirmed > self._storage.trusted_seconds:
             begun = _clock()
-            if not self._ledger.is_mine(self.mine):
+            if not self._storage.is_mine(self.mine):
                 raise self._lost()
             self._confirmed = begun
 
     def _lost(self) -> TakenOverError:
-        now = self._ledger.read()
+        now = self._storage.read()
         if now is None:
             why = "the lease of this run was removed by somebody"
         else:
             why = f"was taken over{f' by {now.holder}' if now.holder else ''}, as this run gave no sign for "
-            why += f"{self._ledger.gone_seconds:g} s"
+            why += f"{self._storage.gone_seconds:g} s"
         return TakenOverError(
             f"{why}; nothing more is written by this one. Run the same command again when no other is at work",
             path=self._shown,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.no_links import refuse_links
 from vidprep.formats.manifest.table import manifest_paths, read_manifest, read_table
-from vidprep.transcode.destination.account import account, merged_json
+from vidprep.transcode.destination.array_status import array_status, merged_json
 from vidprep.transcode.destination.folder import MERGED_NAME, PLAN_NAME, Destination
-from vidprep.transcode.destination.partition import parts_in
+from vidprep.transcode.destination.partition import partitions_in
 from vidprep.transcode.destination.remote import RemoteDestination, RemoteShardedDestination
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.destination.sharded import ShardedDestination
@@ -60,7 +60,7 @@ def merge(where: Path | str) -> Merged:
     """
     whole = _to_be_merged(where)
     with whole.lock(merging=True):
-        parts = parts_in(whole.root, whole.shared)
+        parts = partitions_in(whole.root, whole.shared)
         given = []
         for part in parts:
             one = whole.of_part(part)
@@ -70,7 +70,7 @@ def merge(where: Path | str) -> Merged:
         if parts and manifest_paths(whole.root):
             _join(whole, [labels for labels in given if labels is not None])
         whole.fetch_array_plan()
-        found = account(whole.root, parts)
+        found = array_status(whole.root, parts)
         if (merged := merged_json(whole.root, found)) is not None:
             whole.write_own(MERGED_NAME, merged)
         whole.forget_parts(parts)

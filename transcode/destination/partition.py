@@ -18,11 +18,11 @@ from vidprep.formats.errors import SettingsError
 from vidprep.transcode.sources.unit import Unit
 
 FILE_COST, BYTES_PER_SECOND = 100_000, 1_000_000
-MAX_PARTS = 99_999
+MAX_PARTITIONS = 99_999
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Partition:
     """index: from 0 to count - 1."""
 
     index: int
@@ -40,7 +40,7 @@ class Part:
         return f"part-{self}"
 
 
-def dealt(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit, int]]:
+def assign_partitions(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit, int]]:
     """Each unit with the part that does it: the costliest first, each goes to the part that has least."""
     loads = [(0, index) for index in range(count)]
     for unit in sorted(units, key=_cost, reverse=True):
@@ -57,7 +57,7 @@ def _cost(unit: Unit) -> int:
     return cost + FILE_COST
 
 
-def parse_part(text: str, environment: Mapping[str, str]) -> Part:
+def parse_partition(text: str, environment: Mapping[str, str]) -> Partition:
     """`3/64`, or `auto`: what Slurm's array says. Raises SettingsError."""
     if text == "auto":
         try:
@@ -69,26 +69,28 @@ def parse_part(text: str, environment: Mapping[str, str]) -> Part:
                 raise ValueError(f"its tasks do not run from {first} to {last} by {step}")
         except KeyError as error:
             raise SettingsError(
-                f"<shard>: not in a Slurm array ({error.args[0]} is not set); give I/N", shard=text
+                f"<partition>: not in a Slurm array ({error.args[0]} is not set); give I/N", partition=text
             ) from None
         except ValueError as error:
-            raise SettingsError(f"<shard>: not in an even Slurm array ({error}); give I/N", shard=text) from None
+            raise SettingsError(
+                f"<partition>: not in an even Slurm array ({error}); give I/N", partition=text
+            ) from None
     else:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
         if found is None:
-            raise SettingsError("<shard>: give I/N with I from 0 to N - 1, or auto", shard=text)
+            raise SettingsError("<partition>: give I/N with I from 0 to N - 1, or auto", partition=text)
         index, count = int(found[1]), int(found[2])
-    if not 0 <= index < count <= MAX_PARTS:
+    if not 0 <= index < count <= MAX_PARTITIONS:
         raise SettingsError(
-            f"<shard>: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999", shard=text
+            f"<partition>: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999", partition=text
         )
-    return Part(index, count)
+    return Partition(index, count)
 
 
 _SLURM = (("MIN", "0"), ("STEP", "1"))
 
 
-def parts_in(root: Path, state_dir: Path) -> list[Part]:
+def partitions_in(root: Path, state_dir: Path) -> list[Partition]:
     """Parts that have begun, by their manifests, plans and journals: the folder of one that was refused says nothing."""
     files = (
         *root.glob("manifest-*.parquet"),
@@ -97,5 +99,5 @@ def parts_in(root: Path, state_dir: Path) -> list[Part]:
     )
     names = {path.name if path.parent == root else path.parent.name for path in files}
     found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)
-    parts = {Part(int(each[1]), int(each[2])) for each in found if each and each[1] < each[2]}
+    parts = {Partition(int(each[1]), int(each[2])) for each in found if each and each[1] < each[2]}
     return sorted(parts, key=lambda part: (part.count, part.index))

@@ -34,8 +34,8 @@ from vidprep.transcode.destination.folder import (
     Destination,
 )
 from vidprep.transcode.destination.known_units import KnownUnit
-from vidprep.transcode.destination.ledgers import LEASE_OBJECT, Ledger, StoreLedger
-from vidprep.transcode.destination.partition import Part
+from vidprep.transcode.destination.lease_storage import LEASE_OBJECT, LeaseStorage, ObjectLeaseStorage
+from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.destination.sharded import ShardedDestination
 from vidprep.transcode.settings.options import FrameOptions
@@ -128,14 +128,14 @@ class _Remote(Destination):
                 if self.is_held():
                     self._send_rows()
 
-    def _ledgers(self) -> tuple[Ledger, list[Ledger]]:
-        self._ledger = StoreLedger(self._folder, self._lease_name)
+    def _storages(self) -> tuple[LeaseStorage, list[LeaseStorage]]:
+        self._storage = ObjectLeaseStorage(self._folder, self._lease_name)
         names = [f"{STATE_DIR}/{LEASE_OBJECT}"] if self.part else filter(PART_LEASE.fullmatch, self._folder.files())
-        return self._ledger, [StoreLedger(self._folder, name) for name in names]
+        return self._storage, [ObjectLeaseStorage(self._folder, name) for name in names]
 
-    def _take_lease(self, ledger: Ledger, others: Sequence[Ledger], locks: ExitStack) -> None:
+    def _take_lease(self, storage: LeaseStorage, others: Sequence[LeaseStorage], locks: ExitStack) -> None:
         """What was fetched before another ended is not what is there now."""
-        super()._take_lease(ledger, others, locks)
+        super()._take_lease(storage, others, locks)
         self._fetch_state()
 
     @property
@@ -264,7 +264,7 @@ class _Remote(Destination):
         super().write_manifest(kept, rows, labels)
         name, size = self.manifest.name, self.manifest.stat().st_size
         self.check_held()
-        if self.lease is None or not self._ledger.has_conditions or size > SWAPPED_BYTES_MAX:
+        if self.lease is None or not self._storage.has_conditions or size > SWAPPED_BYTES_MAX:
             self._folder.put(self.manifest, name)
             return
         before, data = self._files.get(name), self.manifest.read_bytes()
@@ -281,7 +281,7 @@ class _Remote(Destination):
         for name in (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME):
             self.shared_file(name)
 
-    def forget_parts(self, parts: Sequence[Part]) -> None:
+    def forget_parts(self, parts: Sequence[Partition]) -> None:
         names = self._folder.files()
         self._folder.remove(filter(PART_FILE.fullmatch, sorted(names, reverse=True)))  # plans before ends
         self._folder.remove(
@@ -299,7 +299,7 @@ class _Remote(Destination):
 class RemoteDestination(_Remote):
     """Outputs behind a URL."""
 
-    def __init__(self, url: str, part: Part | None = None) -> None:
+    def __init__(self, url: str, part: Partition | None = None) -> None:
         super().__init__(_scratch(), part)
         self._begin(url)
 
@@ -307,7 +307,7 @@ class RemoteDestination(_Remote):
 class RemoteShardedDestination(_Remote, ShardedDestination):
     """Shards behind a URL. One is here at a time; it goes there when it is whole."""
 
-    def __init__(self, url: str, options: FrameOptions, part: Part | None = None) -> None:
+    def __init__(self, url: str, options: FrameOptions, part: Partition | None = None) -> None:
         super().__init__(_scratch(), options, part)
         self._begin(url)
 

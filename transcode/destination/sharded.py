@@ -24,7 +24,7 @@ from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter, span
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.known_units import KnownUnit
-from vidprep.transcode.destination.partition import Part
+from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
@@ -46,14 +46,14 @@ class Compacted:
 class ShardedDestination(Destination):
     """Shards and their index in a folder."""
 
-    def __init__(self, root: Path, options: FrameOptions, part: Part | None = None) -> None:
+    def __init__(self, root: Path, options: FrameOptions, part: Partition | None = None) -> None:
         super().__init__(root, part)
         self._options, self._layout = options, layout_of(options.store)
         self.torn = (*Destination.torn, *(f".{name}.partial" for name in self._layout.index_files))
         self._kept_writer: ShardWriter | None = None
         self._sizes: dict[str, int] | None = None
 
-    def of_part(self, part: Part) -> Destination:
+    def of_part(self, part: Partition) -> Destination:
         return ShardedDestination(self.root, self._options, part)
 
     def shards(self) -> dict[str, int]:

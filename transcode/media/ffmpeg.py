@@ -32,12 +32,12 @@ from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
+from vidprep.transcode.media.frames import CODED_AS_FIELDS, DEINTERLACER, SourceFacts
 from vidprep.transcode.media.h273 import is_rgb
 from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stages import made_ahead, waiting_frames
 from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.timeline import CODED_AS_FIELDS, DEINTERLACER, SourceFacts
 from vidprep.transcode.media.verify import Measured, Verifier
 from vidprep.transcode.settings.run import RunSettings
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from av.video.format import VideoFormat
 
-from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, FrameSize, Light, Orientation
+from vidprep.formats.model import NO_CROPPING, NO_HDR_METADATA, Colour, FrameSize, HdrMetadata, Orientation
 from vidprep.formats.video.rgb import SHORT_OF_WHITE, STRETCH
 from vidprep.transcode.media.colours import alike, input_colour, output_colour, tags_for_scaling
 from vidprep.transcode.media.h273 import BT709, CONVERTER_NAMES, HDR_TRANSFERS, MATRIX_NAMES, is_refused
@@ -37,7 +37,7 @@ class Picture:
     warnings: tuple[str, ...]
     room: FrameSize
     tone_mapped: bool = False
-    light: Light = NO_LIGHT
+    light: HdrMetadata = NO_HDR_METADATA
 
     @property
     def chain(self) -> str:
@@ -73,7 +73,7 @@ def plan_picture(
     if not turns_first:
         chain.turn(source.orientation)
     chain.fit(shape)
-    light = source.light if colour_out.transfer in HDR_TRANSFERS else NO_LIGHT
+    light = source.light if colour_out.transfer in HDR_TRANSFERS else NO_HDR_METADATA
     return Picture(
         shape.final, pixel_format, colour_out, tuple(chain.filters), tuple(warnings), shape.room, tone_map, light
     )
@@ -97,7 +97,7 @@ class _Chain:
         source = self._source
         if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says
             is_steady = not (tone_map and source.codec in TOLD_AT_KEYFRAMES)
-            self.filters += _without(source.light if is_steady else NO_LIGHT)
+            self.filters += _without(source.light if is_steady else NO_HDR_METADATA)
         if is_refused(source.tagged):
             self.filters.append(("setparams", tags_for_scaling(self.colour, is_rgb=source.is_rgb)))
 
@@ -156,7 +156,7 @@ class _Chain:
             transfers = self._begin_tone_map(size) if tone_map else ""
             precise = self._pixel_format == "rgb24" or (self._is_jpeg and not self._yuv_in)
             self._scale_to(size, self.colour, colour, picture, "+full_chroma_int+full_chroma_inp" * precise, transfers)
-            self.filters += _without(NO_LIGHT) if tone_map else []
+            self.filters += _without(NO_HDR_METADATA) if tone_map else []
         if converts:
             self.filters += [_convert(colour, colour_out, picture), ("setparams", "range=pc:colorspace=bt470bg")]
             self.filters.append(("format", picture.replace("yuv", "yuvj")))
@@ -192,7 +192,7 @@ class _Chain:
         self.picture = picture
 
 
-def _without(light: Light) -> list[tuple[str, str]]:
+def _without(light: HdrMetadata) -> list[tuple[str, str]]:
     """Frees frames of the side data that is None."""
     kinds = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
     return [("sidedata", f"mode=delete:type={kind}") for kind, kept in kinds if kept is None]

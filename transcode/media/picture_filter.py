@@ -15,10 +15,10 @@ from vidprep.formats.model import FrameSize, VideoInfo
 from vidprep.formats.video.pixel_shape import new_shape_of
 from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.pyav import light_side_data
+from vidprep.transcode.media.frames import buffer_arguments
 from vidprep.transcode.media.h273 import is_hdr, is_refused, tags_of
 from vidprep.transcode.media.picture import TOLD_AT_KEYFRAMES, Picture, plan_picture
 from vidprep.transcode.media.source_picture import describe
-from vidprep.transcode.media.timeline import buffer_arguments
 from vidprep.transcode.settings.run import RunSettings
 
 NAMED_CHANGES = 5

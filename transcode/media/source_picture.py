@@ -8,8 +8,17 @@ from fractions import Fraction
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
-from vidprep.formats.model import NO_CROPPING, NO_LIGHT, Colour, Cropping, FrameSize, Light, Orientation, VideoInfo
-from vidprep.formats.video.light import light_of
+from vidprep.formats.model import (
+    NO_CROPPING,
+    NO_HDR_METADATA,
+    Colour,
+    Cropping,
+    FrameSize,
+    HdrMetadata,
+    Orientation,
+    VideoInfo,
+)
+from vidprep.formats.video.hdr_metadata import hdr_metadata_of
 from vidprep.formats.video.orientation import turn_of
 from vidprep.formats.video.pixel_shape import new_shape_of
 from vidprep.formats.video.pyav import is_one_of_views
@@ -32,7 +41,7 @@ class SourcePicture:
     tagged: Colour
     codec: str
     is_tagged_limited: bool = False
-    light: Light = NO_LIGHT
+    light: HdrMetadata = NO_HDR_METADATA
     warnings: tuple[str, ...] = ()
 
     @property
@@ -65,7 +74,7 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
         warnings.append(f"the container crops all of {stored}; not followed")
         crop = NO_CROPPING
-    light, doubts = light_of(frame) if is_hdr(frame) else (NO_LIGHT, [])
+    light, doubts = hdr_metadata_of(frame) if is_hdr(frame) else (NO_HDR_METADATA, [])
     warnings += doubts
     return SourcePicture(
         stored=stored,

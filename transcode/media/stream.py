@@ -11,11 +11,11 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, PictureError
 from vidprep.formats.model import OutputFormat, VideoInfo
-from vidprep.formats.video.entry import Entry
+from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import file_time_base
+from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.settings.run import RunSettings
 
 MAX_NOMINAL_RATE = Fraction(240)
@@ -38,7 +38,7 @@ class FrameStream:
 
     def __init__(
         self, source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None, *,
-        entry: Entry | None = None, opening_ticks: int | None = None, first: int = 0, first_pts: int = 0,
+        entry: SeekPoint | None = None, opening_ticks: int | None = None, first: int = 0, first_pts: int = 0,
         num_frames: int | None = None, worked: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """[start, end): seconds from the first frame shown. entry: where decoding begins, when that is known. worked: called for each

@@ -63,7 +63,7 @@ def _run(
 ) -> Summary:  # fmt: skip
     end_if_worker_starts()
     from vidprep.transcode.run.progress import Progress
-    from vidprep.transcode.run.session import carry_out
+    from vidprep.transcode.run.session import execute
 
     if settings is not None:
         if build_settings(keywords, of_frames=of_frames) != build_settings({}, of_frames=of_frames):
@@ -71,7 +71,7 @@ def _run(
         if (settings.frames is not None) != of_frames:
             raise SettingsError("settings.frames is for burst, and transcode takes none")
     reporter = Progress(is_shown=progress, on_row=on_row)
-    summary = carry_out(request_of(source, destination, keywords, reporter, of_frames=of_frames, settings=settings))
+    summary = execute(request_of(source, destination, keywords, reporter, of_frames=of_frames, settings=settings))
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if summary.disk_full:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.array_plan import Share
-from vidprep.transcode.destination.partition import Part
+from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.ignored import in_words
 from vidprep.transcode.run.plan import Plan
@@ -58,7 +58,7 @@ class Progress:
         if self._has_bar:
             self.message(f"{count} files found so far")
 
-    def share(self, part: Part, share: Share) -> None:
+    def share(self, part: Partition, share: Share) -> None:
         """What this task of an array run takes, and in what its sources differ from the plan."""
         self.message(f"part {part.index} of {part.count}: {len(share.sources.units)} videos")
         if share.absent:

@@ -24,10 +24,10 @@ from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.unit.job import Done, Job, Made, Undone, discard, fail
+from vidprep.transcode.unit.job import Done, Job, JobNotDone, Made, discard, fail
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.child import was_killed
-from vidprep.transcode.workers.host import Sample, judged, why_not_writable
+from vidprep.transcode.workers.host import Sample, resolve_fault, why_not_writable
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
 GRACE_SECONDS = 10.0
@@ -97,7 +97,7 @@ def run(
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
     """
     started = time.monotonic()
-    course = _Course(plan, destination, workers, sources)
+    course = RunState(plan, destination, workers, sources)
     queue = JobQueue(plan.jobs, on_job, on_segment)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
@@ -123,7 +123,7 @@ def run(
     return summary
 
 
-class _Course:
+class RunState:
     """What has become of the jobs so far, and whether more are to be begun."""
 
     def __init__(self, plan: Plan, destination: Destination, workers: Workers[Job, Made], sources: Sample) -> None:
@@ -139,8 +139,8 @@ class _Course:
 
     def judge(self, job: Job, made: Made | None) -> Done | None:
         """What came of a job; None when it was not done, which is then accounted for."""
-        done = judged(job, made, self._sources) if isinstance(made, Undone) else made
-        if done is not None and not isinstance(done, Undone):
+        done = resolve_fault(job, made, self._sources) if isinstance(made, JobNotDone) else made
+        if done is not None and not isinstance(done, JobNotDone):
             return done
         self._abandoned.append(job)
         if done is not None:
@@ -176,7 +176,7 @@ class _Course:
             self.finished, self._faults = self.finished + 1, 0
         return True
 
-    def _undone(self, fault: Undone) -> None:
+    def _undone(self, fault: JobNotDone) -> None:
         self._faults += 1
         if fault.error == TakenOverError.__name__:
             self._destination.check_held()  # which says by whom
@@ -198,17 +198,17 @@ class _Course:
             _explain(_of_destination(error, destination), destination, self._plan, self.summary)
 
 
-def _explain(fault: Undone, destination: Destination, plan: Plan, summary: Summary) -> None:
+def _explain(fault: JobNotDone, destination: Destination, plan: Plan, summary: Summary) -> None:
     if fault.error == DiskFullError.__name__ and fault.fault == "destination":
         summary.disk_full = _no_room(destination, plan, summary)
     elif summary.stopped is None:
         summary.stopped = f"{fault.message}; no video is to blame; run the same command again when that is mended"
 
 
-def _of_destination(error: OSError, destination: Destination) -> Undone:
+def _of_destination(error: OSError, destination: Destination) -> JobNotDone:
     kind = DiskFullError if is_disk_full(error) else DestinationError
     why = error.message if isinstance(error, VidprepError) else error.strerror
-    return Undone("destination", kind.__name__, f"the destination {destination.shown} cannot be written: {why}")
+    return JobNotDone("destination", kind.__name__, f"the destination {destination.shown} cannot be written: {why}")
 
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
@@ -227,12 +227,14 @@ def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
     return fitting
 
 
-def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: Plan, summary: Summary) -> Undone | None:
+def _settle(
+    row: ManifestRow, job: Job | None, destination: Destination, plan: Plan, summary: Summary
+) -> JobNotDone | None:
     """Journal a row and name its output. None, or why neither could be done. job: None for a unit that was not started."""
     partial = Path(job.partial) if job is not None and row.ok else None
     if job is not None and partial is not None and job.upload is None and not partial.exists():
         message = f"the output of {row.source} never came to {destination.shown}: whoever made it writes elsewhere"
-        return Undone("worker", WorkerError.__name__, message, stops=False)
+        return JobNotDone("worker", WorkerError.__name__, message, stops=False)
     row.run = destination.run
     old = plan.before.get(row.id)
     destination.check_held()

@@ -15,7 +15,7 @@ from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
-from vidprep.transcode.destination.partition import Part, parse_part
+from vidprep.transcode.destination.partition import Partition, parse_partition
 from vidprep.transcode.destination.run_file import value_found_for
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
 from vidprep.transcode.media.versions import encoder_version, used_versions
@@ -123,7 +123,7 @@ def preview(request: RunRequest) -> tuple[Plan, SourceList]:
     return request.plan(sources, settings), sources
 
 
-def carry_out(request: RunRequest) -> Summary:
+def execute(request: RunRequest) -> Summary:
     """Do it. Raises VidprepError and OSError for what stops all of it."""
     place, options, reporter = request.place, request.options, request.reporter
     with ExitStack() as held:
@@ -167,19 +167,19 @@ def carry_out(request: RunRequest) -> Summary:
     return summary
 
 
-def _part(settings: RunSettings, options: RunOptions) -> Part | None:
-    if options.shard is None:
+def _part(settings: RunSettings, options: RunOptions) -> Partition | None:
+    if options.partition is None:
         return None
     if settings.target is not None and not settings.target.per_video:
         raise SettingsError(
-            "<shard>: tasks cannot search one value together; take <target_mode>, or what `vidprep tune` finds",
-            shard=options.shard,
+            "<partition>: tasks cannot search one value together; take <target_mode>, or what `vidprep tune` finds",
+            partition=options.partition,
             target_mode="per-video",
         )
-    return parse_part(options.shard, environ)
+    return parse_partition(options.partition, environ)
 
 
-def _destination(where: Path | str, settings: RunSettings, options: RunOptions, part: Part | None) -> Destination:
+def _destination(where: Path | str, settings: RunSettings, options: RunOptions, part: Partition | None) -> Destination:
     if isinstance(where, Path):
         if (
             where.parts

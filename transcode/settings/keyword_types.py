@@ -39,7 +39,7 @@ class RunKeywords(SampleKeywords, total=False):
     verify_every: int
     backend: str
     cluster_address: str | None
-    shard: str | None
+    partition: str | None
     jobs: int | None
     overwrite: bool
     skip_failed: bool

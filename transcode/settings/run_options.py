@@ -80,10 +80,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """backend: where videos are worked on. cluster_address: of Dask's scheduler, or its file; of Ray's head. shard: `I/N`, or `auto` in a
-    Slurm array. jobs: videos at a time, None for one per core. events: a file that gets what happens as lines of JSON. ffmpeg: of
-    --engine ffmpeg.
-    """
+    """How the work is done, apart from what is made. ffmpeg: of the second engine."""
 
     backend: Annotated[
         str,
@@ -96,9 +93,13 @@ class RunOptions:
             "belongs to.", "ADDRESS", aliases=("--scheduler", "--address"),
         ),
     ] = None  # fmt: skip
-    shard: Annotated[
+    partition: Annotated[
         str | None,
-        Option("Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.", "I/N"),
+        Option(
+            "Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.",
+            "I/N",
+            aliases=("--shard",),
+        ),
     ] = None
     jobs: Annotated[
         int | None,
@@ -127,9 +128,9 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.prune and self.shard is not None:
+        if self.prune and self.partition is not None:
             raise SettingsError(
-                "<prune>: a task of an array sees a part; prune by a run of all", prune=True, shard=self.shard
+                "<prune>: a task of an array sees a part; prune by a run of all", prune=True, partition=self.partition
             )
         address = self.cluster_address
         if address and self.backend == "local":

@@ -15,8 +15,8 @@ from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.bounds import check_claims
 from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.ffmpeg import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
+from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.timeline import SourceFacts
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
 from vidprep.transcode.unit.job import Context, Job
 from vidprep.transcode.unit.join import join

@@ -21,10 +21,10 @@ from vidprep.transcode.sources.unit import Unit
 
 if TYPE_CHECKING:
     from vidprep.formats.model import OutputFormat
-    from vidprep.formats.video.entry import Entry
+    from vidprep.formats.video.seek import SeekPoint
     from vidprep.formats.video.source import Source
+    from vidprep.transcode.media.frames import SourceFacts
     from vidprep.transcode.media.picture import Picture
-    from vidprep.transcode.media.timeline import SourceFacts
     from vidprep.transcode.media.verify import Measured
 
 
@@ -69,9 +69,9 @@ class Segment:
         """Of the file that it is made as, behind the name of the whole."""
         return f".{self.index:05d}.mp4"
 
-    def entry(self, source: Source) -> Entry | None:
+    def entry(self, source: Source) -> SeekPoint | None:
         """Where decoding begins; None where the start says it. Raises ReadError."""
-        from vidprep.formats.video.entry import jump_to
+        from vidprep.formats.video.seek import jump_to
 
         if self.keyframe is None:
             return None
@@ -98,7 +98,7 @@ class MadeSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class JobNotDone:
     """Why a job was not done, though nothing says that its source is to blame: it has no row, and the next run does it again.
 
     fault: whose it is; "source" is a guess of one host that sees another source than was planned, which the machine that
@@ -114,7 +114,7 @@ class Undone:
 
 # What comes of a job: the row of a video, a segment of one, or the segments that it is to be made in; or none of these.
 Done = ManifestRow | MadeSegment | tuple[Segment, ...]
-Made = Done | Undone
+Made = Done | JobNotDone
 
 
 @dataclass(frozen=True, slots=True)

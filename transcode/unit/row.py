@@ -8,8 +8,8 @@ from pathlib import Path
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
+from vidprep.transcode.media.frames import SourceFacts, is_vfr
 from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.timeline import SourceFacts, is_vfr
 from vidprep.transcode.media.verify import Measured
 from vidprep.transcode.unit.engines import Outcome
 

@@ -14,12 +14,12 @@ from fractions import Fraction
 from itertools import pairwise
 
 from vidprep.formats.model import rescale, round_half_away
-from vidprep.formats.video.entry import survey_of
+from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, file_time_base
 from vidprep.transcode.media.bounds import most_repeats
+from vidprep.transcode.media.frames import SourceFacts, is_vfr
 from vidprep.transcode.media.metrics import QualitySums
-from vidprep.transcode.media.timeline import SourceFacts, is_vfr
 from vidprep.transcode.media.verify import Measured, peak_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import MadeSegment, Segment

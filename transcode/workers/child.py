@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.unit.job import Context, Job, Made, Undone, discard, fail, new_row
+from vidprep.transcode.unit.job import Context, Job, JobNotDone, Made, discard, fail, new_row
 from vidprep.transcode.unit.queue import JobQueue
-from vidprep.transcode.workers.host import blamed
+from vidprep.transcode.workers.host import classify_fault
 from vidprep.transcode.workers.process import CORES, WORK, DiedError, Process
 
 OPEN_SECONDS = 120
@@ -135,7 +135,7 @@ class Child:
 
 
 def stops_the_run(made: Made) -> bool:
-    return isinstance(made, Undone) and made.stops
+    return isinstance(made, JobNotDone) and made.stops
 
 
 def make(child: Child, job: Job) -> Made:
@@ -150,10 +150,10 @@ def make_alone(child: Child, job: Job) -> Made:
 
 def _made_with(do: Callable[[Child, Job], Made], child: Child, job: Job) -> Made:
     if job.upload is None and not is_url(job.unit.path):
-        return blamed(job, do(child, job))
+        return classify_fault(job, do(child, job))
     from vidprep.transcode.workers.staging import staged
 
-    return blamed(job, staged(job, partial(do, child)))
+    return classify_fault(job, staged(job, partial(do, child)))
 
 
 def _made_in_turn(child: Child, job: Job) -> Made:
@@ -162,7 +162,7 @@ def _made_in_turn(child: Child, job: Job) -> Made:
     try:
         for each in queue:
             made = _made_by(child, each)
-            if isinstance(made, Undone):
+            if isinstance(made, JobNotDone):
                 return made
             if (row := queue.settle(each, made)) is not None:
                 return row

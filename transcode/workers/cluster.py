@@ -21,9 +21,9 @@ from typing import Any, Self, TypeVar
 from vidprep.formats.errors import ClusterError, CrashedError
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.unit.job import Job, Made, Undone, fail, new_row
+from vidprep.transcode.unit.job import Job, JobNotDone, Made, fail, new_row
 from vidprep.transcode.workers.child import make
-from vidprep.transcode.workers.host import Expected, judged
+from vidprep.transcode.workers.host import Expected, resolve_fault
 from vidprep.transcode.workers.local import Workers
 
 TRIES = 3
@@ -138,7 +138,7 @@ class ClusterWorkers(Workers[Job, Made]):
                     yield from self._take(future)
                 self._complain({} if watch.is_silent else hosts, bool(ready), watch.is_silent)
         except ClusterError as error:
-            lost = Undone("cluster", type(error).__name__, error.message)
+            lost = JobNotDone("cluster", type(error).__name__, error.message)
         finally:
             watch.stop()
         waiting = [*(job for task in self._flying.values() for job in task.jobs), *self._suspects, *self._again]
@@ -204,10 +204,14 @@ class ClusterWorkers(Workers[Job, Made]):
             return
         self._jobs_per_task = _jobs_per_task(made)
         for job, each in zip(task.jobs, made, strict=True):
-            done = judged(job, each, self._expected.sources, elsewhere=True) if isinstance(each, Undone) else each
+            done = (
+                resolve_fault(job, each, self._expected.sources, elsewhere=True)
+                if isinstance(each, JobNotDone)
+                else each
+            )
             if done is None and not self.stopping:  # its worker had to stop before it
                 self._again.append(job)
-            elif isinstance(done, Undone) and not (done.stops and done.fault == "destination"):
+            elif isinstance(done, JobNotDone) and not (done.stops and done.fault == "destination"):
                 self._good.discard(host)  # so that it is asked again
                 yield from self._try_elsewhere(job, done)
             else:
@@ -220,7 +224,7 @@ class ClusterWorkers(Workers[Job, Made]):
         elif not self.was_beside_a_death(error):
             for job in task.jobs:
                 yield from self._try_elsewhere(
-                    job, Undone("worker", type(error).__name__, f"no worker could do it: {reason}")
+                    job, JobNotDone("worker", type(error).__name__, f"no worker could do it: {reason}")
                 )
         else:
             for job in task.jobs:
@@ -235,7 +239,7 @@ class ClusterWorkers(Workers[Job, Made]):
         fail(row, CrashedError(f"no worker of the cluster could do it: {reason}"))
         yield job, row
 
-    def _try_elsewhere(self, job: Job, undone: Undone) -> Iterator[tuple[Job, Made | None]]:
+    def _try_elsewhere(self, job: Job, undone: JobNotDone) -> Iterator[tuple[Job, Made | None]]:
         key = job.unit.id, job.segment.index if job.segment else None
         self._failures[key] += 1
         if self._failures[key] < TRIES:

@@ -14,7 +14,7 @@ from pathlib import Path
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.files.remote import is_url
 from vidprep.transcode.destination.scratch import scratch_folder
-from vidprep.transcode.unit.job import Job, Made, Undone
+from vidprep.transcode.unit.job import Job, JobNotDone, Made
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
 from vidprep.transcode.workers.host import Expected, look
 
@@ -53,7 +53,7 @@ def work(jobs: list[Job]) -> list[Made | None]:
             except Interrupted:
                 break
             except Exception as error:  # noqa: BLE001 (the others of its task are not to fail with it)
-                made.append(Undone("worker", WorkerError.__name__, f"{type(error).__name__}: {error}", stops=False))
+                made.append(JobNotDone("worker", WorkerError.__name__, f"{type(error).__name__}: {error}", stops=False))
             if stops_the_run(made[-1]):
                 break
     return [*made, *[None] * (len(jobs) - len(made))]

@@ -27,7 +27,7 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job, Made, Undone
+from vidprep.transcode.unit.job import Job, JobNotDone, Made
 
 TOKEN_NAME = "token"
 LOOKED_AT, SAMPLED, SAMPLED_BEHIND_URLS = 1000, 16, 2
@@ -159,31 +159,35 @@ def _no_scratch(expected: Expected) -> str | None:
     return f"has {free} bytes free in {place}, and {expected.scratch_bytes} are needed; make room, or set TMPDIR to another folder"
 
 
-def blamed(job: Job, made: Made) -> Made:
+def classify_fault(job: Job, made: Made) -> Made:
     """What came of a job; in the place of a failed row, what failed when it was not the source."""
     if not isinstance(made, ManifestRow) or made.ok:
         return made
     error, message = made.error or "", made.message or ""
     if error == WorkerError.__name__:
-        return Undone("worker", error, message)
+        return JobNotDone("worker", error, message)
     if error == DiskFullError.__name__:
-        return Undone("destination" if job.upload is None else "worker", error, message)
+        return JobNotDone("destination" if job.upload is None else "worker", error, message)
     if error == DestinationError.__name__:
-        return Undone("destination", error, message, stops=False)
+        return JobNotDone("destination", error, message, stops=False)
     if error == TakenOverError.__name__:
-        return Undone("destination", error, message)
+        return JobNotDone("destination", error, message)
     if why := why_not_writable(Path(job.partial).parent):
-        return Undone("destination", DestinationError.__name__, f"{Path(job.partial).parent} cannot be written: {why}")
+        return JobNotDone(
+            "destination", DestinationError.__name__, f"{Path(job.partial).parent} cannot be written: {why}"
+        )
     is_other = error == StorageError.__name__ if is_url(job.unit.path) else _state(job.unit.path) != _planned(job.unit)
     if is_other:
-        return Undone("source", error, f"{job.unit.path}: {message}", stops=False, row=made)
+        return JobNotDone("source", error, f"{job.unit.path}: {message}", stops=False, row=made)
     return made
 
 
 # --------------------------------------------------------------------------------------------------- where the run was started
 
 
-def judged(job: Job, undone: Undone, sources: Sample, *, elsewhere: bool = False) -> ManifestRow | Undone:
+def resolve_fault(
+    job: Job, undone: JobNotDone, sources: Sample, *, elsewhere: bool = False
+) -> ManifestRow | JobNotDone:
     """The row of a job whose source is to blame, as this machine sees it too; else who is. elsewhere: another machine did it."""
     partials = Path(job.partial).parent
     if (
@@ -200,7 +204,7 @@ def judged(job: Job, undone: Undone, sources: Sample, *, elsewhere: bool = False
     others = [path for path, *_ in sources if path != job.unit.path]
     if others and all(_state(path) is None for path in others):
         message = f"the sources cannot be found any more, {job.unit.path} and others; bring them back"
-        return Undone("worker", WorkerError.__name__, message)
+        return JobNotDone("worker", WorkerError.__name__, message)
     return undone.row
 
 

@@ -20,7 +20,7 @@ import imageio_ffmpeg
 
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.timeline import SourceFacts, source_frames
+from vidprep.transcode.media.frames import SourceFacts, source_frames
 
 TABLES = ("mvhd", "tkhd", "elst", "mdhd", "stts", "ctts", "stsc", "stsz", "stco", "stss")
 PARENTS = {b"moov", b"trak", b"edts", b"mdia", b"minf", b"stbl"}

@@ -11,8 +11,8 @@ import imageio_ffmpeg
 from vidprep.formats.model import OutputFormat
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import build_command
+from vidprep.transcode.media.frames import SourceFacts, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.timeline import SourceFacts, source_frames
 from vidprep.transcode.settings.run import RunSettings
 
 PLENTY = 36_000_000

@@ -16,7 +16,7 @@ from tests.formats.video.edited import with_dolby_vision, with_edits
 from tests.formats.video.flips import read
 from tests.helpers import make_clips, manifest, table, transcode
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.damage import Witnesses
+from vidprep.formats.video.damage import DamageLog
 
 # Said of files that lose no frame, which were called damaged for it.
 WORDS = (
@@ -29,7 +29,7 @@ WORDS = (
 
 @pytest.mark.parametrize("text", WORDS)
 def test_words_about_metadata_are_no_damage(text: str) -> None:
-    witnesses = Witnesses()
+    witnesses = DamageLog()
     witnesses.hear([(av.logging.WARNING, "mov,mp4,m4a,3gp,3g2,mj2", text), (av.logging.ERROR, "wav", text)])
     assert witnesses.found() == []
 

@@ -18,7 +18,7 @@ import pytest
 from tests.helpers import command, environment, fault, make_clip, make_clips, no_processes_left, transcode
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.table import MANIFEST_NAME, read_manifest, write_rows
-from vidprep.transcode.check.peers import LOADERS, PyAvLoader
+from vidprep.transcode.check.other_readers import LOADERS, PyAvLoader
 from vidprep.transcode.check.unit import Check, check_unit
 from vidprep.transcode.destination.run_file import settings_of
 

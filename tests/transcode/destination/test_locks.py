@@ -34,7 +34,7 @@ from tests.sampling import in_turn
 from vidprep.formats.errors import DestinationError
 from vidprep.transcode.check.doctor import examine_destination
 from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, first_at_work, myself
-from vidprep.transcode.destination.ledgers import FolderLedger
+from vidprep.transcode.destination.lease_storage import FolderLeaseStorage
 
 SLOW = pytest.mark.slow
 # What stands in the place of flock.
@@ -133,7 +133,8 @@ def test_a_store_without_conditional_writes_is_named_and_looked_at_again(
 ) -> None:
     s3.behave(conditions=conditions)
     env = hooked(
-        tmp_path / "hook", "importlib.import_module('vidprep.transcode.destination.ledgers').STORE_SETTLE_SECONDS = 3"
+        tmp_path / "hook",
+        "importlib.import_module('vidprep.transcode.destination.lease_storage').STORE_SETTLE_SECONDS = 3",
     ) | {name: s3.environment[name] for name in s3.environment if name.startswith("AWS_")}
     runs = [start(command(sources, f"s3://videos/{conditions}", "--gop", gop), env) for gop in (4, 8)]
     told = ended(*runs)
@@ -169,7 +170,7 @@ def test_a_run_that_was_paused_until_another_took_over_publishes_nothing_more(
     place: str, s3: Bucket, sources: Path, tmp_path: Path
 ) -> None:
     impatient = (
-        "m = importlib.import_module('vidprep.transcode.destination.ledgers'); m.FOLDER_GONE_SECONDS = m.STORE_GONE_SECONDS = 2; "
+        "m = importlib.import_module('vidprep.transcode.destination.lease_storage'); m.FOLDER_GONE_SECONDS = m.STORE_GONE_SECONDS = 2; "
         "m.FOLDER_BEAT_SECONDS = m.STORE_BEAT_SECONDS = 0.5"
     )
     keys = {name: value for name, value in s3.environment.items() if name.startswith("AWS_")}
@@ -208,7 +209,7 @@ def test_a_run_that_wakes_inside_a_shard_changes_nothing_of_its_successor(
     store: str, sources: Path, tmp_path: Path
 ) -> None:
     """It cut the shard back to where it had begun to write: 24 of 30 videos of the other were gone."""
-    impatient = "m = importlib.import_module('vidprep.transcode.destination.ledgers'); m.FOLDER_GONE_SECONDS, m.FOLDER_BEAT_SECONDS = 1.5, 0.3"
+    impatient = "m = importlib.import_module('vidprep.transcode.destination.lease_storage'); m.FOLDER_GONE_SECONDS, m.FOLDER_BEAT_SECONDS = 1.5, 0.3"
     stop = fault(
         "vidprep.formats.stores.shards",
         "_written",
@@ -253,35 +254,37 @@ def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
 
 
 def test_a_lease_is_judged_by_its_process_here_and_by_its_beat_elsewhere(tmp_path: Path) -> None:
-    def ledger(holder: Holder) -> FolderLedger:
+    def storage(holder: Holder) -> FolderLeaseStorage:
         folder = tmp_path / holder.token
         folder.mkdir()
-        found = FolderLedger(folder)
+        found = FolderLeaseStorage(folder)
         found.gone_seconds = 1.0
         assert found.claim(None, holder, lambda _text: None)
         return found
 
     said: list[str] = []
     mine = myself(1)
-    assert first_at_work([ledger(mine)], said.append) == str(mine)
+    assert first_at_work([storage(mine)], said.append) == str(mine)
     others = {"token": "b", "started": "1"}, {"token": "c", "machine": "another boot"}, {"token": "d", "released": True}
     reused, elsewhere, released = (
         Holder(**{name: getattr(mine, name) for name in Holder.__slots__} | each) for each in others
     )
-    assert first_at_work([ledger(reused), ledger(released)], said.append) is None  # its number has another process now
+    assert (
+        first_at_work([storage(reused), storage(released)], said.append) is None
+    )  # its number has another process now
     assert said == []
-    far = ledger(elsewhere)
+    far = storage(elsewhere)
     assert first_at_work([far], said.append) is None
     assert "watching for up to 1 s" in said[0]
     ticking = Ticking(far, elsewhere)
     assert (first_at_work([ticking], said.append) or "").endswith("since 1999-01-01 00:00:00")
 
 
-class Ticking(FolderLedger):
+class Ticking(FolderLeaseStorage):
     """One whose holder counts on, and whose clock is years behind."""
 
-    def __init__(self, ledger: FolderLedger, holder: Holder) -> None:
-        self.__dict__ |= ledger.__dict__
+    def __init__(self, storage: FolderLeaseStorage, holder: Holder) -> None:
+        self.__dict__ |= storage.__dict__
         self._holder, self._reads = holder, 0
 
     def read(self) -> LeaseEntry | None:
@@ -298,19 +301,19 @@ class Ticking(FolderLedger):
 def test_of_many_that_claim_a_lease_at_once_one_gets_it_and_the_number_goes_up(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    ledger = FolderLedger(tmp_path)
+    storage = FolderLeaseStorage(tmp_path)
     with ThreadPoolExecutor(8) as threads:
         for number in range(1, 6):
-            before = ledger.read()
-            claims = [threads.submit(ledger.claim, before, myself(number), lambda _text: None) for _ in range(8)]
+            before = storage.read()
+            claims = [threads.submit(storage.claim, before, myself(number), lambda _text: None) for _ in range(8)]
             assert sum(claim.result() for claim in claims) == 1
-            now = ledger.read()
+            now = storage.read()
             assert now is not None and now.number == number
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
-    lease = Lease(FolderLedger(tmp_path / "new"), "made", print)
+    lease = Lease(FolderLeaseStorage(tmp_path / "new"), "made", print)
     with pytest.raises(DestinationError, match="of number 1000000000000, which no run gave it"):
         lease.take(10**12)
-    assert not ledger.claim(None, myself(3), lambda _text: None)  # it looked before, and comes too late
+    assert not storage.claim(None, myself(3), lambda _text: None)  # it looked before, and comes too late
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
 
 
@@ -375,15 +378,15 @@ def test_a_run_at_work_that_sweeps_up_is_no_file_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What another was about to claim with went with the leftovers; "cannot be written: No such file or directory" said nothing."""
-    ledger, link = FolderLedger(tmp_path), os.link
+    storage, link = FolderLeaseStorage(tmp_path), os.link
     held = myself(1)
 
     def swept(source: Path, target: Path) -> None:
         monkeypatch.undo()
-        assert ledger.claim(None, held, print)
+        assert storage.claim(None, held, print)
         source.unlink()
         link(source, target)
 
     monkeypatch.setattr(os, "link", swept)
     with pytest.raises(DestinationError, match="in use by process"):
-        Lease(ledger, "made", print).take()
+        Lease(storage, "made", print).take()

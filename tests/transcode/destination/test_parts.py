@@ -24,7 +24,7 @@ from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.table import read_manifest
-from vidprep.transcode.destination.partition import Part, dealt, parse_part
+from vidprep.transcode.destination.partition import Partition, assign_partitions, parse_partition
 from vidprep.transcode.sources.unit import Unit
 
 TIMES = {"encode_seconds", "cpu_seconds", "attempts", "run"}
@@ -74,7 +74,7 @@ def frames_of(destination):
 
 
 def shares_of(units, count):
-    return [[unit for unit, part in dealt(units, count) if part == index] for index in range(count)]
+    return [[unit for unit, part in assign_partitions(units, count) if part == index] for index in range(count)]
 
 
 def test_parts_are_disjoint_complete_and_end_together():
@@ -92,10 +92,10 @@ def test_parts_are_disjoint_complete_and_end_together():
 @pytest.mark.parametrize(
     ("text", "variables", "expected"),
     [
-        ("3/64", {}, Part(3, 64)),
-        ("0/1", {}, Part(0, 1)),
-        ("auto", {"ID": "5", "MIN": "3", "MAX": "9", "STEP": "2"}, Part(1, 4)),
-        ("auto", {"ID": "0", "MIN": "0", "MAX": "3", "STEP": "1"}, Part(0, 4)),
+        ("3/64", {}, Partition(3, 64)),
+        ("0/1", {}, Partition(0, 1)),
+        ("auto", {"ID": "5", "MIN": "3", "MAX": "9", "STEP": "2"}, Partition(1, 4)),
+        ("auto", {"ID": "0", "MIN": "0", "MAX": "3", "STEP": "1"}, Partition(0, 4)),
         ("64/64", {}, "there is no part 64 of 64"),
         ("1-4", {}, "give I/N"),
         ("0/0", {}, "there is no part 0 of 0"),
@@ -106,11 +106,11 @@ def test_parts_are_disjoint_complete_and_end_together():
 )
 def test_which_part_a_task_is(text, variables, expected):
     given = {f"SLURM_ARRAY_TASK_{name}": value for name, value in variables.items()}
-    if isinstance(expected, Part):
-        assert parse_part(text, given) == expected
+    if isinstance(expected, Partition):
+        assert parse_partition(text, given) == expected
         return
     with pytest.raises(SettingsError, match=expected.replace("(", r"\(")):
-        parse_part(text, given)
+        parse_partition(text, given)
 
 
 @pytest.mark.parametrize("kind", in_turn(KINDS, 3))
@@ -226,7 +226,7 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
 
 
 def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidprep.transcode.destination.ledgers.FOLDER_GONE_SECONDS", 2)
+    monkeypatch.setattr("vidprep.transcode.destination.lease_storage.FOLDER_GONE_SECONDS", 2)
     made = tmp_path / "made"
     wait = fault(
         "vidprep.formats.manifest.journal", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"

@@ -276,7 +276,7 @@ def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
     far = json.dumps(lock | {"machine": "another", "beat": 9})
     s3.client.put_object(Bucket=s3.name, Key="killed/.vidprep/lock", Body=far)
     patience = fault("vidprep.transcode.destination.folder", "Destination.lock", only="parent",
-                     code="importlib.import_module('vidprep.transcode.destination.ledgers').STORE_GONE_SECONDS = 2")  # fmt: skip
+                     code="importlib.import_module('vidprep.transcode.destination.lease_storage').STORE_GONE_SECONDS = 2")  # fmt: skip
     env = s3.environment | environment(tmp_path / "hook", patience)
     again = transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env)
     assert again.code == 1 and "watching for up to 2 s" in again.err

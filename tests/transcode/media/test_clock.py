@@ -25,8 +25,8 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
+from vidprep.transcode.media.frames import OutputFrame, SourceFacts, SourceFrame, retimed
 from vidprep.transcode.media.stream import FilteredFrame
-from vidprep.transcode.media.timeline import OutputFrame, SourceFacts, SourceFrame, retimed
 from vidprep.transcode.media.verify import check_file
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import RunSettings

@@ -17,8 +17,8 @@ from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.video.cropping import _cropping_told_in_matroska
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source, open_video
+from vidprep.transcode.media.frames import SourceFacts, source_frames
 from vidprep.transcode.media.source_picture import describe
-from vidprep.transcode.media.timeline import SourceFacts, source_frames
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job

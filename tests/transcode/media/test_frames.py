@@ -18,9 +18,9 @@ import pytest
 from tests.real_media import SHARED_MEDIA, real_clips
 from tests.sampling import in_turn
 from vidprep.formats.errors import LimitError, NoVideoError
-from vidprep.formats.video.entry import enter_at
+from vidprep.formats.video.seek import seek_to
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed, source_frames
+from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retimed, source_frames
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import RunSettings
 
@@ -246,7 +246,7 @@ def test_nothing_before_the_keyframe_of_a_cut_is_decoded(name, media):
     start = (shown[-1] - shown[0]) * base * Fraction(4, 5)
     due = [key for key in keys if key <= shown[0] + start / base][-1]
     with Source(path, max_pixels=10**6) as source:
-        entry = enter_at(source, start)
+        entry = seek_to(source, start)
         first = next(entry.packets)
         assert first.is_keyframe
         assert first.pts == due

@@ -13,10 +13,10 @@ import pytest
 from tests.sampling import in_turn
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
+from vidprep.transcode.media.frames import SourceFacts, source_frames
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.source_picture import describe
-from vidprep.transcode.media.timeline import SourceFacts, source_frames
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.time_line import NEIGHBOURS, REORDER_FRAMES, PacketsAhead, StampCounts, on_time_line
+from vidprep.formats.video.timestamps import NEIGHBOURS, REORDER_FRAMES, PacketsAhead, StampCounts, on_time_line
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

@@ -16,11 +16,11 @@ import pytest
 from tests.recipes import H264, moving
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.entry import Entry
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source
 from vidprep.transcode.check.unit import Check, check_unit
-from vidprep.transcode.media import timeline
+from vidprep.transcode.media import frames
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -186,13 +186,15 @@ def test_validate_counts_the_frames_before_a_cut_by_decoding_them(media, cli, tm
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, 0.6)
     check = Check(tmp_path, row, RunSettings(encoder=FAST), unit, opens=False)
     assert check_unit(check).faults == []
-    miscounted = timeline.enter_at
+    miscounted = frames.seek_to
 
-    def enter_at(source: Source, start: Fraction | None) -> Entry:
+    def seek_to(source: Source, start: Fraction | None) -> SeekPoint:
         entry = miscounted(source, start)
-        return Entry(entry.packets, entry.origin_pts, None if entry.frames_before is None else entry.frames_before + 2)
+        return SeekPoint(
+            entry.packets, entry.origin_pts, None if entry.frames_before is None else entry.frames_before + 2
+        )
 
-    monkeypatch.setattr(timeline, "enter_at", enter_at)
+    monkeypatch.setattr(frames, "seek_to", seek_to)
     row.source_frames = list(range(20, 38))
     (fault,) = check_unit(check).faults
     assert "from frame 0 on it is made of other source frames" in fault

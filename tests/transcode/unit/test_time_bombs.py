@@ -19,7 +19,7 @@ from tests.recipes import Media
 from tests.witness import Ffmpeg
 from vidprep.formats.errors import LimitError
 from vidprep.transcode.media.bounds import MAX_REPEATS
-from vidprep.transcode.media.timeline import SourceFacts, SourceFrame, retimed
+from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retimed
 
 HOUR = 3600
 

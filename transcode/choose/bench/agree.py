@@ -19,7 +19,7 @@ import numpy as np
 from vidprep.formats import open_store
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.transcode.check.peers import Picture
+from vidprep.transcode.check.other_readers import Picture
 from vidprep.transcode.choose.bench.patterns import Access
 from vidprep.transcode.choose.bench.places import ONLY_IN_ORDER, OURS, Place, Video
 from vidprep.transcode.choose.bench.process import Ready

@@ -19,7 +19,7 @@ from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.webdataset import TarStore
-from vidprep.transcode.check.peers import LOADERS, STREAM_LOADERS
+from vidprep.transcode.check.other_readers import LOADERS, STREAM_LOADERS
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS
 
 OURS = "vidprep"

@@ -16,7 +16,7 @@ import numpy as np
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import FrameStore, Handles
-from vidprep.transcode.check.peers import LOADERS, STREAM_LOADERS, Loader, Picture, StreamLoader
+from vidprep.transcode.check.other_readers import LOADERS, STREAM_LOADERS, Loader, Picture, StreamLoader
 from vidprep.transcode.choose.bench.places import OURS, Place
 
 WHOLE_FRAMES = 32

@@ -1,7 +1,7 @@
 """The frames of a source: in order, on a true time line, progressive, cut, and at the rate that was asked.
 
 Decoded frames come in display order, and that order is kept; how their timestamps are put in order, and that it is said, is in
-`vidprep.formats.video.time_line`. Time 0 is the first frame shown.
+`vidprep.formats.video.timestamps`. Time 0 is the first frame shown.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import rescale, round_half_away
-from vidprep.formats.video.entry import Entry, enter_at
+from vidprep.formats.video.seek import SeekPoint, seek_to
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MILLISECOND
-from vidprep.formats.video.time_line import PacketsAhead, StampCounts, Timed, on_time_line
+from vidprep.formats.video.timestamps import PacketsAhead, StampCounts, Timed, on_time_line
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
@@ -80,7 +80,7 @@ def source_frames(
     start: Fraction | None,
     end: Fraction | None,
     max_frames: int,
-    entry: Entry | None = None,
+    entry: SeekPoint | None = None,
     worked: Callable[[], None] = lambda: None,
 ) -> Iterator[SourceFrame]:
     """Progressive frames of the cut [start, end), seconds from the first frame shown; all of them without a cut.
@@ -88,7 +88,7 @@ def source_frames(
     entry: where decoding begins, when that is known. worked: called for each frame that was decoded.
     Raises NoVideoError when there are none, LimitError past max_frames.
     """
-    entry = entry or enter_at(source, start)
+    entry = entry or seek_to(source, start)
     time_base = source.info.time_base
     step = source.info.usual_step
     ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)

@@ -24,7 +24,7 @@ from vidprep.transcode.destination.folder import (
     PART_PLAN_NAME,
     PLAN_NAME,
 )
-from vidprep.transcode.destination.partition import MAX_PARTS, Part, parts_in
+from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, partitions_in
 from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.sources.outputs import STATE_DIR
 
@@ -43,7 +43,7 @@ class MergedParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ArrayStatus:
     """count: of parts, 0 where no array run is open. unended: parts of it. missing: why, by id. changed: videos that were made of other
     sources than those of the plan. kept: for merged.json.
     """
@@ -55,10 +55,10 @@ class Account:
     kept: MergedParts
 
 
-def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
+def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayStatus:
     """Of the rows in all manifests of a destination. parts: those that stand in it. Raises DestinationError, ManifestError."""
     state_dir = root / STATE_DIR
-    parts = parts_in(root, state_dir) if parts is None else parts
+    parts = partitions_in(root, state_dir) if parts is None else parts
     plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
     rows = _rows(root)
     digest = plan.settings_digest if plan else _digest_of_run(state_dir)
@@ -71,7 +71,7 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
     if plan is None:
         count = max((part.count for part in parts), default=0)
-        return Account(count, tuple(range(count)), missing | lasting, (), MergedParts("", frozenset(), lasting))
+        return ArrayStatus(count, tuple(range(count)), missing | lasting, (), MergedParts("", frozenset(), lasting))
     own = [part for part in parts if part.count == plan.count]
     found = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
     sizes = Counter(plan.parts.values())
@@ -97,12 +97,12 @@ def account(root: Path, parts: Sequence[Part] | None = None) -> Account:
             changed.append(id_)
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
     unended = tuple(sorted(set(range(plan.count)) - ended))
-    return Account(
+    return ArrayStatus(
         plan.count, unended, missing | lasting, tuple(changed), MergedParts(plan.digest, frozenset(ended), lasting)
     )
 
 
-def merged_json(root: Path, found: Account) -> bytes | None:
+def merged_json(root: Path, found: ArrayStatus) -> bytes | None:
     """merged.json, for the next merge: nothing else of the parts will be there. None where there is nothing to keep."""
     if not found.count and not (root / STATE_DIR / MERGED_NAME).exists():
         return None
@@ -123,7 +123,7 @@ def _merged(path: Path) -> MergedParts:
     try:
         found = parse_json(read_regular(path))
         missing = {str(id_): str(why) for id_, why in found["missing"].items()}
-        ended = frozenset(whole_between("part", index, 0, MAX_PARTS) for index in found["ended"])
+        ended = frozenset(whole_between("part", index, 0, MAX_PARTITIONS) for index in found["ended"])
         return MergedParts(str(found["plan"]), ended, missing)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"cannot be read ({error}); remove it: what was joined before is then not known"

@@ -1,30 +1,35 @@
 """What a picture of high dynamic range says of the screen it was graded on (SMPTE ST 2086) and of how bright it gets (CTA-861.3),
-and whether to believe it.
+and whether to believe it; and the same in the header of an output: `mdcv` and `clli` in mp4, `Colour` in Matroska.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 from fractions import Fraction
 from itertools import pairwise
 
+import av.logging
+from av.bitstream import BitStreamFilterContext
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 
-from vidprep.formats.model import ContentLight, Light, MasteringDisplay, Point
-from vidprep.formats.video.pyav import light_side_data
+from vidprep.formats.model import ContentLight, HdrMetadata, MasteringDisplay, Point
+from vidprep.formats.profiles import CODECS
+from vidprep.formats.video.pyav import light_side_data, open_input
 
 MIN_PEAK, MAX_PEAK = 50, 10_000  # cd/m² of a screen that anything is graded on; PQ ends at the second
 # AVMasteringDisplayMetadata: x and y of red, green, blue and white, minimum and maximum as rationals; which of them are told.
 _MASTERING = struct.Struct("=22i")
 
 
-def light_of(frame: VideoFrame) -> tuple[Light, list[str]]:
+def hdr_metadata_of(frame: VideoFrame) -> tuple[HdrMetadata, list[str]]:
     """What a frame says, and why what it says besides is not believed."""
     display, levels = light_side_data(frame)
     doubts: list[str] = []
     mastering = _mastering(display, doubts) if display else None
     content = _content(levels, mastering, doubts) if levels else None
-    return Light(mastering, content), doubts
+    return HdrMetadata(mastering, content), doubts
 
 
 def _mastering(data: bytes, doubts: list[str]) -> MasteringDisplay | None:
@@ -77,3 +82,38 @@ def _are_primaries(red: Point, green: Point, blue: Point, white: Point) -> bool:
 def _left_of(one: Point, other: Point, point: Point) -> float:
     """Twice the area of the triangle; above 0 where the point lies left of the way from one to the other."""
     return float((other[0] - one[0]) * (point[1] - one[1]) - (other[1] - one[1]) * (point[0] - one[0]))
+
+
+def write_hdr_metadata(stream: VideoStream, codec: str, light: HdrMetadata) -> None:
+    """To a stream that is to be written, before anything else of it is set, as the rest is overwritten.
+
+    PyAV has no name for the side data that libavformat writes there, but copies that of a stream it reads: the header of a Matroska
+    file (RFC 9559) that holds a stream of the codec and nothing besides.
+    """
+    with av.logging.Capture(), open_input(io.BytesIO(_header(codec, light)), {}) as file:
+        BitStreamFilterContext("null", file.streams.video[0], stream)
+
+
+def _header(codec: str, light: HdrMetadata) -> bytes:
+    colour = b""
+    if light.content is not None:
+        colour += _whole(0x55BC, light.content.brightest) + _whole(0x55BD, light.content.average)
+    if light.mastering is not None:
+        display = light.mastering
+        places = [value for point in (*display.primaries, display.white) for value in point]
+        numbers = enumerate((*places, display.max_luminance, display.min_luminance), 0x55D1)
+        colour += _element(0x55D0, b"".join(_element(name, struct.pack(">d", value)) for name, value in numbers))
+    video = _whole(0xB0, 16) + _whole(0xBA, 16) + _element(0x55B0, colour)  # width, height, Colour
+    track = _whole(0xD7, 1) + _whole(0x73C5, 1) + _whole(0x83, 1)  # number, UID, type: video
+    track += _element(0x86, CODECS[codec].matroska_id.encode()) + _element(0xE0, video)
+    cluster = _element(0x1F43B675, _whole(0xE7, 0))  # with which a header ends
+    segment = _element(0x1549A966, b"") + _element(0x1654AE6B, _element(0xAE, track)) + cluster
+    return _element(0x1A45DFA3, _element(0x4282, b"matroska")) + _element(0x18538067, segment)
+
+
+def _element(name: int, content: bytes) -> bytes:
+    return name.to_bytes((name.bit_length() + 7) // 8) + (1 << 56 | len(content)).to_bytes(8) + content
+
+
+def _whole(name: int, value: int) -> bytes:
+    return _element(name, value.to_bytes(8))

@@ -14,14 +14,14 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import ReadError
 from vidprep.formats.video.shown_frames import shown_by
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.time_line import REORDER_FRAMES
+from vidprep.formats.video.timestamps import REORDER_FRAMES
 
 HEAD_PACKETS = 64
 FEW_FRAMES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SeekPoint:
     """Where decoding begins. origin_pts and frames_before: PTS of the first frame shown in the source, and how many
     shown frames lie before the start that was asked; None when decoding begins at the beginning and so counts itself.
     """
@@ -65,7 +65,7 @@ def _is_entry(packet: Packet[VideoStream]) -> bool:
     return packet.is_keyframe and shown_by(packet).is_entry is not False
 
 
-def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int) -> Entry:
+def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int) -> SeekPoint:
     """Packets from a keyframe that `survey_of` told. frames_before: shown frames before the one that is wanted.
 
     Raises ReadError when a seek does not land there.
@@ -77,7 +77,7 @@ def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int) 
     first = next((packet for packet in packets if _is_entry(packet) and (packet.pts or 0) >= wanted), None)
     if first is None or first.pts != wanted:
         raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=source.path)
-    return Entry(chain([first], packets), origin_pts, frames_before)
+    return SeekPoint(chain([first], packets), origin_pts, frames_before)
 
 
 def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | None]:
@@ -112,7 +112,7 @@ def _shows_in_order(source: Source, head: list[Packet[VideoStream]]) -> bool:
     return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
 
 
-def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
+def seek_to(source: Source, start_seconds: Fraction | None) -> SeekPoint:
     """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
 
     Nothing is seeked: what packets before that keyframe show is counted, and they are thrown away undecoded. Where packets do
@@ -120,10 +120,10 @@ def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
     frames from before it than decoders reorder; fields in Matroska have DTS that are out of order.
     """
     if not start_seconds:
-        return Entry(source.packets())
+        return SeekPoint(source.packets())
     following, origin = _with_origin(source)
     if origin is None:
-        return Entry(following)
+        return SeekPoint(following)
     start = origin + start_seconds / source.info.time_base
     waiting: list[Packet[VideoStream]] = []
     before = num_past = 0
@@ -140,4 +140,4 @@ def enter_at(source: Source, start_seconds: Fraction | None) -> Entry:
         if num_past > REORDER_FRAMES:
             break
     source.begins_inside = before > 0
-    return Entry(chain(waiting, following), origin_pts=origin, frames_before=before)
+    return SeekPoint(chain(waiting, following), origin_pts=origin, frames_before=before)

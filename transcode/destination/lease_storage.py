@@ -19,7 +19,7 @@ from vidprep.formats.files.no_links import open_unlinked, remove_file
 from vidprep.formats.files.remote import NONE, RemoteFolder
 from vidprep.formats.files.untrusted import read_regular
 from vidprep.transcode.destination.lease import Holder, LeaseEntry
-from vidprep.transcode.destination.lease import Ledger as Ledger
+from vidprep.transcode.destination.lease import LeaseStorage as LeaseStorage
 
 LEASE_OBJECT = "lock"
 LEASE = re.compile(r"lease-(\d{6,15})", re.ASCII)
@@ -50,7 +50,7 @@ def file_system_of(folder: Path) -> str:
     return found[1]
 
 
-class FolderLedger:
+class FolderLeaseStorage:
     """A lease in a folder that other machines may see."""
 
     def __init__(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class FolderLedger:
         return now is not None and now.holder is not None and now.holder.token == mine.token
 
 
-class StoreLedger:
+class ObjectLeaseStorage:
     """A lease behind a URL. name: of its object."""
 
     def __init__(self, folder: RemoteFolder, name: str) -> None:
