@@ -97,7 +97,7 @@ def bounded_fraction(text: str) -> Fraction:
     """A decimal number or a fraction, exactly. Raises ValueError, also for what would take long to expand."""
     plain = text.replace("_", "")
     if len(text) > MAX_NUMBER_LENGTH or re.search(r"[eE][+-]?0*\d{3}", plain):
-        raise ValueError(f"{text[:MAX_NUMBER_LENGTH]!r} is no number of a usual length")
+        raise ValueError(f"{text[:MAX_NUMBER_LENGTH]!r} is not a number of a usual length")
     try:
         return Fraction(text)
     except ZeroDivisionError as error:

@@ -149,12 +149,12 @@ class GulpStore(FrameStore):
                     if id_ in entries:
                         named = self._shards_in_manifest() if named is None else named
                         if named.get(id_) not in (data, entries[id_].data):
-                            raise ValueError(f"{id_} stands in two files")
+                            raise ValueError(f"{id_} appears in two files")
                         if named[id_] != data:
                             continue
                     meta = entry["meta_data"][0] if entry["meta_data"] else {}
                     if not is_text(id_):
-                        raise ValueError(f"{id_!r} is no valid Unicode")
+                        raise ValueError(f"{id_!r} is not valid Unicode")
                     entries[id_] = _Entry(data, _list_of(entry["frame_info"]), dict(meta))
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 raise StoreError(f"is damaged: {error}", path=path) from error
@@ -187,7 +187,7 @@ class GulpStore(FrameStore):
         try:
             exact = exact_ratio("frame_rate", rate) if isinstance(rate, list) else None
         except ValueError as error:
-            raise StoreError(f"{id_}: {shown(rate)} is no frame rate", path=self.path / entry.data) from error
+            raise StoreError(f"{id_}: {shown(rate)} is not a frame rate", path=self.path / entry.data) from error
         return VideoFacts(len(entry.frame_info), height, width, exact)
 
     def _entry(self, id_: str) -> _Entry:

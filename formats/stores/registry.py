@@ -74,7 +74,7 @@ def open_store(
         short_side = whole("short_side", short_side, 1)
     if not folder.is_dir():
         is_url = "://" in os.fspath(path)
-        what = "is a URL; fetch the store first" if is_url else "is no folder; give the destination of a run"
+        what = "is a URL; fetch the store first" if is_url else "is not a folder; give the destination of a run"
         raise StoreError(what, path=os.fspath(path))
     options = ReadOptions(checksum, short_side, fast, hardware)
     kind = kind_of_folder(folder)
@@ -85,7 +85,7 @@ def open_store(
         if (folder / ".vidprep").exists():
             raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
         raise StoreError(
-            f"is no store: nothing named {', '.join(_signs().values())} in it; make one with `vidprep transcode` or `burst`, or give "
+            f"is not a store: nothing named {', '.join(_signs().values())} in it; make one with `vidprep transcode` or `burst`, or give "
             "VideoDataset a list of video files",
             path=folder,
         )
@@ -103,7 +103,7 @@ def kind_made_by_run(folder: Path) -> str | None:
 
 
 def kind_of_folder(folder: Path) -> str | None:
-    """The name of the store; None for what is no store. Folders that are named as an index do not count.
+    """The name of the store; None for what is not a store. Folders that are named as an index do not count.
 
     A store that the last run made and whose index is not there is `encoded` too, whose reader tells what is missing.
     """

@@ -52,7 +52,7 @@ class TensorStore(IndexedStore):
                 raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
             if read != size:
                 raise StoreError(
-                    f"ends at byte {file.size()}; frame {number} of {id_} lies there up to {offset + size}", path=path
+                    f"ends at byte {file.size()}; frame {number} of {id_} extends to {offset + size}", path=path
                 )
             self._check(data, places, number, id_)
             if picture is not row:

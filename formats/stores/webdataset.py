@@ -157,9 +157,9 @@ class TarStore(FrameStore):
                         sample.frames = [place for _, place in sorted(numbered)]
                         id_ = str(sample.about.get("id", key))
                         if not is_text(id_):
-                            raise ValueError(f"{id_!r} is no valid Unicode")
+                            raise ValueError(f"{id_!r} is not valid Unicode")
                         if id_ in seen:
-                            raise ValueError(f"{id_} stands there twice")
+                            raise ValueError(f"{id_} appears twice")
                         seen.add(id_)
                         if sample.frames or sample.video:
                             yield id_, sample
@@ -266,7 +266,7 @@ def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> 
     base = exact_ratio("time_base", about["time_base"]) if about.get("time_base") else None
     pts = about.get("pts")
     if pts is not None and not (isinstance(pts, list) and len(pts) == count and check_of("list<int64>")(pts)):
-        raise ValueError(f"pts is no list of {count} whole numbers")
+        raise ValueError(f"pts is not a list of {count} whole numbers")
     if rate is None and (pts is None or base is None):
         raise ValueError("it has neither a frame rate nor times")
     return VideoFacts(count, height, width, rate, pts, base, range(0, count, gop))
@@ -305,7 +305,7 @@ class _Window(io.RawIOBase):
 def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int]]:
     """Name, offset and size of each file. end: of the tar, which no file lies beyond.
 
-    Raises ValueError that lists what is no plain file, or has a name that leads out of the folder, or stands there twice.
+    Raises ValueError that lists what is not a plain file, or has a name that leads out of the folder, or appears twice.
     """
     odd: list[str] = []
     seen: set[str] = set()

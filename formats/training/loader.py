@@ -110,7 +110,7 @@ class PrefetchLoader:
             raise SettingsError("shuffle and sampler both say the order; give one of them")
         if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, Iterator)):
             raise SettingsError(
-                f"sampler is {sampler!r}; give what can be iterated over anew in each epoch, such as a list"
+                f"sampler is {sampler!r}; give something that can be iterated over again in each epoch, such as a list"
             )
         self._device = None if device is None else found_device(device)
         self.batch_size, self.workers = batch_size, workers
@@ -190,7 +190,7 @@ class PrefetchLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises SettingsError when the state is of a loader of other batches, or none."""
         if not isinstance(state, dict) or not {"epoch", "batches_given"} <= state.keys():
-            raise SettingsError(f"{state!r} is no state of a loader")
+            raise SettingsError(f"{state!r} is not the state of a loader")
         epoch, given = whole("epoch", state["epoch"], 0), whole("batches_given", state["batches_given"], 0)
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -403,7 +403,7 @@ class PrefetchLoader:
     def _replace(self, worker: int, gone: Gone) -> None:
         """Another worker in the place of one that was killed, with all that it had left to do."""
         if gone.code >= 0:
-            raise CrashedError(f"a worker ended with exit code {gone.code}; what it said stands on stderr")
+            raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
         now = [batch for batch in self._coming if batch.place is not None]
         at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
         if at_work is not None:
@@ -450,7 +450,7 @@ def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArr
         return dataset, np.arange(len(dataset))
     if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):
         raise SettingsError(
-            f"{dataset!r} is no VideoDataset, nor torch's Subset of one; several stores are one dataset as VideoDataset([…])"
+            f"{dataset!r} is neither a VideoDataset nor torch's Subset of one; for several stores use VideoDataset([…])"
         )
     whole_one, items = _with_items(dataset.dataset)
     chosen = np.asarray(dataset.indices)

@@ -150,7 +150,7 @@ class Source:
                 kind = re.search(r"([\w,]+): [^;]*not on whitelist", logged)
                 what = f" ({kind[1]})" if kind else ""
                 raise RefusedError(
-                    f"refused: its content is a playlist, a script or a format that is no video file{what}",
+                    f"refused: its content is a playlist, a script or a format that is not a video file{what}",
                     path=self.path,
                 ) from error
             if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):

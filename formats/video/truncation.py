@@ -117,7 +117,7 @@ def _wrong_boxes(data: bytes) -> str | None:
     while at + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind not in FRAGMENT_BOXES or not 8 <= length <= len(data) - at:
-            return f"{kind!r}, which is no box"
+            return f"{kind!r}, which is not a box"
         if kind == b"traf" and (wrong := _wrong_boxes(data[at + 8 : at + length])):
             return wrong
         if kind == b"trun":

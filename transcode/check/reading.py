@@ -30,9 +30,7 @@ def opened_ids(destination: Path, layout: str | None, rows: Collection[ManifestR
         return set(), [f"open_store does not open it: {error}"]
     if store.kind != (layout or ENCODED):
         due = f"a {layout} store" if layout else "encoded videos"
-        return set(), [
-            f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store stands in front"
-        ]
+        return set(), [f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store hides it"]
     known = {row.id for row in rows}
     lost = [f"{destination}: {id_}: open_store does not find it" for id_ in sorted(known - found)]
     strange = [f"{destination}: {id_}: open_store finds it, the manifest does not" for id_ in sorted(found - known)]
@@ -79,7 +77,7 @@ def faults_of_reading(destination: Path, row: ManifestRow, expected: Mapping[int
         asked = numbers[begin : begin + at_once]
         for number, picture in zip(asked, video.frames(asked), strict=True):
             if zlib.crc32(picture) != expected[number]:
-                yield f"open_store gives another picture for frame {number} than stands there"
+                yield f"open_store returns another picture for frame {number} than is stored"
                 return
 
 

@@ -51,5 +51,5 @@ def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) 
         with data:
             data.seek(end)
             if layout.shows_dead_bytes and data.read() != layout.tail:
-                yield f"{destination / name}: from offset {end} stands something else than the end of a shard"
+                yield f"{destination / name}: from offset {end} is something other than the end of a shard"
     yield from layout.faults_of_index(destination, rows)

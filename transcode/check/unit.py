@@ -195,7 +195,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
     if hashlib.sha256(b"".join(frames)).hexdigest() != row.sha256:
         yield f"the SHA-256 of its frames from offset {row.offset} does not match the manifest"
     elif complete != b"".join(layout.serialize(row, io.BytesIO(b"".join(frames)))):
-        yield f"between its frames, from offset {row.offset}, stands something else than was written"
+        yield f"between its frames, from offset {row.offset}, is something other than what was written"
     if check.opens and list(expected) == sorted(sampled):
         yield from faults_of_reading(check.destination, row, expected)
 

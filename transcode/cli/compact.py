@@ -20,4 +20,4 @@ def compact(destination: Path | str) -> None:
     writes all shards with dead bytes anew. The store can be read at any moment, and a kill loses nothing.
     """
     done = write_anew(destination)
-    click.echo(f"vidprep: {done.shards} shards written anew; {done.dead_bytes} dead bytes freed", err=True)
+    click.echo(f"vidprep: {done.shards} shards rewritten; {done.dead_bytes} dead bytes freed", err=True)

@@ -33,7 +33,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="vidprep", prog_name="vidprep")
 def main() -> None:
-    """Make, once, the video dataset that training should read, and prove it.
+    """Build a verified, training-ready video dataset in one pass.
 
     \b
     vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 16

@@ -43,7 +43,7 @@ def _command(name: str) -> Decorator:
 def transcode(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Re-encode SRC (a folder, a file, or a table .csv/.tsv/.parquet/.jsonl with a column `path`) into DST, and verify it.
 
-    Every output is decoded and compared with the frames it was made from before it takes its name. DST/manifest.parquet
+    Every output is decoded and compared with the frames it was made from before it is renamed into place. DST/manifest.parquet
     has one row per video. Run the same command again to go on after a stop: what is done is not done again.
 
     \b

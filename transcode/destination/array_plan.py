@@ -260,7 +260,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
         count = whole_between("number of parts", about["count"], 1, MAX_PARTITIONS)
         numbers = [whole_between("part", part, 0, count - 1) for part in parts]
         if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
-            raise ValueError("its ids are no texts, or not all different")
+            raise ValueError("its ids are not unique strings")
         chosen = about["selection"]
         selection = Selection(
             str(chosen["source"]), texts(chosen["include"]), texts(chosen["exclude"]), chosen["limit"]

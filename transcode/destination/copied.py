@@ -35,7 +35,7 @@ def as_folder(place: Path | str) -> Iterator[Path]:
             )
         for name in files:
             if not {"", ".", ".."}.isdisjoint(name.split("/")):
-                raise StoreError(f"{name!r} is no name that a file can have in a folder", path=place)
+                raise StoreError(f"{name!r} cannot be the name of a file", path=place)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             there.fetch(name, folder / name)
         yield folder

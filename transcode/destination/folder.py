@@ -181,14 +181,14 @@ class Destination:
         except FileNotFoundError:
             if manifest_paths(self.root) and not overwrite:
                 raise DestinationError(
-                    "has a manifest, and no .vidprep/run.json that says how it was made; --overwrite makes all anew",
+                    "has a manifest, and no .vidprep/run.json that says how it was made; --overwrite starts over",
                     path=self.shown,
                 ) from None
             return
         except (ValueError, OSError) as error:
             if overwrite:
                 return
-            raise DestinationError(f"cannot be read ({error}); --overwrite makes all anew", path=path) from error
+            raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=path) from error
         difference = [] if overwrite else list(differences(before, settings))
         # A run in which nothing succeeded binds nobody to its settings.
         if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):

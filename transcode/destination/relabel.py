@@ -120,7 +120,7 @@ def _rows_of_units(
                     raise ValueError(f"its id is {str(id_)!r}, and its path is that of {units[0]!r}")
                 units = [str(id_)] if str(id_) in ids else []
             if not units:
-                raise ValueError(f"{id_ if id_ is not None else path!r} is no video of {root}")
+                raise ValueError(f"{id_ if id_ is not None else path!r} is not a video of {root}")
             for unit in units:
                 if (
                     other := next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)

@@ -36,7 +36,7 @@ def read_run(state_dir: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError("it has no settings")
     if not isinstance(versions, dict) or not all(map(is_text, versions.values())):
-        raise ValueError("its versions are no texts")
+        raise ValueError("its versions are not strings")
     return found
 
 

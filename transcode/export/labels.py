@@ -70,7 +70,7 @@ def _outputs(
     if label.get("id") is not None:
         id_ = str(label["id"])
         if id_ not in by_id:
-            raise ValueError(f"id {id_!r} is no output of the store")
+            raise ValueError(f"id {id_!r} is not an output of the store")
         return [by_id[id_]]
     if label.get("path") is None:
         raise ValueError("has neither id nor path")

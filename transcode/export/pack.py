@@ -76,7 +76,7 @@ def refuse_odd_ids(store: FrameStore) -> None:
     """Raises StoreError that lists ids which lead out of the folder that is made of them: other people's stores name any."""
     odd = [id_ for id_ in store.ids if not {"", ".", ".."}.isdisjoint(id_.split("/"))]
     if odd:
-        raise StoreError(f"has ids that are no names below a folder: {', '.join(map(repr, odd[:5]))}", path=store.path)
+        raise StoreError(f"has ids that cannot be names in a folder: {', '.join(map(repr, odd[:5]))}", path=store.path)
 
 
 def refuse_linked_files(store: FrameStore) -> None:

@@ -268,7 +268,7 @@ def score_with_ffmpeg(
         command += ["-filter_complex", graph, "-an", "-sn", "-dn", "-f", "null", "-"]
         scores = re.findall(r"PSNR y:(\S+)", run_ffmpeg(command, source))
         if not scores:
-            raise FfmpegError("ffmpeg told no PSNR", command=command, stderr_tail="", path=source)
+            raise FfmpegError("ffmpeg reported no PSNR", command=command, stderr_tail="", path=source)
         if not vmaf:
             return CliScores(float(scores[-1]))
         pooled = json.loads(report.read_bytes())["pooled_metrics"]["vmaf"]

@@ -81,7 +81,7 @@ def _summary(results: dict[str, Any]) -> Section:
     section = Section("What was measured")
     section.text = " ".join(
         [
-            "Each loader was first held against the frames that are there, and is timed only where it gives them. A cell is the "
+            "Each loader was checked against reference frames, and is timed only if it returns them. A cell is the "
             "work of fresh processes, each decoding with one thread, with 16 videos open at most; every round reads each video "
             "once. Warm: the files were read before. Cold: what is about to be read is dropped from the page cache by "
             "posix_fadvise, outside of the time.",

@@ -107,7 +107,7 @@ def _scalars(fields: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, str | int | float | None) or (
             isinstance(value, int | float) and not abs(value) < LARGEST
         ):
-            raise ValueError(f"{value!r} is no value of an event")
+            raise ValueError(f"{value!r} is not a value of an event")
     return fields
 
 

@@ -267,7 +267,7 @@ def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
     faults = found["faults"]
     section = Section(
         f"Validation{behind}",
-        f"{found['videos']:,} videos were read again, {found['scored_against_source']:,} scored against their sources anew, "
+        f"{found['videos']:,} videos were read again, {found['scored_against_source']:,} scored against their sources again, "
         f"{found['scored_by_ffmpeg']:,} by the ffmpeg command too; {len(faults):,} faults.",
     )
     if found["vmaf"]:

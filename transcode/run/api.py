@@ -109,7 +109,7 @@ def compact(destination: str | Path) -> Compacted:
 
     place = finished(as_place(destination))
     if not isinstance(place, ShardedDestination):
-        raise SettingsError(f"{destination}: has a file for each video, and no shards to be written anew")
+        raise SettingsError(f"{destination}: has one file per video, so there are no shards to rewrite")
     with place.lock():
         place.recover()
         return place.compact()

@@ -202,7 +202,7 @@ def _explain(fault: JobNotDone, destination: Destination, plan: Plan, summary: S
     if fault.error == DiskFullError.__name__ and fault.fault == "destination":
         summary.disk_full = _no_room(destination, plan, summary)
     elif summary.stopped is None:
-        summary.stopped = f"{fault.message}; no video is to blame; run the same command again when that is mended"
+        summary.stopped = f"{fault.message}; no video is at fault; run the same command again when this is fixed"
 
 
 def _of_destination(error: OSError, destination: Destination) -> JobNotDone:
@@ -233,7 +233,7 @@ def _settle(
     """Journal a row and name its output. None, or why neither could be done. job: None for a unit that was not started."""
     partial = Path(job.partial) if job is not None and row.ok else None
     if job is not None and partial is not None and job.upload is None and not partial.exists():
-        message = f"the output of {row.source} never came to {destination.shown}: whoever made it writes elsewhere"
+        message = f"the output of {row.source} never reached {destination.shown}: its worker writes elsewhere"
         return JobNotDone("worker", WorkerError.__name__, message, stops=False)
     row.run = destination.run
     old = plan.before.get(row.id)

@@ -207,7 +207,7 @@ def _destination(where: Path | str, settings: RunSettings, options: RunOptions, 
 def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
     if settings.engine != "ffmpeg":
         if options.ffmpeg:
-            raise SettingsError("<ffmpeg> goes with <engine>", ffmpeg=options.ffmpeg, engine="ffmpeg")
+            raise SettingsError("<ffmpeg> needs <engine>", ffmpeg=options.ffmpeg, engine="ffmpeg")
         return ""
     binary, encoder = find_ffmpeg(options.ffmpeg), settings.encoder.profile.name
     if not has_encoder(binary, encoder):
@@ -347,12 +347,12 @@ def _say_what_was_found(
     if journal.unreadable:
         lines = ", ".join(map(str, journal.unreadable[:UNREADABLE_NAMED]))
         message(
-            f"{len(journal.unreadable)} lines of {journal.path} are no rows (line {lines}); the videos they spoke of are made again"
+            f"{len(journal.unreadable)} lines of {journal.path} are not rows (line {lines}); their videos are made again"
         )
     if todo.other_versions:
         message(
             f"{todo.other_versions} outputs were made by another version than {encoder_version(settings, request.ffmpeg)}; "
-            "they stay (--overwrite makes them anew)"
+            "they are kept (--overwrite makes them again)"
         )
     if left := sorted(set(todo.gone) - set(todo.removed)):
         outputs, them = ("outputs", "them") if len(left) > 1 else ("output", "it")

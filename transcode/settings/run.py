@@ -67,7 +67,7 @@ class RunSettings:
                 "<target_psnr>: a tensor store has no loss; leave it out", target_psnr=self.target.psnr_db
             )
         if self.audio != "drop" and self.engine != "av":
-            raise SettingsError("<audio> goes with <engine>", audio=self.audio, engine="av")
+            raise SettingsError("<audio> needs <engine>", audio=self.audio, engine="av")
         self._check_split()
         box = CONTAINERS[self.encoder.container_name]
         if self.audio != "drop" and self.audio not in box.audio:
@@ -89,7 +89,7 @@ class RunSettings:
         if isinstance(self.split, str) or not MIN_SPLIT_SECONDS <= self.split < math.inf:
             raise SettingsError(f"<split>: {SPLITS}", split=self.split)
         if self.engine != "av":
-            raise SettingsError("<split> goes with <engine>", split=self.split, engine="av")
+            raise SettingsError("<split> needs <engine>", split=self.split, engine="av")
         if self.target is not None:
             raise SettingsError(
                 "<split> and <target_psnr> exclude each other; split with the CRF that `vidprep tune` finds",
@@ -210,5 +210,5 @@ def _built(kind: type[Built], values: Mapping[str, Any]) -> Built:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{shown(value)} is no text")
+        raise TypeError(f"{shown(value)} is not a string")
     return value

@@ -73,9 +73,7 @@ class SourceOptions:
             object.__setattr__(self, name, (globs,) if isinstance(globs, str) else tuple(globs))
         check_options(self)
         if self.split_group is not None and self.split_by is None:
-            raise SettingsError(
-                "<split_group> goes with <split_by>", split_group=self.split_group, split_by="train=0.8,…"
-            )
+            raise SettingsError("<split_group> needs <split_by>", split_group=self.split_group, split_by="train=0.8,…")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +105,7 @@ class RunOptions:
             "Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).", "N", least=1
         ),
     ] = None  # fmt: skip
-    overwrite: Annotated[
-        bool, Option("Make everything anew, even with other settings than before; only what this makes stays.")
-    ] = False
+    overwrite: Annotated[bool, Option("Start over, even with other settings; nothing older is kept.")] = False
     skip_failed: Annotated[bool, Option("Do not retry videos that failed before.")] = False
     prune: Annotated[
         bool,
@@ -135,7 +131,7 @@ class RunOptions:
         address = self.cluster_address
         if address and self.backend == "local":
             clusters = " or ".join(name for name, each in BACKENDS.items() if each.workers)
-            raise SettingsError("<cluster_address> goes with <backend>", cluster_address=address, backend=clusters)
+            raise SettingsError("<cluster_address> needs <backend>", cluster_address=address, backend=clusters)
         chosen = BACKENDS[self.backend]
         if chosen.workers and not address and chosen.address is None:
             raise SettingsError(

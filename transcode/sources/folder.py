@@ -91,7 +91,7 @@ def _why_ignored(
         return search.why_left_out(relative, name) if is_video else "unknown extension"
     if search.excludes(relative, name):
         return "excluded"
-    return "a link back to a folder that it lies in" if identity in above else None
+    return "a link back to a folder that contains it" if identity in above else None
 
 
 def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:

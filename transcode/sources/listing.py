@@ -92,7 +92,7 @@ def find_sources(
     if not is_folder and (fault := fault_of_file(path, status)):
         raise SourceError(f"{fault}; give a folder, a video or a table", path=path)
     if not is_table and (search.in_destination(path) or identity_of(status) == there):
-        raise SourceError(f"lies in the destination {destination}; give a destination outside of it", path=path)
+        raise SourceError(f"is inside the destination {destination}; give a destination outside of it", path=path)
     if is_folder:
         if into.startswith(os.path.join(os.path.realpath(path), "")):
             raise SourceError(f"holds the destination {destination}; give a destination outside of it", path=path)
@@ -100,7 +100,7 @@ def find_sources(
     elif is_table:
         reads(path)
     else:
-        search.why_partial = "one file is no list of all"
+        search.why_partial = "one file is not a full listing"
         search.add(search.id_of(os.path.basename(path)), path, state_of(status))
     return finish(path, path if is_folder else os.path.dirname(path), is_table=is_table)
 

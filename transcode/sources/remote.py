@@ -55,7 +55,7 @@ def list_remote(search: SourceSearch, url: str) -> None:
         state = file.size_bytes, file.mtime_ns
         path = f"{folder.url}/{relative}" if relative else folder.url
         if not relative:
-            search.why_partial = "one file is no list of all"
+            search.why_partial = "one file is not a full listing"
             search.add(search.id_of(PurePosixPath(url).name), path, state)
         elif reason := _why_ignored(search, path, relative):
             search.ignored.append((path, reason))

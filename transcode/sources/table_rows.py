@@ -168,7 +168,7 @@ def _add_row(
     if fault:
         search.refuse(number + 1, Unit(unit_id, path, 0, 0, *cut, row=number), where + fault)
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
-        raise ValueError(f"{one_line(path)} lies in the destination; give a destination outside of the sources")
+        raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
     else:
         search.add(unit_id, path, state_of(status), cut, number)
 
@@ -185,7 +185,7 @@ def checked_id(value: object) -> str:
     unit_id = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     fault = fault_of_output(unit_id, IN_SHARDS)
     if not unit_id.strip() or not {"", ".", ".."}.isdisjoint(unit_id.split("/")):
-        fault = "is no plain relative name"
+        fault = "is not a plain relative name"
     elif "\\" in unit_id or one_line(unit_id) != unit_id:
         fault = "has a backslash, a control character or what is not Unicode"
     if fault:

@@ -203,7 +203,7 @@ def _jsonl_table(table: str) -> SourceTable:
             try:
                 rows.append({**json.loads(line, parse_constant=_constant)})
             except (ValueError, TypeError) as error:
-                raise ValueError(f"row {len(rows) + 1} is no JSON object: {error}") from error
+                raise ValueError(f"row {len(rows) + 1} is not a JSON object: {error}") from error
     names = dict.fromkeys(name for row in rows for name in row)
     return SourceTable({name: [row.get(name) for row in rows] for name in names}, len(rows))
 
@@ -241,7 +241,7 @@ def read_source_table(table: object) -> SourceTable:
             return _arrow_table(pa.table(table))
         suffix = os.path.splitext(path)[1].lower()
         if suffix not in READERS:
-            raise SourceError(f"is no table; give one of {', '.join(READERS)}", path=path)
+            raise SourceError(f"is not a table; give one of {', '.join(READERS)}", path=path)
         return READERS[suffix](path)
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
         # RuntimeError: what pyarrow or recursion refuses

@@ -101,7 +101,7 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
         # Its fps filter may have picked other frames, at the right times.
         changed = stream.picture_filter.is_reshaped or stream.picture_filter.is_recoloured
         if changed or (facts.stamps_sorted and output.frame_rate):
-            raise VerifyError("the pictures may be others than those that were asked")
+            raise VerifyError("the output may contain wrong frames")
     except (FfmpegError, VerifyError) as error:
         reason = _why_not_by_ffmpeg(stream)
         if reason is None:

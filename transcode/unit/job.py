@@ -231,5 +231,5 @@ def why_not_joined(made: Sequence[MadeSegment]) -> str | None:
             return f"the source changed before {name}"
         due = each.segment.num_frames
         if due not in (None, each.measured.num_frames) or each.source_indexes[0] != each.segment.source_index:
-            return f"{name} holds other frames than its packets told"
+            return f"{name} holds other frames than its packets say"
     return None

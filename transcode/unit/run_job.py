@@ -149,7 +149,7 @@ def _make_segment(job: Job, segment: Segment, context: Context) -> MadeSegment:
             first=segment.first, first_pts=segment.first_pts, num_frames=segment.num_frames, worked=context.worked,
         )  # fmt: skip
         if stream.facts.first_pts * source.info.time_base != segment.start_seconds:
-            raise VerifyError(f"segment {segment.index + 1} begins at another frame than its packets told")
+            raise VerifyError(f"segment {segment.index + 1} begins at another frame than its packets say")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
         measured = encode_and_measure(settings, Path(job.partial), stream, silence, context.cores)
         damage = source.damage(read_to_end=False)

@@ -68,5 +68,5 @@ def test_json_of_another_shape_is_refused(entry, tmp_path):
 
 def test_a_rate_that_is_none_is_refused(tmp_path):
     store = open_store(write_gulp(tmp_path, meta_data=[{"frame_rate": [25, 0]}]))
-    with pytest.raises(StoreError, match=r"\[25, 0\] is no frame rate"):
+    with pytest.raises(StoreError, match=r"\[25, 0\] is not a frame rate"):
         store["v"]

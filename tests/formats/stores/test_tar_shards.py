@@ -50,7 +50,7 @@ def test_the_json_says_id_rate_and_labels(tmp_path):
 def test_an_id_that_stands_in_two_shards_is_refused(tmp_path):
     for name in ("x.tar", "y.tar"):
         write_tar(tmp_path / name, {"a.0.jpg": JPEGS[0]})
-    with pytest.raises(StoreError, match=r"y\.tar.*a stands there twice"):
+    with pytest.raises(StoreError, match=r"y\.tar.*a appears twice"):
         open_store(tmp_path)
 
 

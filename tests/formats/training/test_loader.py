@@ -136,7 +136,7 @@ def test_a_state_of_other_batches_is_refused(store_of):
         cropped.load_state_dict(state)
     for wrong in (None, {}, state | {"epoch": -1}, state | {"batches_given": 1.5}, state | {"batches_given": 10**9}):
         with pytest.raises(
-            SettingsError, match=r"is no state of a loader|give a whole number|an epoch of this loader has"
+            SettingsError, match=r"is not the state of a loader|give a whole number|an epoch of this loader has"
         ):
             PrefetchLoader(dataset, 4, shuffle=True, seed=3, processes=False).load_state_dict(wrong)
     for other in ({"batch_size": 5}, {"seed": 4}, {"shuffle": False}, {"drop_last": True}):

@@ -132,7 +132,7 @@ def test_boxes_of_fragments(make: Callable[..., Path]) -> None:
     path = make("a.mp4", "-c:v", "libx264", "-movflags", "frag_keyframe+empty_moov")
     data = path.read_bytes()
     at = data.rindex(b"trun")
-    assert "which is no box" in told_of(path, data[:at] + b"none" + data[at + 4 :])
+    assert "which is not a box" in told_of(path, data[:at] + b"none" + data[at + 4 :])
     later = bytearray(data)
     later[data.index(b"tfdt", data.index(b"tfdt") + 4) + 13] ^= 8
     assert "earlier than the fragment before" in told_of(path, later)

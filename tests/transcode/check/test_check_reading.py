@@ -52,7 +52,7 @@ def test_another_store_beside_the_one_that_was_made_is_named_and_not_read(made, 
 def test_a_store_that_opens_as_another_than_was_made_is_found(made):
     found, faults = opened_ids(made["gulp"], "burst", list(read_manifest(made["gulp"])))
     assert not found
-    assert "another store stands in front" in faults[0]
+    assert "another store hides it" in faults[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

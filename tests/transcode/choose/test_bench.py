@@ -214,7 +214,7 @@ def test_hostile_names_are_text(stores, tmp_path):
     ("make", "more", "said"),
     [
         (lambda root: root.mkdir(), (), "holds nothing that can be read"),
-        (lambda root: None, (), "is no folder"),
+        (lambda root: None, (), "is not a folder"),
         (lambda root: make_clips(root, 1), ("--loader", "divx"), "--loader divx: not one of"),
         (lambda root: [make_clips(root, 1), Image.new("RGB", (8, 8)).save(root / "a.png")], (), "videos (c00.mp4 …) and pictures"),
     ],

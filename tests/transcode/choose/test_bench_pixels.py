@@ -88,8 +88,8 @@ class _StopsEarly(loaders.PyAvLoader):
 @pytest.mark.parametrize(
     ("liar", "said"),
     [
-        (_Late, "(looks like frame "), (_UpsideDown, "(upside down)"), (_OnItsSide, "is 64x96, 96x64 is there (lies on its side)"),
-        (_Short, "is not given"), (_Red, " dB from what is there"), (_StopsEarly, "is not given"),
+        (_Late, "(looks like frame "), (_UpsideDown, "(upside down)"), (_OnItsSide, "is 64x96, 96x64 is there (rotated)"),
+        (_Short, "is not given"), (_Red, " dB from the reference"), (_StopsEarly, "is not given"),
     ],
 )  # fmt: skip
 def test_a_loader_that_lies_is_refused_with_the_frame_and_the_figure(stores, monkeypatch, liar, said):

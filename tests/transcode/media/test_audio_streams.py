@@ -233,7 +233,7 @@ def test_its_own_handle_follows_no_playlist(clips, tmp_path):
 
 def test_sound_goes_with_one_engine_and_into_some_containers():
     plain = RunSettings(audio="aac")
-    with pytest.raises(SettingsError, match="audio='aac' goes with engine='av'"):
+    with pytest.raises(SettingsError, match="audio='aac' needs engine='av'"):
         replace(plain, engine="ffmpeg")
     with pytest.raises(SettingsError, match="webm takes drop, copy, opus"):
         settings("aac", "webm")

@@ -1,4 +1,4 @@
-"""Sources that moved or went, between two runs: outputs follow them, are told, or go; nothing stands there twice."""
+"""Sources that moved or went, between two runs: outputs follow them, are told, or go; nothing appears twice."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_nothing_is_pruned_where_only_some_sources_are_listed(raw, dst, tmp_path
         ran = transcode(raw, dst, "--prune", *chosen)
         assert ran.code == 2 and "--prune" in ran.err and len(manifest(dst)) == 3
     ran = transcode(raw / "people" / "ann.mp4", dst, "--prune", "--keep-source-suffix")
-    assert "nothing is pruned: one file is no list of all" in ran.err
+    assert "nothing is pruned: one file is not a full listing" in ran.err
     (raw / "people" / "ann.mp4").unlink()
     assert transcode(raw, dst, "--prune").code == 2, "an empty folder"
     listed = table(

@@ -90,7 +90,7 @@ def test_other_peoples_files_have_the_labels_of_now(clips, tmp_path):
         with tarfile.open(path) as tar:
             for member in tar:
                 if member.name.endswith(".json"):
-                    assert member.name not in found, "no sample stands there twice"
+                    assert member.name not in found, "no sample appears twice"
                     found[member.name] = json.load(tar.extractfile(member))["label"]
     assert found == {"c00.json": "x", "c01.json": "b", "c02.json": "c"}
     make_clip(clips / "c01.mp4", 9, seed=50)

@@ -175,7 +175,7 @@ def test_links_in_a_circle_end(src: Path, dst: Path) -> None:
     (src / "b" / "back").symlink_to(src / "a")
     found = find_sources(src, dst)
     assert ids(found) == ["a/other/y", "a/x", "b/back/x", "b/y"]
-    assert set(names(found.ignored).values()) == {"a link back to a folder that it lies in"}
+    assert set(names(found.ignored).values()) == {"a link back to a folder that contains it"}
 
 
 def test_a_broken_link_with_a_video_name_is_a_problem_and_else_ignored(src: Path, dst: Path) -> None:

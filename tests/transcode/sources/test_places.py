@@ -63,7 +63,7 @@ def test_source_and_destination_must_differ(src: Path, tmp_path: Path) -> None:
     touch(src / "x.mp4")
     (tmp_path / "link").symlink_to(src)
     for destination in (src, tmp_path / "link", src / ".." / "src"):
-        with pytest.raises(SourceError, match="lies in the destination"):
+        with pytest.raises(SourceError, match="is inside the destination"):
             find_sources(src, destination)
 
 
@@ -71,7 +71,7 @@ def test_a_source_inside_the_destination_is_refused(src: Path, tmp_path: Path) -
     video = touch(src / "a" / "x.mp4")
     (tmp_path / "link").symlink_to(src / "a")
     for source in (src / "a", video, tmp_path / "link", tmp_path / "link" / "x.mp4"):
-        with pytest.raises(SourceError, match="lies in the destination"):
+        with pytest.raises(SourceError, match="is inside the destination"):
             find_sources(source, src)
 
 

@@ -30,8 +30,8 @@ from vidprep.transcode.sources.listing import find_sources
         ("t.csv", b'path,label\nx.mp4,"a\n', "cannot be read"),
         ("t.csv", b"path,label\nx.mp4,caf\xe9\n", "cannot be read"),
         ("t.jsonl", b"", "has no rows"),
-        ("t.jsonl", b'{"path": "x.mp4"}\n{"path": \n', "row 2 is no JSON object"),
-        ("t.jsonl", b'{"path": "x.mp4"}\n["x.mp4"]\n', "row 2 is no JSON object"),
+        ("t.jsonl", b'{"path": "x.mp4"}\n{"path": \n', "row 2 is not a JSON object"),
+        ("t.jsonl", b'{"path": "x.mp4"}\n["x.mp4"]\n', "row 2 is not a JSON object"),
         ("t.jsonl", b'{"path": ' + b"[" * 100_000 + b"\n", "cannot be read"),
         ("t.jsonl", b'{"file": "x.mp4"}\n', "has no column `path`; columns: file"),
         ("t.parquet", b"", "cannot be read"),
@@ -102,7 +102,7 @@ def test_a_row_inside_the_destination_is_refused(src: Path, tmp_path: Path) -> N
     (src / "way").symlink_to("out")
     for path in ("out/x.mp4", "link.mp4", "way/x.mp4"):
         table = write_table(src / "t.csv", [{"path": path}])
-        with pytest.raises(SourceError, match=r"row 1: .* lies in the destination"):
+        with pytest.raises(SourceError, match=r"row 1: .* is inside the destination"):
             find_sources(table, src / "out")
 
 

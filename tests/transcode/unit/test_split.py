@@ -376,7 +376,7 @@ def test_usage(long, tmp_path):
     for options, said in (
         (("--split", 0.5), "give auto, off, or 1 seconds or more"),
         (("--split", "nan"), "give auto, off, or 1 seconds or more"),
-        (("--split", 5, "--engine", "ffmpeg"), "--split 5 goes with --engine av"),
+        (("--split", 5, "--engine", "ffmpeg"), "--split 5 needs --engine av"),
         (("--split", 5, "--target-psnr", 40), "exclude each other"),
     ):
         ran = transcode(long, tmp_path / "out", *options)

@@ -270,7 +270,7 @@ def test_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_pa
     ("options", "said"),
     [
         (("--backend", "dask"), "--backend dask needs --cluster-address tcp://host:8786"),
-        (("--scheduler", "tcp://127.0.0.1:1"), "--cluster-address tcp://127.0.0.1:1 goes with --backend dask or ray"),
+        (("--scheduler", "tcp://127.0.0.1:1"), "--cluster-address tcp://127.0.0.1:1 needs --backend dask or ray"),
         (
             ("--backend", "dask", "--scheduler", "nonsense://x"),
             "--cluster-address nonsense://x: no cluster has such an address",

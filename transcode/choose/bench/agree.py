@@ -133,14 +133,14 @@ class _Truth:
         own = self._frame(number)
         if picture.shape != own.shape:
             (height, width), (true_height, true_width) = picture.shape[:2], own.shape[:2]
-            lying = " (lies on its side)" if (height, width) == (true_width, true_height) else ""
+            lying = " (rotated)" if (height, width) == (true_width, true_height) else ""
             return f"{named} is {width}x{height}, {true_width}x{true_height} is there{lying}", 0.0
         db = _psnr_db(picture, own)
         around = [self._frame(n) for n in (number - 1, number + 1) if 0 <= n < count]
         nearest = max((_psnr_db(picture, frame) for frame in around), default=0.0)
         if db >= SAME_DB and nearest <= db + CLOSER_DB:
             return None, db
-        return f"{named} is {db:.1f} dB from what is there{self._looks_like(number, picture)}", db
+        return f"{named} is {db:.1f} dB from the reference{self._looks_like(number, picture)}", db
 
     def _looks_like(self, number: int, picture: Picture) -> str:
         others = [number + step for step in NEIGHBOURS if 0 <= number + step < self._video.num_frames]

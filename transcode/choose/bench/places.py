@@ -88,12 +88,12 @@ def find_place(path: Path) -> Place:
     """Raises StoreError when nothing is there that can be read, MissingError for pictures without Pillow."""
     if not path.is_dir():
         raise StoreError(
-            "is no folder; give a store, a folder of videos, or a folder with pictures of each video", path=path
+            "is not a folder; give a store, a folder of videos, or a folder with pictures of each video", path=path
         )
     try:
         store = open_store(path)
     except StoreError as error:
-        if not error.message.startswith("is no store"):
+        if not error.message.startswith("is not a store"):
             raise
         return _of_loose_files(path)
     if not store.ids:
