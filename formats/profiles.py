@@ -62,7 +62,8 @@ CODECS = {
 class ContainerProfile:
     """One container. muxer: as libavformat names it. codecs: that it holds; none: any. audio: what may be asked of its sound.
     copied_audio: the codecs it holds as they are; none: any. milliseconds: whether its timestamps are whole ones; others have a clock
-    of any rate, and are seeked in by DTS.
+    of any rate, and are seeked in by DTS. has_codec_delay: whether it says how many samples of audio its decoder makes before the first
+    that is heard (CodecDelay of RFC 9559); others are cut by packets.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ContainerProfile:
     copied_audio: tuple[str, ...]
     options: Mapping[str, str]
     milliseconds: bool
+    has_codec_delay: bool
 
 
 CONTAINERS = {
@@ -86,6 +88,7 @@ CONTAINERS = {
             # The index in front; B-frames as negative offsets, so that the first PTS is 0 without an edit list.
             {"movflags": "+faststart+negative_cts_offsets", "use_editlist": "0"},
             milliseconds=False,
+            has_codec_delay=False,
         ),
         ContainerProfile(
             "mkv",
@@ -96,6 +99,7 @@ CONTAINERS = {
             # bitexact: otherwise every run writes another segment UID.
             {"cues_to_front": "1", "fflags": "+bitexact"},
             milliseconds=True,
+            has_codec_delay=True,
         ),
         ContainerProfile(
             "webm",
@@ -105,6 +109,7 @@ CONTAINERS = {
             ("opus", "vorbis"),
             {"cues_to_front": "1", "fflags": "+bitexact"},
             milliseconds=True,
+            has_codec_delay=True,
         ),
     )
 }

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
@@ -27,9 +26,6 @@ from vidprep.transcode.check.finding import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
-
-if TYPE_CHECKING:
-    from vidprep.formats.manifest.table import ManifestRow
 
 PYAV_MAJORS = ("18", "19")
 # Distribution, and the module that fails where it is broken.
@@ -189,23 +185,13 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     from vidprep.formats.stores.registry import open_store
     from vidprep.formats.video.source import open_video
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
-    from vidprep.transcode.destination.folder import Destination
-    from vidprep.transcode.destination.sharded import ShardedDestination
-    from vidprep.transcode.media.versions import encoder_version, used_versions
-    from vidprep.transcode.run.plan import plan
-    from vidprep.transcode.run.run import run
+    from vidprep.transcode.run.trial import run_trial
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.backends import workers_of
 
-    place = ShardedDestination(destination, settings.frames) if settings.frames else Destination(destination)
     found = find_sources(sources, destination, extension=settings.extension)
-    rows: list[ManifestRow] = []
-    with place.lock(), workers_of("local", None, 1, lambda _text: None) as workers:
-        place.recover()
-        todo = plan(found, settings, place, ffmpeg=ffmpeg, encoder_version=encoder_version(settings, ffmpeg))
-        place.write_settings(settings, used_versions(settings, ffmpeg))
-        run(todo, place, workers, on_row=rows.append)
-    row = rows[0]
+    with workers_of("local", None, 1, lambda _text: None) as workers:
+        (row,) = run_trial(settings, found.units, destination, workers, ffmpeg=ffmpeg)
     if not row.ok:
         raise VerifyError(f"{row.stage}: {row.message}")
     faults: list[str] = []

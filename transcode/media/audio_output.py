@@ -54,7 +54,7 @@ class AudioTrack:
         self.warnings: list[str] = []
         self.damage: list[str] = []
         self._mode, self._box = mode, CONTAINERS[container]
-        self._in_mp4 = container == "mp4"
+        self._has_delay = self._box.has_codec_delay
         self._reached = Fraction(0)
         self._pictures_over = False
         self._num_refused = 0
@@ -124,7 +124,7 @@ class AudioTrack:
         codec = source.codec_context.codec.canonical_name
         self._rate = source.codec_context.sample_rate or USUAL_RATE
         # What mkv and webm can write before 0 is the encoder delay that the codec declares, to the millisecond.
-        encoder_delay = _opus_delay(source) if codec == "opus" and not self._in_mp4 else 0
+        encoder_delay = _opus_delay(source) if codec == "opus" and self._has_delay else 0
         packets = audio.packets_from(-round_half_away(Fraction(encoder_delay, 48)) * 48, self._rate)
         first = next(packets, None)
         if first is None:
@@ -132,7 +132,7 @@ class AudioTrack:
         refusal = f"{self._box.name} cannot hold {codec}; --audio {self._box.audio[1]}"
         if self._box.copied_audio and codec not in self._box.copied_audio:
             raise EncodeError(refusal)
-        if self._in_mp4:
+        if not self._has_delay:
             late, first.pts = first.pts or 0, 0
             if late > LATE_SECONDS * self._rate:
                 message = (
@@ -175,7 +175,7 @@ class AudioTrack:
         """Packets of these blocks with silence between them."""
         import numpy as np
 
-        due = _opus_delay(self._out) if self._in_mp4 and self._mode == "opus" else 0
+        due = _opus_delay(self._out) if not self._has_delay and self._mode == "opus" else 0
         silent = 0
         for at, samples in blocks:
             while due < at:
@@ -207,7 +207,7 @@ class AudioTrack:
             packets = self._out.encode(frame)
         except (AvError, ValueError) as error:
             raise EncodeError(f"{self._out.codec_context.name} failed: {reason_of(error)}") from error
-        yield from (cast(AudioPacket, packet) for packet in packets if not self._in_mp4 or (packet.pts or 0) >= 0)
+        yield from (cast(AudioPacket, packet) for packet in packets if self._has_delay or (packet.pts or 0) >= 0)
 
 
 def _opus_delay(stream: AudioStream) -> int:

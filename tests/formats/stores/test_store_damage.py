@@ -129,7 +129,7 @@ def test_a_store_of_a_later_version_is_refused(store_of, tmp_path):
 def test_what_is_no_store_says_what_was_looked_for(tmp_path):
     with pytest.raises(StoreError, match=r"burst\.json"):
         open_store(tmp_path)
-    with pytest.raises(StoreError, match="no folder"):
+    with pytest.raises(StoreError, match="not a folder"):
         open_store(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="short_side is -4"):
         open_store(tmp_path, short_side=-4)

@@ -214,7 +214,7 @@ def test_subsets_samplers_and_the_stateful_loader_of_torch(store_of, tmp_path):
 
 def test_what_a_loader_does_not_take_is_told(store_of):
     dataset = VideoDataset(store_of("tensor"), 2, step=3)
-    with pytest.raises(SettingsError, match=r"is no VideoDataset, nor torch's Subset of one; several stores"):
+    with pytest.raises(SettingsError, match=r"is neither a VideoDataset nor torch's Subset of one; for several stores"):
         PrefetchLoader([dataset], 4)
     with pytest.raises(SettingsError, match="workers and num_workers are one thing"):
         PrefetchLoader(dataset, 4, workers=1, num_workers=2)

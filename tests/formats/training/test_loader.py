@@ -226,11 +226,11 @@ def test_too_little_room_is_refused_with_what_is_needed(store_of):
         PrefetchLoader(dataset, 2, shuffle=True, sampler=[1])
     for options, said in (
         ({"workers": 0}, "workers is 0"), ({"batch_size": "4"}, "batch_size is '4'; give a whole number, 1 or more"),
-        ({"seed": -1}, "seed is -1"), ({"sampler": 5}, "sampler is 5"), ({"sampler": iter([1, 2])}, "anew in each epoch"),
+        ({"seed": -1}, "seed is -1"), ({"sampler": 5}, "sampler is 5"), ({"sampler": iter([1, 2])}, "again in each epoch"),
     ):  # fmt: skip
         with pytest.raises(SettingsError, match=said):
             PrefetchLoader(dataset, **options)
-    with pytest.raises(SettingsError, match="is no VideoDataset"):
+    with pytest.raises(SettingsError, match="is neither a VideoDataset"):
         PrefetchLoader(store_of("burst"), 2)
     for sampler, said in (
         ([0, 10**6], "the sampler gives 1000000"),

@@ -70,7 +70,7 @@ def test_frames_that_open_store_gives_in_the_place_of_others_are_found(made, kin
 
     monkeypatch.setattr(reader, "fill", fill_wrongly)
     (fault,) = faults_of(folder)
-    assert "open_store gives another picture for frame 7" in fault
+    assert "open_store returns another picture for frame 7" in fault
 
 
 def test_a_time_that_two_frames_have_in_the_manifest_is_found(made, tmp_path):

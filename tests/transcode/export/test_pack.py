@@ -192,7 +192,7 @@ def test_what_cannot_be_packed_says_so_and_writes_nothing(made, tmp_path):
     out = tmp_path / "out"
     for store, to, said in (
         (made("burst"), "hf", "encoded videos"), (made("tensor"), "torchcodec", "encoded videos"),
-        (tmp_path, "burst", "is not a store"), (tmp_path / "none", "frames", "no folder"),
+        (tmp_path, "burst", "is not a store"), (tmp_path / "none", "frames", "not a folder"),
     ):  # fmt: skip
         ran = pack(store, out, "--to", to)
         assert ran.code == 2

@@ -186,7 +186,7 @@ def test_rows_that_speak_of_no_video_are_told_or_skipped(clips, tmp_path, dst):
     assert run("h264", clips, dst).code == 0
     given = table(tmp_path / "g.csv", [{"id": "c00", "x": 1}, *({"id": f"no{n}", "x": 1} for n in range(22))])
     refused = transcode(dst, given, verb="label")
-    assert refused.code == 2 and "row 2: 'no0' is no video" in refused.err and "and 2 more" in refused.err
+    assert refused.code == 2 and "row 2: 'no0' is not a video" in refused.err and "and 2 more" in refused.err
     assert "row 22" not in refused.err and labels_in(dst)["c00"] == {}
     assert transcode(dst, given, "--on-bad-row", "skip", verb="label").code == 0
     assert labels_in(dst)["c00"] == {"x": 1}
