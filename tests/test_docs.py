@@ -12,6 +12,7 @@ import pytest
 
 from tests.generated import TABLE, TYPES, every_command, keyword_types, table
 from vidprep.formats.manifest.columns import described
+from vidprep.formats.manifest.remarks import codes_described
 from vidprep.formats.manifest.row import ManifestRow
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +56,8 @@ def test_every_folder_of_modules_is_packaged() -> None:
 
 
 def test_the_table_of_columns_is_that_of_the_row() -> None:
-    assert described(ManifestRow) in (ROOT / "formats" / "README.md").read_text()
+    text = (ROOT / "formats" / "README.md").read_text()
+    assert described(ManifestRow) in text and codes_described() in text
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

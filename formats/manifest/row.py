@@ -12,6 +12,7 @@ from typing import Any
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.files.untrusted import parse_json
 from vidprep.formats.manifest.columns import check_of, column, is_text, kinds_of, shown
+from vidprep.formats.manifest.remarks import Remark
 
 OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"  # in RE2's syntax and in Python's
 OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
@@ -43,7 +44,8 @@ class ManifestRow:
         "number of the run that made this row, which only grows in a destination; of two rows of a video the one of the higher "
         "number counts",
     )
-    warnings: list[str] = column("list<string>", "what was lost, mended or guessed, a sentence each", default_factory=list)
+    warnings: list[str] = column("list<string>", "what was lost, repaired or guessed, a sentence each", default_factory=list)
+    warning_codes: list[str] = column("list<string>", "of each warning, see below", default_factory=list)
     verified_in: str | None = column("string", "`same pass`: decoded as it left the encoder; `second pass`: the closed file was decoded")
     source_size_bytes: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed")
     source_mtime_ns: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed")
@@ -120,6 +122,11 @@ class ManifestRow:
     # fmt: on
     labels: dict[str, Any] = field(default_factory=dict)
 
+    def warn(self, *remarks: Remark) -> None:
+        """Say this too."""
+        self.warnings = [*self.warnings, *map(str, remarks)]
+        self.warning_codes = [*self.warning_codes, *(each.code for each in remarks)]
+
     @property
     def ok(self) -> bool:
         return self.status == "ok"
@@ -144,7 +151,7 @@ _DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")
 _DOUBLE_LISTS = frozenset(name for name, kind in COLUMNS.items() if kind == "list<double>")
 _CHECKS = {name: check_of(kind) for name, kind in COLUMNS.items()}
 REQUIRED = ("id", "file_name", "source", "status")
-_NEVER_NONE = frozenset({*REQUIRED, "attempts", "warnings"})
+_NEVER_NONE = frozenset({*REQUIRED, "attempts", "warnings", "warning_codes"})
 LABEL_PREFIX = "label_"  # of 0.1.0, whose labels stood among the columns
 REMOVED = "removed"  # the status of a line of the journal that takes a row away
 
@@ -219,7 +226,8 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
     for name in _DOUBLE_LISTS:
         if known.get(name) is not None:
             known[name] = [float(item) for item in known[name]]
-    known["warnings"] = list(known.get("warnings") or ())
+    for name in ("warnings", "warning_codes"):
+        known[name] = list(known.get(name) or ())
     _check_identity(known)
     row = ManifestRow(**known)
     if (fault := what_does_not_fit(row)) is not None:

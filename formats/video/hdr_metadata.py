@@ -14,6 +14,7 @@ from av.bitstream import BitStreamFilterContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import ContentLight, HdrMetadata, MasteringDisplay, Point
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.pyav import light_side_data, open_input
@@ -23,16 +24,16 @@ MIN_PEAK, MAX_PEAK = 50, 10_000  # cd/m² of a screen that anything is graded on
 _MASTERING = struct.Struct("=22i")
 
 
-def hdr_metadata_of(frame: VideoFrame) -> tuple[HdrMetadata, list[str]]:
+def hdr_metadata_of(frame: VideoFrame) -> tuple[HdrMetadata, list[Remark]]:
     """What a frame says, and why what it says besides is not believed."""
     display, levels = light_side_data(frame)
-    doubts: list[str] = []
+    doubts: list[Remark] = []
     mastering = _mastering(display, doubts) if display else None
     content = _content(levels, mastering, doubts) if levels else None
     return HdrMetadata(mastering, content), doubts
 
 
-def _mastering(data: bytes, doubts: list[str]) -> MasteringDisplay | None:
+def _mastering(data: bytes, doubts: list[Remark]) -> MasteringDisplay | None:
     *pairs, has_primaries, has_luminance = _MASTERING.unpack(data[: _MASTERING.size])
     values = [
         Fraction(top, bottom) if bottom else Fraction(0) for top, bottom in zip(pairs[::2], pairs[1::2], strict=True)
@@ -48,20 +49,28 @@ def _mastering(data: bytes, doubts: list[str]) -> MasteringDisplay | None:
         shown = ", ".join(f"{float(x):.3f} {float(y):.3f}" for x, y in (red, green, blue))
         fault = f"a screen whose red, green and blue are at {shown}"
     if fault is not None:
-        doubts.append(f"its mastering display metadata was not believed, and not used: it tells of {fault}")
+        doubts.append(
+            Remark(
+                "hdr_metadata_ignored",
+                f"its mastering display metadata was not believed, and not used: it tells of {fault}",
+            )
+        )
         return None
     return MasteringDisplay((red, green, blue), white, low, high)
 
 
-def _content(data: bytes, mastering: MasteringDisplay | None, doubts: list[str]) -> ContentLight | None:
+def _content(data: bytes, mastering: MasteringDisplay | None, doubts: list[Remark]) -> ContentLight | None:
     brightest, average = struct.unpack("=2I", data[:8])
     if not brightest and not average:
         return None
     limit = mastering.max_luminance if mastering else MAX_PEAK
     if average > (brightest or limit) or brightest > limit:
         doubts.append(
-            f"its content light level was not believed, and not used: it tells of MaxCLL {brightest} and MaxFALL {average} "
-            f"where no more than {float(limit):g} cd/m² can be"
+            Remark(
+                "hdr_metadata_ignored",
+                f"its content light level was not believed, and not used: it tells of MaxCLL {brightest} and MaxFALL {average} "
+                f"where no more than {float(limit):g} cd/m² can be",
+            )
         )
         return None
     return ContentLight(brightest, average)

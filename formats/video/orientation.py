@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from av.video.frame import VideoFrame
 
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import Orientation
 from vidprep.formats.video.pyav import display_matrix
 
@@ -20,7 +21,7 @@ class Turn(NamedTuple):
 
     orientation: Orientation = Orientation()
     degrees: int = 0
-    warning: str | None = None
+    warning: Remark | None = None
 
 
 def turn_of(frame: VideoFrame) -> Turn:
@@ -40,7 +41,12 @@ def turn_by(a: int, b: int, c: int, d: int) -> Turn:
     """
     area = a * d - b * c
     if not area:
-        return Turn(warning=f"the display matrix ({a} {b} {c} {d}) leaves no area of the picture and was not followed")
+        return Turn(
+            warning=Remark(
+                "display_matrix_ignored",
+                f"the display matrix ({a} {b} {c} {d}) leaves no area of the picture and was not followed",
+            )
+        )
     angle = -math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c)))
     degrees = round(angle)
     # Where the x axis goes, and on which side of it the y axis lies.
@@ -49,8 +55,19 @@ def turn_by(a: int, b: int, c: int, d: int) -> Turn:
     else:
         turned = Orientation(False, flip_horizontal=a < 0, flip_vertical=(area > 0) != (a > 0))
     if degrees % 90:
-        return Turn(turned, degrees, f"rotated by {degrees} degrees; turned to the nearest right angle")
+        return Turn(
+            turned,
+            degrees,
+            Remark("display_matrix_ignored", f"rotated by {degrees} degrees; turned to the nearest right angle"),
+        )
     along, across = ((b, c), (a, d)) if turned.transpose else ((a, d), (b, c))
     if max(map(abs, across)) > SLANT * min(map(abs, along)):
-        return Turn(turned, degrees, f"the display matrix shears the picture; turned by {degrees} degrees and no more")
+        return Turn(
+            turned,
+            degrees,
+            Remark(
+                "display_matrix_ignored",
+                f"the display matrix shears the picture; turned by {degrees} degrees and no more",
+            ),
+        )
     return Turn(turned, degrees)

@@ -75,7 +75,7 @@ def clips() -> Path:
     for folder in (
         os.environ.get("BENCH_SRC"),
         REPOSITORY.parent / "shared" / "media",
-        REPOSITORY / ".venv" / "demo-clips",
+        REPOSITORY / ".venv-demo" / "clips",
     ):
         if folder and Path(folder).is_dir():
             return Path(folder)

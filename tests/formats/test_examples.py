@@ -58,13 +58,12 @@ def test_networks_learn_from_both_loaders(name, epochs, figure, better, moving):
         assert max(figures[1:]) >= figures[0] + better, said
 
 
-def test_frames_and_manifest_are_shown(moving):
-    for name, due in (("read_frames", "50 random sequences, 400 frames"), ("show_manifest", "left/c0")):
-        done = subprocess.run(
-            [sys.executable, EXAMPLES / f"{name}.py", moving], capture_output=True, text=True, timeout=60
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert due in done.stdout
+def test_frames_are_read(moving):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "read_frames.py", moving], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "50 random sequences, 400 frames" in done.stdout
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -10,24 +11,49 @@ import click
 if sys.platform == "win32":
     sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
 
+# By name: the file that has it, and what it does.
 COMMANDS = {
-    "transcode": "make", "burst": "make", "sweep": "sweep", "tune": "tune", "bench": "bench", "validate": "validate", "report": "report",
-    "monitor": "monitor", "merge": "merge", "compact": "compact", "label": "label", "pack": "pack", "doctor": "doctor",
-}  # fmt: skip
+    "transcode": ("make", "Re-encode videos into a verified dataset."),
+    "burst": ("make", "Store frames as JPEGs in large shards."),
+    "show": ("show", "Print what was made, warned about and failed."),
+    "validate": ("validate", "Check a finished dataset again, from its bytes."),
+    "report": ("report", "Make a page about one or more datasets."),
+    "bench": ("bench", "Time loaders on datasets, side by side."),
+    "sweep": ("sweep", "Measure many settings on a sample of videos."),
+    "tune": ("tune", "Recommend settings for how a network reads."),
+    "label": ("label", "Add, change and remove labels."),
+    "pack": ("pack", "Convert a dataset for another tool."),
+    "merge": ("merge", "Join the parts of an array run."),
+    "compact": ("compact", "Free dead bytes in shards."),
+    "monitor": ("monitor", "Watch runs and loaders live."),
+    "doctor": ("doctor", "Try what a run needs on this machine."),
+}
 
 
 class Commands(click.Group):
     """Those of `COMMANDS`, each imported when it is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's)
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"vidprep.transcode.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        command = getattr(import_module(f"vidprep.transcode.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Says which command may have been meant."""
+        if args and args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -37,7 +37,7 @@ def _how(each: Declared) -> dict[str, Any]:
     if kinds == {bool} and not option.parse:
         return how | {"is_flag": True}
     if option.choices:
-        how["type"] = click.Choice(tuple(option.choices))
+        how["type"] = Word(tuple(option.choices))
     elif option.path:
         how["type"] = LocalPath(str, file_okay=option.path != "folder")
     elif not option.parse and kinds & {int, float}:
@@ -51,6 +51,13 @@ def _how(each: Declared) -> dict[str, Any]:
     if default is not MISSING and default not in (None, (), ""):
         how |= {"default": default, "show_default": True}
     return how | {"required": default is MISSING}
+
+
+class Word(click.Choice):  # type: ignore[type-arg]  # before click 8.2 it had no parameter
+    """One of several, shown and completed as such; checked where the value goes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002 (click's)
+        return value
 
 
 class LocalPath(click.Path):

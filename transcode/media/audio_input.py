@@ -19,6 +19,7 @@ from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.stream import Discard
 
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.video.pyav import fraction, open_input, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
@@ -87,8 +88,9 @@ class AudioSource:
         return lost + self._stopped
 
     @property
-    def warnings(self) -> list[str]:
-        return [f"the audio has holes ({self._num_holes}), which are silent"] if self._num_holes else []
+    def warnings(self) -> list[Remark]:
+        holes = Remark("audio_holes", f"the audio has holes ({self._num_holes}), which are silent")
+        return [holes] if self._num_holes else []
 
     def _sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
         """A time of the source as a sample of the output."""

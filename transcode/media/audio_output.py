@@ -26,6 +26,7 @@ from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import EncodeError, LimitError
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.video.pyav import reason_of
@@ -37,7 +38,7 @@ USUAL_RATE = 48_000
 BITS_PER_CHANNEL = 64_000
 MAX_SILENT_HOURS = 10
 LATE_SECONDS = Fraction(1, 25)
-LEFT_OUT = "audio that begins long after the pictures have ended is left out"
+LEFT_OUT = Remark("audio_left_out", "audio that begins long after the pictures have ended is left out")
 
 
 class AudioTrack:
@@ -51,7 +52,7 @@ class AudioTrack:
     def __init__(
         self, path: str | Path, mode: str, container: str, *, origin: Fraction, seconds: Fraction | None = None
     ) -> None:
-        self.warnings: list[str] = []
+        self.warnings: list[Remark] = []
         self.damage: list[str] = []
         self._mode, self._box = mode, CONTAINERS[container]
         self._has_delay = self._box.has_codec_delay
@@ -78,14 +79,14 @@ class AudioTrack:
             return
         if audio.stream is None:
             if audio.num_streams:
-                self.warnings.append("the audio is left out: nothing here decodes it")
+                self.warnings.append(Remark("audio_left_out", "the audio is left out: nothing here decodes it"))
             return
         self._writer = writer
         if (self._copy if self._mode == "copy" else self._encode)(audio, audio.stream):
             self._encoder_delay = round_half_away(writer.lead_seconds * self._rate)
             self._next = next(self._packets, None)
         elif not audio.damage:
-            self.warnings.append("no audio in the range of the pictures")
+            self.warnings.append(Remark("audio_left_out", "no audio in the range of the pictures"))
 
     def mux_until(self, seconds: Fraction) -> None:
         """Mux the audio that begins before this time of the output. Raises EncodeError, OSError."""
@@ -138,7 +139,7 @@ class AudioTrack:
                 message = (
                     f"the copied audio begins {late / self._rate:.3f} s late; in mp4 its first packet is heard at once"
                 )
-                self.warnings.append(f"{message}, or take --audio {self._box.audio[1]}")
+                self.warnings.append(Remark("audio_late", f"{message}, or take --audio {self._box.audio[1]}"))
         try:
             with audio.template() as template:
                 self._out = self._writer.container.add_stream_from_template(template)
@@ -156,7 +157,12 @@ class AudioTrack:
         channels = source.codec_context.channels
         self._layout = "mono" if channels == 1 else "stereo"
         if channels > 2:
-            self.warnings.append(f"the audio's {channels} channels ({source.codec_context.layout.name}) become stereo")
+            self.warnings.append(
+                Remark(
+                    "audio_downmixed",
+                    f"the audio's {channels} channels ({source.codec_context.layout.name}) become stereo",
+                )
+            )
         blocks = audio.samples(self._rate, self._layout)
         first = next(blocks, None)
         if first is None:

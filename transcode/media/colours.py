@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vidprep.formats.errors import PictureError
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import Colour
 from vidprep.formats.video.rgb import HD_LINES
 from vidprep.transcode.media.h273 import (
@@ -28,7 +29,7 @@ from vidprep.transcode.settings.run import RunSettings
 STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
 
-def input_colour(source: SourcePicture, warnings: list[str]) -> Colour:
+def input_colour(source: SourcePicture, warnings: list[Remark]) -> Colour:
     """What the source's numbers mean; a guess where it does not say, and then it is said."""
     lines = source.stored.height
     guess = BT709 if lines >= HD_LINES else SMPTE170M
@@ -54,7 +55,7 @@ def input_colour(source: SourcePicture, warnings: list[str]) -> Colour:
     return Colour(matrix, primaries, transfer, full)
 
 
-def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[str]:
+def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[Remark]:
     """One line, or none."""
     codes = {
         "matrix": (tagged.matrix, MATRICES),
@@ -64,17 +65,23 @@ def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[s
     reserved = [f"{name} {code}" for name, (code, known) in codes.items() if code not in known | {RGB, UNSPECIFIED}]
     what = f"colours are tagged with reserved codes ({', '.join(reserved)})" if reserved else "colour matrix not tagged"
     if not is_grey and tagged.matrix not in MATRICES:
-        return [f"{what}; taken for {'BT.709' if guess == BT709 else 'BT.601'} by its {lines} lines"]
-    return [f"{what}; taken for those of its matrix"] if reserved else []
+        taken = "BT.709" if guess == BT709 else "BT.601"
+        code = "reserved_colours" if reserved else "untagged_colours"
+        return [Remark(code, f"{what}; taken for {taken} by its {lines} lines")]
+    return [Remark("reserved_colours", f"{what}; taken for those of its matrix")] if reserved else []
 
 
-def output_colour(colour: Colour, settings: RunSettings, warnings: list[str]) -> tuple[Colour, bool]:
+def output_colour(colour: Colour, settings: RunSettings, warnings: list[Remark]) -> tuple[Colour, bool]:
     """Limited range and the matrix of the source, BT.601 full range for JPEG; True when HDR has to be tone-mapped."""
     tone_map = False
     if colour.transfer in HDR_TRANSFERS:
         name = HDR_TRANSFERS[colour.transfer][1]
         tone_map = not settings.keeps_hdr
-        warnings.append(f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)" if tone_map else f"{name} kept")
+        warnings.append(
+            Remark("tone_mapped", f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)")
+            if tone_map
+            else Remark("hdr_kept", f"{name} kept")
+        )
     out = Colour(BT709, BT709, BT709) if tone_map else replace(colour, full_range=False)
     if settings.frames is not None:
         out = replace(out, matrix=BT470BG, full_range=True)

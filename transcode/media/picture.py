@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from av.video.format import VideoFormat
 
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import NO_CROPPING, NO_HDR_METADATA, Colour, FrameSize, HdrMetadata, Orientation
 from vidprep.formats.video.rgb import SHORT_OF_WHITE, STRETCH
 from vidprep.transcode.media.colours import alike, input_colour, output_colour, tags_for_scaling
@@ -34,7 +35,7 @@ class Picture:
     pixel_format: str
     colour: Colour
     filters: tuple[tuple[str, str], ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[Remark, ...]
     room: FrameSize
     tone_mapped: bool = False
     light: HdrMetadata = NO_HDR_METADATA
@@ -53,7 +54,7 @@ def plan_picture(
     like: what the output already is, when a source changes half way: the same size and colours.
     Raises PictureError for what cannot be made.
     """
-    warnings: list[str] = []
+    warnings: list[Remark] = []
     colour_in = input_colour(source, warnings)
     colour_out, tone_map = output_colour(colour_in, settings, warnings)
     if like is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from vidprep.formats.errors import PictureError
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import FrameSize
 from vidprep.transcode.media.source_picture import SourcePicture
 from vidprep.transcode.settings.options import Scale
@@ -42,11 +43,11 @@ class Shape:
     pad: bool = False
 
     @staticmethod
-    def of(source: SourcePicture, scale: Scale, like: Like | None, warnings: list[str]) -> Shape:
+    def of(source: SourcePicture, scale: Scale, like: Like | None, warnings: list[Remark]) -> Shape:
         stored, turned = source.size, source.orientation.transpose
         ratio = source.sample_aspect_ratio
         if not Fraction(1, 20) <= ratio <= 20:
-            warnings.append(f"sample aspect ratio {ratio} is absurd; taken for 1:1")
+            warnings.append(Remark("pixel_shape_ignored", f"sample aspect ratio {ratio} is absurd; taken for 1:1"))
             ratio = Fraction(1)
         width, height = Fraction(stored.width) * ratio, Fraction(stored.height)
         if turned:
@@ -89,7 +90,7 @@ class Shape:
 
     @staticmethod
     def _by_short_side(
-        source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, warnings: list[str]
+        source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, warnings: list[Remark]
     ) -> Shape:
         short = min(width, height)
         zoom = Fraction(scale.short_side) / short if scale.short_side else Fraction(1)
@@ -106,7 +107,7 @@ class Shape:
             and min(stored) > 1
         ):
             trim = FrameSize(stored.width // 2 * 2, stored.height // 2 * 2)
-            warnings.append(f"odd size {stored} cropped to {trim}")
+            warnings.append(Remark("odd_size_cropped", f"odd size {stored} cropped to {trim}"))
             final = FrameSize(trim.height, trim.width) if turned else trim
         scaled = FrameSize(final.height, final.width) if turned else final
         return Shape(trim, scaled, final, (0, 0), final)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import (
     NO_CROPPING,
     NO_HDR_METADATA,
@@ -42,7 +43,7 @@ class SourcePicture:
     codec: str
     is_tagged_limited: bool = False
     light: HdrMetadata = NO_HDR_METADATA
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Remark, ...] = ()
 
     @property
     def size(self) -> FrameSize:
@@ -69,10 +70,14 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
     turn = turn_of(frame)
     warnings = [turn.warning] if turn.warning else []
     if is_one_of_views(frame):
-        warnings.append("holds several views of the scene (stereo or spatial video); the base view was taken")
+        warnings.append(
+            Remark(
+                "several_views", "holds several views of the scene (stereo or spatial video); the base view was taken"
+            )
+        )
     stored, crop = FrameSize(frame.width, frame.height), info.cropping
     if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
-        warnings.append(f"the container crops all of {stored}; not followed")
+        warnings.append(Remark("cropping_ignored", f"the container crops all of {stored}; not followed"))
         crop = NO_CROPPING
     light, doubts = hdr_metadata_of(frame) if is_hdr(frame) else (NO_HDR_METADATA, [])
     warnings += doubts

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.array_plan import Share
 from vidprep.transcode.destination.partition import Partition
@@ -13,13 +14,14 @@ from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.ignored import in_words
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.run.run import Summary
-from vidprep.transcode.run.text import megabytes, printable
+from vidprep.transcode.run.text import megabytes, number, printable
 from vidprep.transcode.unit.job import Job
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 SHOWN = 5
+LONGEST_EXAMPLE = 160
 
 
 def bar(*, is_shown: bool, total: int | None = None) -> tqdm[Any]:
@@ -112,16 +114,25 @@ class Progress:
         parts += [f"{summary.removed} removed whose source or cut is gone"] if summary.removed else []
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
         parts += [f"{summary.not_started} not started"] if summary.not_started else []
-        parts += [f"{summary.warned} with warnings in the manifest"] if summary.warned else []
-        parts += [f"{summary.larger_than_source} larger than their source"] if summary.larger_than_source else []
+        parts += [f"{summary.warned} with warnings"] if summary.warned else []
         sizes = f"{megabytes(summary.bytes_before)} -> {megabytes(summary.bytes_after)}"
         self.message(f"{', '.join(parts)}; {sizes} in {summary.seconds:.1f} s")
+        by_number = sorted(summary.warnings.items(), key=lambda pair: (pair[0] in NOTES, -pair[1]))
+        for code, count in by_number:
+            what = "note" if code in NOTES else "warning"
+            self.message(
+                f"{what}: {code}: {number(count, 'video')}, such as {_short(printable(summary.examples[code]))}"
+            )
         if summary.disk_full:
             self.message(summary.disk_full)
         if summary.stopped:
             self.message(f"stopped: {summary.stopped}")
         if summary.interrupted_by is not None:
             self.message("interrupted; run the same command again to go on")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_EXAMPLE else f"{text[:LONGEST_EXAMPLE]}…"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.files.arrow import import_pyarrow
 from vidprep.formats.files.local import is_disk_full
+from vidprep.formats.manifest.remarks import NOTES, Remark
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.folder import Destination
@@ -42,7 +43,8 @@ class Summary:
     disk_full, stopped: why units were not done though no source is to blame. ignored: files that are no sources;
     ignored_reasons: how many for which reason. absent: videos that an array run planned for this part, and that are no longer
     among the sources. gone: rows whose source is not there any more, and that stay; removed: those that went. moved: outputs that were
-    named as their sources are now. relabelled: done videos that have other labels now.
+    named as their sources are now. relabelled: done videos that have other labels now. warned: videos with more than notes. warnings: how
+    often each code of `warning_codes` came; examples: the first of each.
     """
 
     ok: int = 0
@@ -51,6 +53,8 @@ class Summary:
     skipped_failed: int = 0
     not_started: int = 0
     warned: int = 0
+    warnings: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
     larger_than_source: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
@@ -154,7 +158,7 @@ class RunState:
             self._killed[row.id] = row.message or ""
             return True
         if first is not None and row.ok:
-            row.warnings = [*row.warnings, f"made in a second try, alone: in the first {first}"]
+            row.warn(Remark("second_try", f"made in a second try, alone: in the first {first}"))
         elif first is not None:
             row.message = f"{row.message}; so it was in a first try, beside others" if was_killed(row) else row.message
         return False
@@ -262,12 +266,15 @@ def _settle(
 
 
 def _count(row: ManifestRow, plan: Plan, summary: Summary) -> None:
-    summary.warned += bool(row.warnings)
+    summary.warned += not NOTES.issuperset(row.warning_codes)
+    for code, text in zip(row.warning_codes, row.warnings, strict=True):
+        summary.warnings[code] = summary.warnings.get(code, 0) + 1
+        summary.examples.setdefault(code, f"{row.id}: {text}")
     if row.ok:
         summary.ok += 1
         summary.bytes_before += plan.source_bytes(row)
         summary.bytes_after += row.size_bytes or 0
-        summary.larger_than_source += any(text.startswith("larger than") for text in row.warnings)
+        summary.larger_than_source += "larger_than_source" in row.warning_codes
     else:
         summary.failed += 1
         if len(summary.failures) < KEPT_FAILURES:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import FfmpegError, VerifyError
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.bounds import check_claims
 from vidprep.transcode.media.encode import encode_and_measure
@@ -41,7 +42,7 @@ class Outcome:
     facts: SourceFacts
     source_indexes: list[int]
     shows_through: bool
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Remark, ...] = ()
     damage: tuple[str, ...] = ()
 
 

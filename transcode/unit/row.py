@@ -6,6 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.files.local import sha256_of
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
 from vidprep.transcode.media.frames import SourceFacts, is_vfr
@@ -21,7 +22,11 @@ def describe_header(row: ManifestRow, info: VideoInfo) -> None:
     row.source_codec = info.codec
     row.source_width, row.source_height = info.width, info.height
     if info.num_video_streams > 1:
-        row.warnings.append(f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken")
+        row.warn(
+            Remark(
+                "several_streams", f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken"
+            )
+        )
 
 
 def describe_picture(row: ManifestRow, stream: FrameStream, coded: FrameSize | None) -> None:
@@ -35,7 +40,7 @@ def describe_picture(row: ManifestRow, stream: FrameStream, coded: FrameSize | N
     row.content_light = str(light.content) if light.content else None
     row.width, row.height = output.size
     row.pixel_format = output.pixel_format
-    row.warnings.extend(picture_filter.picture.warnings)
+    row.warn(*picture_filter.picture.warnings)
 
 
 def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> None:
@@ -83,34 +88,57 @@ def _gap(facts: SourceFacts, time_base: Fraction) -> str | None:
     return f"no frame for up to {float(gap):.2f} s where one comes every {float(usual * time_base):.3f} s"
 
 
-def remarks(made: Outcome, stream: FrameStream) -> list[str]:
+def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
     """What reading the frames showed, in sentences for the row."""
     facts, picture_filter = made.facts, stream.picture_filter
-    warnings = []
+    warnings: list[Remark] = []
     if gap := _gap(facts, stream.info.time_base):
-        warnings.append(gap)
+        warnings.append(Remark("gap", gap))
     if facts.num_deinterlaced:
-        warnings.append(f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)")
+        warnings.append(Remark("deinterlaced", f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)"))
     if facts.num_fields:
-        warnings.append(f"{facts.num_fields} of its pictures are single fields (HEVC), each kept as a frame")
+        warnings.append(
+            Remark("fields_kept", f"{facts.num_fields} of its pictures are single fields (HEVC), each kept as a frame")
+        )
     if facts.stamps_sorted:
-        warnings.append(f"{facts.stamps_sorted} timestamps ran backwards and were sorted")
+        warnings.append(Remark("timestamps_sorted", f"{facts.stamps_sorted} timestamps ran backwards and were sorted"))
     if facts.stamps_joined:
-        warnings.append(f"time jumped back {facts.stamps_joined} times; joined where it left off")
+        warnings.append(
+            Remark("timestamps_joined", f"time jumped back {facts.stamps_joined} times; joined where it left off")
+        )
     if facts.stamps_guessed:
-        warnings.append(f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
+        warnings.append(
+            Remark("timestamps_guessed", f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
+        )
     if facts.stamps_nudged:
-        warnings.append(f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+        warnings.append(
+            Remark("timestamps_moved", f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+        )
     if facts.stamps_crowded:
-        warnings.append(f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out")
+        warnings.append(
+            Remark(
+                "frames_left_out",
+                f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out",
+            )
+        )
     if facts.stamps_spaced:
-        warnings.append(f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one")
+        warnings.append(
+            Remark(
+                "timestamps_moved",
+                f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one",
+            )
+        )
     if made.shows_through:
-        warnings.append("alpha composited over black")
+        warnings.append(Remark("alpha_composited", "alpha composited over black"))
     if picture_filter.num_changes:
         more = picture_filter.num_changes - len(picture_filter.changes)
         changes = [*picture_filter.changes, *([f"{more} times more"] if more else [])]
-        warnings.append(f"the picture changed {', '.join(changes)}; fitted into {picture_filter.picture.size}")
+        warnings.append(
+            Remark(
+                "picture_changed",
+                f"the picture changed {', '.join(changes)}; fitted into {picture_filter.picture.size}",
+            )
+        )
     return warnings + list(picture_filter.source.warnings)
 
 

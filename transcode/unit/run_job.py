@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyError, VidprepError
 from vidprep.formats.files.local import cpu_seconds, sampled_digest
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import VideoInfo
@@ -80,23 +81,21 @@ def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] |
         made = engine_of(job)(job, stream, context)
         damage = [] if job.segments else source.damage(read_to_end=made.facts.read_to_end)
     describe_frames(row, made, stream)
-    row.warnings += [
-        *made.warnings,
-        *remarks(made, stream),
-        *_not_split(job, made, stream),
-        *_cut_short(unit, made, stream),
-    ]
+    row.warn(*made.warnings, *remarks(made, stream), *_not_split(job, made, stream), *_cut_short(unit, made, stream))
     if damage := [*damage, *made.damage]:
-        row.warnings.append("damaged: " + "; ".join(damage))
+        remark = Remark("damaged", "damaged: " + "; ".join(damage))
         if settings.on_damage == "fail":
-            raise DamagedError(row.warnings.pop(), path=unit.path)
+            raise DamagedError(str(remark), path=unit.path)
+        row.warn(remark)
     begun = job.segments[0].source_state if job.segments else before
     if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
     is_whole_video = settings.frames is None and unit.cut == (None, None)
     if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
-        row.warnings.append(f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
+        row.warn(
+            Remark("larger_than_source", f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
+        )
     return None
 
 
@@ -117,20 +116,20 @@ def _segments(job: Job, source: Source, seconds: float) -> tuple[Segment, ...] |
         return ""
 
 
-def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[str]:
+def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[Remark]:
     split = job.settings.split
     if job.not_split and not isinstance(split, str) and made.facts.duration * stream.info.time_base > split:
-        yield f"not split: {job.not_split}"
+        yield Remark("not_split", f"not split: {job.not_split}")
 
 
-def _cut_short(unit: Unit, made: Outcome, stream: FrameStream) -> Iterator[str]:
+def _cut_short(unit: Unit, made: Outcome, stream: FrameStream) -> Iterator[Remark]:
     """Where a cut asks for more than there is. Containers round their ends, and audio outlasts pictures: less than a frame is nothing."""
     facts, base = made.facts, stream.info.time_base
     if unit.end_seconds is None or not facts.read_to_end:
         return
     shown = float((facts.first_pts + facts.duration) * base)
     if unit.end_seconds - shown >= max(0.001, float(min(facts.steps) * base)):
-        yield f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s"
+        yield Remark("cut_short", f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s")
 
 
 def _make_segment(job: Job, segment: Segment, context: Context) -> MadeSegment:
