@@ -105,6 +105,12 @@ class Progress:
         self._bar = None
         if self.events:
             self.events.ended(summary)
+        by_number = sorted(summary.warnings.items(), key=lambda pair: (pair[0] in NOTES, -pair[1]))
+        for code, count in by_number:
+            what = "note" if code in NOTES else "warning"
+            self.message(
+                f"{what}: {code}: {number(count, 'video')}, such as {_short(printable(summary.examples[code]))}"
+            )
         if summary.ignored:
             self.message(in_words(summary.ignored_reasons))
         parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
@@ -117,12 +123,6 @@ class Progress:
         parts += [f"{summary.warned} with warnings"] if summary.warned else []
         sizes = f"{megabytes(summary.bytes_before)} -> {megabytes(summary.bytes_after)}"
         self.message(f"{', '.join(parts)}; {sizes} in {summary.seconds:.1f} s")
-        by_number = sorted(summary.warnings.items(), key=lambda pair: (pair[0] in NOTES, -pair[1]))
-        for code, count in by_number:
-            what = "note" if code in NOTES else "warning"
-            self.message(
-                f"{what}: {code}: {number(count, 'video')}, such as {_short(printable(summary.examples[code]))}"
-            )
         if summary.disk_full:
             self.message(summary.disk_full)
         if summary.stopped:
