@@ -49,7 +49,7 @@ test: $(READY) types lint  ## everything but what takes long
 test-long: $(READY)  ## clusters, buckets and their failures, training loops, more real clips
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "long and not slow"
 
-generated: $(READY)  ## what is written from the options: types of keywords, docs/options.md
+generated: $(READY)  ## what is written from options and columns: types of keywords, tables in documents
 	$(BIN)/python -m tests.generated
 
 lint: $(READY)

@@ -39,3 +39,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"vidprep.formats.{_HOMES[name]}"), name)
     raise AttributeError(name)
+
+
+def __dir__() -> list[str]:
+    return __all__

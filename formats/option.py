@@ -32,7 +32,8 @@ class Option:
     field's; aliases: other flags. choices, or least and most (both taken) or above (not taken): what is allowed. unit: of the bounds, for
     the message; must: the message where that made of the bounds would not be clear. parse: makes the value of what people write, and
     raises SettingsError; its argument's type is then the keyword's. written: the default as people write it. repeated: the flag may be.
-    path: the value is one, of a "file", a "folder" or "any". only: the one command that has it.
+    path: the value is one, of a "file", a "folder" or "any". only: the one command that has it. heading: of
+    its group in `--help`; else that is `HEADING` of the dataclass.
     """
 
     help: str
@@ -51,6 +52,7 @@ class Option:
     repeated: bool = False
     path: str = ""
     only: str = ""
+    heading: str = ""
 
     def parsed(self, keyword: str, written: Any) -> Any:
         """The value of what people wrote. Raises SettingsError."""
@@ -114,6 +116,7 @@ class Declared(NamedTuple):
     hint: Any
     default: Any
     option: Option
+    heading: str
 
     @property
     def keyword(self) -> str:
@@ -141,7 +144,12 @@ def options_of(owner: Any) -> tuple[Declared, ...]:
         hint = hints.get(name)
         if get_origin(hint) is Annotated:
             plain, *more = get_args(hint)
-            found += [Declared(name, plain, default, each) for each in more if isinstance(each, Option)]
+            heading = getattr(owner, "HEADING", "")
+            found += [
+                Declared(name, plain, default, each, each.heading or heading)
+                for each in more
+                if isinstance(each, Option)
+            ]
     return tuple(found)
 
 

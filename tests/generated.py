@@ -1,6 +1,6 @@
-"""What is written from the options where they stand: types of keywords for editors and type checkers, and a table of all flags.
+"""What is written from options and columns where they stand: types of keywords for editors and type checkers, and tables for people.
 
-`make generated` writes both; a test holds that they are up to date.
+`make generated` writes them; a test holds that they are up to date.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any
 
 import click
 
+from vidprep.formats.manifest.columns import described
+from vidprep.formats.manifest.remarks import codes_described
+from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.option import Declared, options_of
 from vidprep.transcode.cli.main import main
 from vidprep.transcode.settings.keywords import SAMPLE, SOURCES, options_of_command
@@ -18,6 +21,7 @@ from vidprep.transcode.settings.keywords import SAMPLE, SOURCES, options_of_comm
 ROOT = Path(__file__).parents[1]
 TYPES = ROOT / "transcode" / "settings" / "keyword_types.py"
 TABLE = ROOT / "docs" / "options.md"
+COLUMNS = ROOT / "formats" / "README.md"
 HEAD = '''"""Types of the keywords of the Python functions. Written by `make generated` from the options of the dataclasses."""
 
 from __future__ import annotations
@@ -82,6 +86,16 @@ def table() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def columns() -> str:
+    """formats/README.md with the tables of columns and codes of now."""
+    text = COLUMNS.read_text()
+    for made in (described(ManifestRow), codes_described()):
+        old = text[text.index(made.partition("\n")[0]) :].partition("\n\n")[0]
+        text = text.replace(old, made)
+    return text
+
+
 if __name__ == "__main__":
+    COLUMNS.write_text(columns())
     TYPES.write_text(keyword_types())
     TABLE.write_text(table())

@@ -49,6 +49,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Late: child processes import this package too, and need none of it."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("vidprep")
     if name in _HOMES:
         return getattr(import_module(f"vidprep.{_HOMES[name]}"), name)
     raise AttributeError(name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -33,9 +33,10 @@ CODES = {
     "second_try": "its process was killed beside others, and it was made alone",
     "untagged_colours": "colours are not tagged, and were taken for the usual ones (a note)",
     "hdr_kept": "high dynamic range was kept (a note)",
+    "not_enlarged": "smaller than what was asked for, and left so (a note)",
     "odd_size_cropped": "a line or column was cropped to make the size even (a note)",
 }
-NOTES = frozenset(("untagged_colours", "hdr_kept", "odd_size_cropped"))
+NOTES = frozenset(("untagged_colours", "hdr_kept", "not_enlarged", "odd_size_cropped"))
 
 
 class Remark(str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import NO_HDR_METADATA, FrameSize, HdrMetadata
@@ -50,6 +50,8 @@ class EncoderOptions:
     to the encoder's row, which knows how many change no byte, and how many a large picture is worth.
     Raises SettingsError when built with values that its row does not have.
     """
+
+    HEADING: ClassVar[str] = "Encoding"
 
     codec: Annotated[str, Option("Codec of the outputs.", choices=CODECS)] = "h264"
     encoder: Annotated[

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
+from vidprep.formats.errors import StoreError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import Option
 from vidprep.transcode.settings.keyword_types import SourceKeywords
@@ -58,7 +59,7 @@ def validate(
     end_if_worker_starts()
     from vidprep.transcode.check.validate import VALIDATION_NAME, ValidateOptions, check_destination
     from vidprep.transcode.destination.copied import as_folder
-    from vidprep.transcode.destination.run_file import settings_of
+    from vidprep.transcode.destination.run_file import made_by_run, settings_of
     from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.settings.keywords import build_options
@@ -70,6 +71,8 @@ def validate(
     place, units = as_place(destination), None
     options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
     with as_folder(place) as folder, bar(is_shown=progress) as shown:
+        if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
+            raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))
         if source is not None:
             choice = build_options(SourceOptions, which)
             found = find_sources(

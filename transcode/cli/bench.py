@@ -56,14 +56,18 @@ def bench(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = Fal
             bar.write(text, file=sys.stdout)
             sys.stdout.flush()
 
+        is_headed = False
+
         def show(kind: str, row: dict[str, Any]) -> None:
+            nonlocal is_headed
+            if not as_json and not is_headed:
+                write(HEADER)
+                is_headed = True
             write(json.dumps({"what": kind} | for_json(row), ensure_ascii=False) if as_json else LINES[kind](row))
 
         def note(text: str) -> None:
             bar.write(f"vidprep: {printable(text)}", file=sys.stderr)
 
-        if not as_json:
-            write(HEADER)
         results = measure(
             stores, **given, on_row=show, on_note=note, on_step=lambda text: bar.set_description_str(printable(text))
         )

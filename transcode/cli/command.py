@@ -45,6 +45,16 @@ class Command(click.Command):
 
     interrupted = "interrupted; run the same command again to go on"
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Under headings where options have them; the others come last."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(each, "heading", "") or "Options", []).append(record)
+        for heading in sorted(groups, key=lambda name: name == "Options"):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading])
+
     def invoke(self, ctx: click.Context) -> Any:
         # What was not given is left to the function, which has the defaults.
         ctx.params = {

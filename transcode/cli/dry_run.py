@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import click
 
 from vidprep.transcode.destination.folder import Destination
@@ -10,7 +14,11 @@ from vidprep.transcode.run.text import megabytes, printable
 from vidprep.transcode.sources.unit import SourceList
 
 
-def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
+def print_dry_run(todo: Plan, sources: SourceList, place: Destination, *, as_json: bool = False) -> None:
+    if as_json:
+        for line in _lines(todo, sources, place):
+            click.echo(json.dumps(line, ensure_ascii=False))
+        return
     for job in todo.jobs:
         click.echo(f"{printable(job.unit.path)} -> {printable(job.file_name)}")
     for row in todo.rejected:
@@ -38,3 +46,28 @@ def print_dry_run(todo: Plan, sources: SourceList, place: Destination) -> None:
         f"free in {printable(place.disk)}: {megabytes(place.free_bytes())}.",
         err=True,
     )
+
+
+def _lines(todo: Plan, sources: SourceList, place: Destination) -> Iterator[dict[str, Any]]:
+    """The same for machines, the summary last."""
+    for job in todo.jobs:
+        yield {"what": "to do", "id": job.unit.id, "source": job.unit.path, "file_name": job.file_name}
+    for row in todo.rejected:
+        yield {"what": "cannot be started", "id": row.id, "source": row.source, "message": row.message}
+    for path, reason in sources.ignored:
+        yield {"what": "ignored", "source": path, "reason": reason}
+    for before, unit in todo.moved.items():
+        yield {"what": "moved", "before": before, "id": unit.id, "source": unit.path}
+    for id_ in todo.removed:
+        yield {"what": "removed", "id": id_}
+    counts = {
+        "to_do": len(todo.jobs),
+        "done": todo.done,
+        "skipped_failed": todo.skipped,
+        "cannot_be_started": len(todo.rejected),
+    }
+    source_bytes = sum(job.unit.share_bytes for job in todo.jobs)
+    yield {
+        "summary": counts
+        | {"ignored": len(sources.ignored), "source_bytes": source_bytes, "free_bytes": place.free_bytes()}
+    }

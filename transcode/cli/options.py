@@ -15,6 +15,16 @@ from vidprep.formats.option import Declared
 from vidprep.transcode.settings.parse import as_place, given
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class Flag(click.Option):
+    """heading: of the group that it stands in, in `--help`."""
+
+    def __init__(self, *args: Any, heading: str = "", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.heading = heading
+
+
 QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
 
 
@@ -23,9 +33,8 @@ def options(declared: Iterable[Declared]) -> Decorator:
 
     def apply(function: Callable[..., None]) -> Callable[..., None]:
         for each in reversed(list(declared)):
-            function = click.option(
-                f"--{each.keyword.replace('_', '-')}", *each.option.aliases, each.keyword, **_how(each)
-            )(function)
+            names = f"--{each.keyword.replace('_', '-')}", *each.option.aliases, each.keyword
+            function = click.option(*names, cls=Flag, heading=each.heading, **_how(each))(function)
         return function
 
     return apply

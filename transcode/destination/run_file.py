@@ -24,9 +24,20 @@ def settings_of(destination: Path, shown: str = "") -> RunSettings:
     try:
         return RunSettings.from_dict(read_run(state_dir)["settings"])
     except (OSError, ValueError) as error:
-        path = f"{shown or destination}/{STATE_DIR}/run.json"
-        why = "it is not there" if isinstance(error, FileNotFoundError) else error
-        raise StoreError(f"cannot be read ({why}); give the destination of a run", path=path) from error
+        place = shown or str(destination)
+        if not destination.is_dir():
+            what = "is a file" if destination.exists() else "does not exist"
+            raise StoreError(f"{what}; give the destination of a run", path=place) from error
+        if isinstance(error, FileNotFoundError):
+            raise StoreError("was not made by vidprep; give the destination of a run", path=place) from error
+        raise StoreError(
+            f"cannot be read ({error}); give the destination of a run", path=f"{place}/{STATE_DIR}/run.json"
+        ) from error
+
+
+def made_by_run(folder: Path) -> bool:
+    """Whether a run of vidprep says that it made this."""
+    return (folder / STATE_DIR / "run.json").is_file()
 
 
 def read_run(state_dir: Path) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Shape:
             )
         if stays:
             zoom = Fraction(1)
+            warnings.append(Remark("not_enlarged", f"smaller than {target}, and not enlarged without --upscale"))
         if like is not None and fit == "pad":
             zoom = min(zoom, max(Fraction(1), min(like.room.width / width, like.room.height / height)))
         inner = target
@@ -96,6 +97,11 @@ class Shape:
         zoom = Fraction(scale.short_side) / short if scale.short_side else Fraction(1)
         if zoom > 1 and not scale.upscale:
             zoom = Fraction(1)
+            warnings.append(
+                Remark(
+                    "not_enlarged", f"its shorter side has {round(short)} pixels, and is not enlarged without --upscale"
+                )
+            )
         final = FrameSize(_even(width * zoom), _even(height * zoom))
         turned = source.orientation.transpose
         trim = None

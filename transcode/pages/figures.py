@@ -24,8 +24,7 @@ from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, labels_in, values_of
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
-from vidprep.transcode.destination.run_file import read_run
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.destination.run_file import read_run, settings_of
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 COLUMNS = [
@@ -66,13 +65,8 @@ class FinishedDestination:
 
 def open_destination(path: Path, shown: str) -> FinishedDestination:
     """Raises ManifestError, StoreError for what is no destination of a run."""
-    try:
-        run = read_run(path / STATE_DIR)
-        RunSettings.from_dict(run["settings"])
-    except (OSError, ValueError) as error:
-        raise StoreError(
-            f"has no {STATE_DIR}/run.json that can be read ({error}); give what a run made", path=path
-        ) from error
+    settings_of(path, shown)
+    run = read_run(path / STATE_DIR)
     table = read_table(path, COLUMNS)
     if table is None or not table.num_rows:
         raise StoreError("has no manifest with rows; let the run finish first", path=path)

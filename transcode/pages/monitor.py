@@ -16,12 +16,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from vidprep.formats.errors import SourceError
 from vidprep.formats.files.untrusted import check_regular, open_regular, parse_json
 from vidprep.transcode.pages import loader_view
 from vidprep.transcode.pages.loader_view import LoaderState
 from vidprep.transcode.run.events import RunState, VideoState
 from vidprep.transcode.run.text import megabytes, printable
 
+WAIT_SECONDS = 60.0  # for a file that is to come
 EVERY_SECONDS = 0.5
 READ_BYTES = 1 << 20
 SILENT_SECONDS = 30.0
@@ -127,11 +129,18 @@ def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
             return _view(list(seen.runs.values()), list(seen.loaders.values()))
 
         if once:
+            if not any(path.exists() for path in paths):
+                raise SourceError("is not there; give what a run writes with --events", path=paths[0])
             console.print(look())
             return
+        begun = time.monotonic()
         with Live(look(), console=console, auto_refresh=False, transient=False) as live:
             while not seen.is_over:
                 time.sleep(EVERY_SECONDS)
+                if time.monotonic() - begun > WAIT_SECONDS and not any(path.exists() for path in paths):
+                    raise SourceError(
+                        f"did not appear within {WAIT_SECONDS:g} s; give what a run writes with --events", path=paths[0]
+                    )
                 live.update(look(), refresh=True)
 
 

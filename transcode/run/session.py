@@ -97,6 +97,8 @@ def make_request(
             prune=True,
             **{narrowed[0]: getattr(choice, narrowed[0])},
         )
+    if isinstance(destination, Path) and destination.exists() and not destination.is_dir():
+        raise SettingsError(f"{destination}: is a file; DST is a folder")
     if (
         isinstance(destination, Path)
         and destination.suffix.lower()[1:] in VIDEO_EXTENSIONS

@@ -54,6 +54,8 @@ def build_settings(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettin
                 **{value: keywords[value], "target_psnr": keywords["target_psnr"]},
             )
         target = build_options(Target, keywords)
+    if keywords.get("fit") is not None and keywords.get("size") is None:
+        raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
     frames = build_options(FrameOptions, keywords) if of_frames else None
     kinds: dict[str, type] = {
         "encoder": EncoderOptions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
@@ -23,6 +23,8 @@ INT32_MAX = 2**31 - 1
 class Retime:
     """frame_rate: of the output, frames per second; None keeps the source's own timestamps."""
 
+    HEADING: ClassVar[str] = "Picture"
+
     frame_rate: Annotated[
         Fraction | None,
         Option(
@@ -40,6 +42,8 @@ class Retime:
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Size of the output. At most one of short_side and size; neither keeps the size that the picture is shown at."""
+
+    HEADING: ClassVar[str] = "Picture"
 
     short_side: Annotated[int | None, Option("Scale the shorter side to N pixels (even).", "N")] = None
     size: Annotated[FrameSize | None, Option("Scale to exactly this size; see --fit.", "WxH", parse=parse_size)] = None
@@ -63,6 +67,8 @@ class Scale:
 class QualityGate:
     """What an output must reach. min_psnr_db: floor for its mean PSNR-Y. verify_every: score each so many-th frame."""
 
+    HEADING: ClassVar[str] = "Quality"
+
     min_psnr_db: Annotated[
         float | None,
         Option("Fail outputs whose mean PSNR-Y is below DB.", "DB", keyword="min_psnr", above=0, most=100, unit="dB"),
@@ -83,6 +89,8 @@ _TARGET_MODES = {"dataset": False, "per-video": True}
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the 1st percentile of the PSNR-Y of every output must reach; per_video: each with a CRF of its own."""
+
+    HEADING: ClassVar[str] = "Quality"
 
     psnr_db: Annotated[
         float,
@@ -111,6 +119,8 @@ class Limits:
     They protect the run and do not change an output, so they are no part of the settings digest.
     """
 
+    HEADING: ClassVar[str] = "Run"
+
     timeout_seconds: Annotated[
         float | None,
         Option(
@@ -133,6 +143,8 @@ class FrameOptions:
 
     shard_bytes: a shard takes no more units once it would grow over this; how units fall into shards changes no unit.
     """
+
+    HEADING: ClassVar[str] = "Frames"
 
     store: Annotated[str, Option("How frames are stored.", keyword="format", choices=STORES_OF_FRAMES)] = "burst"
     quality: Annotated[int, Option("JPEG quality, higher is better.", "Q", least=1, most=100)] = 90

@@ -42,21 +42,25 @@ class RunSettings:
     gate: QualityGate = field(default_factory=QualityGate)
     limits: Limits = field(default_factory=Limits)
     hdr: Annotated[
-        str | None, Option("PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10).", choices=HDR)
+        str | None,
+        Option("PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10).", choices=HDR, heading="Picture"),
     ] = None
-    audio: Annotated[str, Option("What to do with the audio.", choices=AUDIO, only="transcode")] = "drop"
-    on_damage: Annotated[str, Option("What to do when a source is damaged or cut short.", choices=("warn", "fail"))] = (
-        "warn"
+    audio: Annotated[str, Option("What to do with the audio.", choices=AUDIO, only="transcode", heading="Encoding")] = (
+        "drop"
     )
+    on_damage: Annotated[
+        str, Option("What to do when a source is damaged or cut short.", choices=("warn", "fail"), heading="Quality")
+    ] = "warn"
     engine: Annotated[
-        str, Option("Encode in process, or with an ffmpeg command.", choices=ENGINES, only="transcode")
+        str,
+        Option("Encode in process, or with an ffmpeg command.", choices=ENGINES, only="transcode", heading="Encoding"),
     ] = "av"
     target: Target | None = None
     split: Annotated[
         float | str,
         Option(
             "Encode longer videos in segments of about SECONDS, several at a time, joined without another generation; auto: those of more "
-            "than two minutes.", "SECONDS|auto|off", parse=parse_split, must=SPLITS, only="transcode",
+            "than two minutes.", "SECONDS|auto|off", parse=parse_split, must=SPLITS, only="transcode", heading="Encoding",
         ),
     ] = "auto"  # fmt: skip
 

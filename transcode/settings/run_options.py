@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.remote import is_url
@@ -42,6 +42,8 @@ class SourceOptions:
     """include, exclude: globs on relative paths and names. limit: the first so many, by their ids. labels: the columns of a table that
     are labels, None for all. split_by: (name, share) of splits, whose shares make 1; split_group: the label that is never in two.
     """
+
+    HEADING: ClassVar[str] = "Sources"
 
     include: Annotated[tuple[str, ...], Option("Take only files that match; may be repeated.", "GLOB")] = ()
     exclude: Annotated[tuple[str, ...], Option("Leave out files and folders that match; may be repeated.", "GLOB")] = ()
@@ -79,6 +81,8 @@ class SourceOptions:
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How the work is done, apart from what is made. ffmpeg: of the second engine."""
+
+    HEADING: ClassVar[str] = "Run"
 
     backend: Annotated[
         str,
@@ -118,7 +122,8 @@ class RunOptions:
     ffmpeg: Annotated[
         str | Path | None,
         Option(
-            "The ffmpeg for --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file", only="transcode"
+            "The ffmpeg for --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file",
+            only="transcode", heading="Encoding",
         ),
     ] = None  # fmt: skip
 

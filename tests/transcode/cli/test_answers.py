@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -81,3 +82,53 @@ def test_a_near_command_is_named_and_no_summary_is_cut():
     assert "Did you mean 'transcode'?" in vidprep("trancode").stderr
     helped = vidprep("--help").stdout
     assert "..." not in helped.partition("Commands:")[2] and helped.count("\n  ") > 14
+
+
+def test_options_stand_under_headings():
+    helped = vidprep("burst", "--help").stdout
+    places = [
+        helped.index(f"\n{heading}:\n") for heading in ("Sources", "Picture", "Frames", "Quality", "Run", "Options")
+    ]
+    assert places == sorted(places) and helped.index("--subsampling") > places[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("validate", "{ready}", "{src}"), "{src}: was not made by vidprep, and {ready} was; did you swap SRC and DST?"),
+        (("validate", "{src}"), "{src}: was not made by vidprep; give the destination of a run"),
+        (("validate", "{src}/nope"), "{src}/nope: does not exist; give the destination of a run"),
+        (("report", "{src}/nope"), "{src}/nope: does not exist; give the destination of a run"),
+        (("compact", "{src}/c00.mp4"), "{src}/c00.mp4: is a file; give the destination of a run"),
+        (("transcode", "{src}", "{src}/c00.mp4"), "{src}/c00.mp4: is a file; DST is a folder"),
+        (("transcode", "{src}", "{src}/../x", "--include", "*.mpeg9"), "{src}: no video left: --include and --exclude leave out all files: .mp4 (3)"),
+        (("transcode", "{src}", "{src}/../x", "--fit", "crop"), "--fit crop needs --size WxH"),
+        (("bench", "{src}/nope"), "{src}/nope: is not a folder; give a store, a folder of videos, or a folder with pictures of each video"),
+        (("monitor", "{src}/nope", "--once"), "{src}/nope: is not there; give what a run writes with --events"),
+    ],
+)  # fmt: skip
+def test_a_mistake_gets_one_line(words, said, ready):
+    places = {"ready": ready[0], "src": ready[0].parent / "src"}
+    ran = vidprep(*(word.format(**places) for word in words))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"vidprep: {said.format(**places)}\n"
+
+
+def test_a_dry_run_speaks_json(ready, tmp_path):
+    ran = vidprep("transcode", ready[0].parent / "src", tmp_path / "x", "--dry-run", "--json")
+    *lines, last = map(json.loads, ran.stdout.splitlines())
+    assert {(line["what"], line["id"]) for line in lines} == {("to do", name) for name in ("none", "c00", "c01")}
+    assert last["summary"]["to_do"] == 3 and ran.stderr == "" and not (tmp_path / "x").exists()
+
+
+def test_what_is_not_enlarged_says_so(ready, tmp_path):
+    ran = transcode(ready[0].parent / "src", tmp_path / "x", "--short-side", 4000, "--limit", 1)
+    assert "note: not_enlarged: 1 video, such as c00: its shorter side has " in ran.err
+
+
+def test_the_packages_list_what_they_have():
+    import vidprep.formats
+    import vidprep.transcode
+
+    assert {"burst", "transcode", "validate", "__version__"} <= set(dir(vidprep.transcode))
+    assert vidprep.transcode.__version__ and "open_store" in dir(vidprep.formats)

@@ -66,7 +66,7 @@ def test_merging_where_no_run_was_says_so(tmp_path):
     ran = transcode("memory://nothing/there", verb="merge")
     assert (ran.code, ran.err) == (
         2,
-        "vidprep: memory://nothing/there/.vidprep/run.json: cannot be read (it is not there); give the destination of a run\n",
+        "vidprep: memory://nothing/there: was not made by vidprep; give the destination of a run\n",
     )
     ran = transcode("s3:/none", tmp_path / "made", "--backend", "dask", "--scheduler", "s3://b/scheduler.json")
     assert ran.code == 2 and "--cluster-address s3://b/scheduler.json: no cluster has such an address" in ran.err

@@ -270,7 +270,7 @@ def test_an_output_larger_than_its_source_stays_and_is_named(tmp_path: Path, dst
     ran = transcode(tmp_path / "src", dst, "--crf", 5, "--gop", 1, "--json", "--engine", engine)
     assert ran.code == 0
     assert any(text.startswith("larger than its source") for text in ran.rows["a"]["warnings"])
-    assert ran.summary["larger_than_source"] == 1 and "1 larger than their source" in ran.err
+    assert ran.summary["larger_than_source"] == 1 and "larger_than_source: 1 video" in ran.err
     assert set(outputs(dst)) == {"a.mp4"}
 
 
