@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,29 @@ from vidprep.transcode.cli.command import BriefCommand
 from vidprep.transcode.cli.options import LocalPath, options
 from vidprep.transcode.run.text import megabytes, printable
 
-HEADER = (
-    f"{'store':34} {'loader':15}{'access':17}{'cache':6}{'workers':>7}{'frames/s':>10}{'ms':>9}{'p25–p75':>18}{'CPU s/1000':>12}"
-    f"{'memory':>10}{'× raw':>7}"
-)
+# Title, width, and when the terminal is narrow which go first: the highest number.
+COLUMNS = (
+    ("store", 24, 0), ("loader", 13, 0), ("access", 15, 0), ("cache", 6, 1), ("workers", 8, 2), ("frames/s", 10, 0), ("ms", 9, 0),
+    ("p25–p75", 15, 5), ("CPU s/1000", 12, 4), ("memory", 11, 3), ("× raw", 7, 0),
+)  # fmt: skip
+LEFT = ("store", "loader", "access", "cache")
+
+
+def _columns() -> list[tuple[str, int]]:
+    """Those that fit, with their widths."""
+    room, shown = shutil.get_terminal_size((130, 24)).columns, list(COLUMNS)
+    while sum(width for _, width, _ in shown) > room and any(order for *_, order in shown):
+        shown.remove(max(shown, key=lambda column: column[2]))
+    return [(title, width) for title, width, _ in shown]
+
+
+def _in_columns(values: dict[str, str]) -> str:
+    cells = []
+    for title, width in _columns():
+        text = values[title]
+        text = text if len(text) < width else f"{text[: width - 2]}…"
+        cells.append(f"{text:<{width}}" if title in LEFT else f"{text:>{width}}")
+    return "".join(cells).rstrip()
 
 
 @click.command(cls=BriefCommand)
@@ -56,21 +76,23 @@ def bench(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = Fal
             bar.write(text, file=sys.stdout)
             sys.stdout.flush()
 
-        is_headed = False
+        steps = 0
 
         def show(kind: str, row: dict[str, Any]) -> None:
-            nonlocal is_headed
-            if not as_json and not is_headed:
-                write(HEADER)
-                is_headed = True
             write(json.dumps({"what": kind} | for_json(row), ensure_ascii=False) if as_json else LINES[kind](row))
 
         def note(text: str) -> None:
             bar.write(f"vidprep: {printable(text)}", file=sys.stderr)
 
-        results = measure(
-            stores, **given, on_row=show, on_note=note, on_step=lambda text: bar.set_description_str(printable(text))
-        )
+        def step(text: str) -> None:
+            """All stores are open when the second comes."""
+            nonlocal steps
+            steps += 1
+            if steps == 2 and not as_json:
+                write(_in_columns({title: title for title, *_ in COLUMNS}))
+            bar.set_description_str(printable(text))
+
+        results = measure(stores, **given, on_row=show, on_note=note, on_step=step)
     if out is not None:
         from vidprep.transcode.pages.bench_section import write as write_page
 
@@ -100,16 +122,17 @@ def _check_page(out: Path) -> None:
 
 
 def _cell_line(row: dict[str, Any]) -> str:
-    """Of the table under HEADER."""
-    begin = f"{_shown(row):34} {row['loader']:15}"
+    """Of the table under the titles of COLUMNS."""
     if row["refused"]:
-        return f"{begin}refused: {printable(row['refused'])}"
-    spread = f"{row['ms_p25']:.2f}–{row['ms_p75']:.2f}"
-    faster = f"{row['speed_up']:.1f}" if row["speed_up"] else ""
-    return (
-        f"{begin}{row['access']:16} {row['cache']:6}{row['workers']:7}{row['frames_per_second']:10,.0f}{row['ms_median']:9.2f}"
-        f"{spread:>18}{row['cpu_seconds_per_1000_frames']:12.2f}{megabytes(row['peak_memory_bytes']):>10}{faster:>7}"
-    )
+        return f"{_shown(row)}: {row['loader']}: refused: {printable(row['refused'])}"
+    return _in_columns(
+        {
+            "store": _shown(row), "loader": row["loader"], "access": row["access"], "cache": row["cache"], "workers": f"{row['workers']}",
+            "frames/s": f"{row['frames_per_second']:,.0f}", "ms": f"{row['ms_median']:.2f}",
+            "p25–p75": f"{row['ms_p25']:.2f}–{row['ms_p75']:.2f}", "CPU s/1000": f"{row['cpu_seconds_per_1000_frames']:.2f}",
+            "memory": megabytes(row["peak_memory_bytes"]), "× raw": f"{row['speed_up']:.1f}" if row["speed_up"] else "",
+        }
+    )  # fmt: skip
 
 
 def _shown(row: dict[str, Any]) -> str:

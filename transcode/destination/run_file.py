@@ -28,7 +28,7 @@ def settings_of(destination: Path, shown: str = "") -> RunSettings:
         if not destination.is_dir():
             what = "is a file" if destination.exists() else "does not exist"
             raise StoreError(f"{what}; give the destination of a run", path=place) from error
-        if isinstance(error, FileNotFoundError):
+        if not state_dir.exists():
             raise StoreError("was not made by vidprep; give the destination of a run", path=place) from error
         raise StoreError(
             f"cannot be read ({error}); give the destination of a run", path=f"{place}/{STATE_DIR}/run.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 LONGEST_EXAMPLE = 160
+LINE_SECONDS = 30.0  # between lines where there is no terminal for a bar
 
 
 def bar(*, is_shown: bool, total: int | None = None) -> tqdm[Any]:
@@ -43,7 +45,8 @@ class Progress:
         self.events: Events | None = None
         self._bar: Any = None
         self._failed = 0
-        self._saved = 0
+        self._saved = self._done = 0
+        self._said = time.monotonic()
 
     def message(self, text: str) -> None:
         """A sentence for people."""
@@ -97,8 +100,17 @@ class Progress:
             self._saved += self._plan.source_bytes(row) - (row.size_bytes or 0)
         else:
             self.message(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
-        self._bar.set_postfix_str(f"{self._failed} failed, {megabytes(self._saved)} saved", refresh=False)
+        so_far = f"{self._failed} failed, {megabytes(self._saved)} saved"
+        self._bar.set_postfix_str(so_far, refresh=False)
         self._bar.update()
+        self._done += 1
+        if self._bar.disable and self._has_bar and time.monotonic() - self._said > LINE_SECONDS:
+            self._said = time.monotonic()
+            self.message(f"{self._done} of {self._bar.total} videos, {so_far}")
+
+    def stopping(self) -> None:
+        """A signal has come."""
+        self.message("stopping: videos at work may end within a few seconds; another Ctrl-C stops at once")
 
     def finish(self, summary: Summary) -> None:
         self._bar.close()

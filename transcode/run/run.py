@@ -92,10 +92,11 @@ def run(
     plan: Plan, destination: Destination, workers: Workers[Job, Made], *, on_row: Callable[[ManifestRow], object],
     on_job: Callable[[Job], object] = lambda _job: None,
     on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
-    on_made: Callable[[], object] = lambda: None, sources: Sample = (),
+    on_made: Callable[[], object] = lambda: None, on_stop: Callable[[], object] = lambda: None, sources: Sample = (),
 ) -> Summary:  # fmt: skip
     """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job;
-    on_segment: as JobQueue tells it; on_made: when the workers have no more to do, before the manifest is written.
+    on_segment: as JobQueue tells it; on_made: when the workers have no more to do, before the manifest is written;
+    on_stop: at the first signal to stop.
     sources: some of them, which tell a source that is gone from sources that cannot be seen.
 
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
@@ -109,7 +110,7 @@ def run(
         if not course.settle(rejected, None):
             break
         on_row(rejected)
-    with stopped_by_signals(workers, GRACE_SECONDS) as stop:
+    with stopped_by_signals(workers, GRACE_SECONDS, on_stop) as stop:
         for job, made in chain(workers.results(queue), course.again(workers)):
             done = course.judge(job, made)
             row = None if done is None else queue.settle(job, done)

@@ -158,7 +158,7 @@ def execute(request: RunRequest) -> Summary:
         reporter.start(todo, str(request.where), options.backend)
         summary = run(
             todo, place, workers, on_row=lambda row: reporter.row(_labelled(row, place)),
-            on_job=reporter.job, on_segment=reporter.segment, on_made=workers.dismiss,
+            on_job=reporter.job, on_segment=reporter.segment, on_made=workers.dismiss, on_stop=reporter.stopping,
             sources=sample_of(sources.units),
         )  # fmt: skip
         summary.relabelled = relabelled

@@ -134,9 +134,11 @@ class Stop:
 
 
 @contextmanager
-def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iterator[Stop]:
+def stopped_by_signals(
+    workers: Workers[Any, Any], grace_seconds: float, on_stop: Callable[[], object] = lambda: None
+) -> Iterator[Stop]:
     """The first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU lets the videos in flight finish within the grace time; the second does
-    not. One that whoever started this process has switched off, as nohup does, stays so.
+    not. on_stop: called at the first, in a thread of its own. One that was switched off when this process started, as by nohup, stays so.
 
     Off the main thread, signals are left to whoever runs it.
     """
@@ -152,6 +154,7 @@ def stopped_by_signals(workers: Workers[Any, Any], grace_seconds: float) -> Iter
         stop.signal = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         workers.take_no_more()
         timer.start()
+        threading.Thread(target=on_stop, daemon=True).start()
 
     timer = threading.Timer(grace_seconds, workers.kill)
     timer.daemon = True

@@ -143,7 +143,7 @@ def test_an_index_that_says_something_else_is_found(made, tmp_path):
 def test_what_is_no_destination_is_usage(tmp_path):
     ran = validate(tmp_path)
     assert ran.code == 2
-    assert "run.json" in ran.err
+    assert "was not made by vidprep" in ran.err
     assert validate(tmp_path, tmp_path, tmp_path).code == 2
 
 

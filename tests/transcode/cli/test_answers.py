@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import make_clips, transcode
+from tests.helpers import environment, fault, make_clips, transcode
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.remarks import CODES, NOTES, Remark
 from vidprep.transcode import transcode as made_by
@@ -132,3 +135,67 @@ def test_the_packages_list_what_they_have():
 
     assert {"burst", "transcode", "validate", "__version__"} <= set(dir(vidprep.transcode))
     assert vidprep.transcode.__version__ and "open_store" in dir(vidprep.formats)
+
+
+def test_an_odd_size_costs_bench_that_video_and_the_table_fits(ready, tmp_path, cli):
+    src = tmp_path / "src"
+    src.mkdir()
+    shutil.copy(ready[0].parent / "src" / "c00.mp4", src)
+    cli.run(
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc2=s=161x121:r=25:d=1",
+        "-pix_fmt",
+        "yuv444p",
+        "-c:v",
+        "libx264",
+        "-vf",
+        "scale=161:121,format=yuv444p",
+        src / "odd.mp4",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "vidprep.transcode", "bench", src, "--seconds", "0.01", "--loader", "vidprep", "--pattern", "single"],
+        capture_output=True, text=True, timeout=100, env=os.environ | {"COLUMNS": "80"},
+    )  # fmt: skip
+    assert ran.returncode == 0 and "left out: odd: 161x121 is an odd size" in ran.stderr
+    head, *rows = ran.stdout.splitlines()
+    assert head.split()[0] == "store" and len(rows) == 1 and max(map(len, (head, *rows))) <= 80
+
+
+def test_a_program_that_is_piped_into_python_runs(ready):
+    program = f"from vidprep.transcode import bench\nprint(len(bench([{str(ready[0])!r}], loader=['vidprep'], seconds=0.01)['cell']))"
+    ran = subprocess.run([sys.executable], input=program, capture_output=True, text=True, timeout=100)
+    assert (ran.stdout, ran.stderr) == ("2\n", "")
+
+
+def test_a_word_at_once_after_the_first_signal_and_lines_where_no_bar_is(tmp_path):
+    src = make_clips(tmp_path / "src", 4, 10)
+    hook = environment(
+        tmp_path / "hook",
+        fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.7)", only="child"),
+        fault(
+            "vidprep.transcode.run.session",
+            "execute",
+            code="import vidprep.transcode.run.progress as p; p.LINE_SECONDS = 0.5",
+            only="parent",
+        ),
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vidprep.transcode", "transcode", src, tmp_path / "dst", "--jobs", "1"],
+        env=hook,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    while " of 4 videos, 0 failed" not in line:
+        assert line, "no line of progress"
+        line = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.readline()
+    while "stopping: " not in said:
+        assert said, "no word"
+        said = process.stderr.readline()
+    rest = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "interrupted; run the same command again to go on" in rest

@@ -222,7 +222,7 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     ran = transcode(sources, tmp_path / "other", "--shard", "0/2", "--target-psnr", 38)
     assert ran.code == 2 and "--target-mode per-video" in ran.err
     ran = transcode(tmp_path / "nothing", verb="merge")
-    assert ran.code == 2 and "run.json" in ran.err
+    assert ran.code == 2 and "does not exist" in ran.err
 
 
 def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkeypatch):

@@ -233,7 +233,7 @@ def test_very_many_rows_are_sampled_and_it_is_said(made, browser, tmp_path):
 
 def test_what_is_no_destination_is_said(tmp_path):
     ran = report(tmp_path)
-    assert ran.code == 2 and "run.json" in ran.err and str(tmp_path) in ran.err
+    assert ran.code == 2 and "was not made by vidprep" in ran.err and str(tmp_path) in ran.err
 
 
 def test_without_its_extra_the_command_says_what_to_install(made, tmp_path):

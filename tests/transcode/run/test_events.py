@@ -226,7 +226,7 @@ def test_a_run_goes_on_when_its_events_cannot_be_written(sources, tmp_path):
 
 def test_files_that_are_not_there_are_said(tmp_path):
     ran = monitor(tmp_path / "nope.jsonl", "--once")
-    assert "is not there yet" in ran.stdout.replace("\n", "")
+    assert (ran.returncode, ran.stdout) == (2, "") and "is not there" in ran.stderr
 
 
 EVENTS = (

@@ -37,7 +37,7 @@ from tests.helpers import (
         (["--ffmpeg", "/bin/true"], "--engine ffmpeg"),
         (["--engine", "ffmpeg", "--ffmpeg", "/nowhere/ffmpeg"], "/nowhere/ffmpeg"),
         (["--encoder", "h264_nvenc"], "--engine ffmpeg"),
-        (["--include", "*.nothing"], "no video found"),
+        (["--include", "*.nothing"], "no video left"),
     ],
 )
 def test_wrong_usage_exits_2_before_any_work(src: Path, dst: Path, args: list[str], said: str) -> None:

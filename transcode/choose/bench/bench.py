@@ -96,10 +96,13 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
         opened, failed = _opened(place, [id_ for id_ in pool if id_ in chosen])
         places.append(opened)
         unread |= failed
+        if place.kind == "raw":  # readers that scale or convert by pairs of pixels differ there, each in its own way
+            odd = {v.id: f"{v.width}x{v.height} is an odd size" for v in opened.videos if v.width % 2 or v.height % 2}
+            unread |= odd if len(odd) < len(opened.videos) else {}
         if len(pool) > len(chosen):
             notes.append(f"{place.path}: {len(chosen)} of {len(pool)} videos, chosen at random")
     notes += [f"left out: {id_}: {why}" for id_, why in unread.items()]
-    if shared:
+    if unread:
         places = [replace(each, videos=tuple(v for v in each.videos if v.id not in unread)) for each in places]
     if empty := [place for place in places if not place.videos]:
         raise StoreError("holds no readable video", path=empty[0].path)

@@ -1,0 +1,118 @@
+"""Every block of the documents is run as a reader would: in order, in one folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import daemon, free_port, needs_modules
+from tests.helpers import make_clips
+from tests.s3 import bucket
+
+ROOT = Path(__file__).parents[1]
+SHELL = re.compile(r"(vidprep (?!: )|pip |python |export |id=|sbatch |dask |ray |DASK_CONFIG=)")
+# What another test runs: a real Slurm and a real Ray stand behind tests/transcode/workers/test_cluster.py.
+LEFT_OUT = ("pip ", "sbatch ", "id=", "ray ", "export ")
+
+
+def blocks(document: str) -> list[str]:
+    text = (ROOT / document).read_text()
+    found = re.findall(r"(?:^    .*\n(?:\n(?=    ))?)+", text, flags=re.MULTILINE)
+    return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in found if not block.startswith("    vidprep: ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """raw/ with a/b and c, and the examples."""
+    folder = tmp_path_factory.mktemp("reader")
+    made = make_clips(folder / "raw", 2, 90, size=(320, 256))
+    (made / "a").mkdir()
+    (made / "c00.mp4").rename(made / "a" / "b.mp4")
+    (made / "c01.mp4").rename(made / "c.mp4")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
+def run(command: list[str], folder: Path, **more: str) -> None:
+    env = os.environ | more | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ran = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}{ran.stderr}"
+
+
+def run_blocks(document: str, folder: Path, changes: dict[str, str], **env: str) -> None:
+    with ExitStack() as running:
+        for number, block in enumerate(blocks(document)):
+            for before, after in changes.items():
+                block = block.replace(before, after)
+            if not SHELL.match(block):
+                script = folder / f"{Path(document).parent.name}{number}.py"
+                script.write_text(block)
+                run([sys.executable, str(script)], folder, **env)
+                continue
+            for line in filter(None, (line.partition("  #")[0].strip() for line in block.splitlines())):
+                if line.startswith(("dask scheduler", "DASK_CONFIG=")):
+                    log = folder / f"daemon{number}{line.count('worker')}.log"
+                    running.enter_context(
+                        daemon(
+                            ["bash", "-c", f"PATH={Path(sys.executable).parent}:$PATH; cd {folder}; exec env {line}"],
+                            log,
+                        )
+                    )
+                elif not line.startswith(LEFT_OUT) and "--backend ray" not in line:
+                    run(["bash", "-c", line], folder, **env)
+
+
+@pytest.mark.long
+def test_the_readme_from_top_to_bottom(folder: Path) -> None:
+    run_blocks("README.md", folder, {})
+
+
+@pytest.mark.long
+def test_what_formats_says_of_reading(folder: Path) -> None:
+    """With stores as the README leaves them, whose videos are all of one split."""
+    run(
+        [
+            "vidprep",
+            "transcode",
+            "raw",
+            "ready",
+            "--fps",
+            "15",
+            "--short-side",
+            "240",
+            "--gop",
+            "5",
+            "--split-by",
+            "train=1",
+        ],
+        folder,
+    )
+    run(["vidprep", "burst", "raw", "frames", "--fps", "15", "--short-side", "240"], folder)
+    changes = {"demo-out/ready": "ready"}
+    if importlib.util.find_spec("torch") is None:
+        changes["python examples/train_super_resolution.py"] = "pip install torch #"
+    run_blocks("formats/README.md", folder, changes)
+
+
+@pytest.mark.long
+def test_dask_and_s3_as_the_page_about_clusters_says(folder: Path, tmp_path: Path) -> None:
+    needs_modules(["distributed"], "pip install '.[dask]'")
+    port = free_port()
+    with bucket(tmp_path) as s3:
+        for path in sorted((folder / "raw").rglob("*.mp4")):
+            s3.put(path, f"raw/{path.relative_to(folder / 'raw')}")
+        changes = {"host:8786": f"127.0.0.1:{port}", "--port 8786": f"--port {port}", "--nworkers 16": "--nworkers 1"}
+        run_blocks(
+            "docs/cluster.md",
+            folder,
+            changes | {"ready/": "by-dask/", "s3://bucket": f"s3://{s3.name}"},
+            **s3.environment,
+        )
+        assert {"manifest.parquet", "a/b.mp4", "c.mp4"} <= s3.objects("ready/").keys()
