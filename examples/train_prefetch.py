@@ -28,7 +28,7 @@ def main() -> None:
                 optimizer.step()
             with torch.no_grad():
                 right = [network(batch["frames"]).argmax(1) == batch["class_id"] for batch in validating]
-            print(f"epoch {epoch}: {torch.cat(right).float().mean():.0%} of the clips of val told right")
+            print(f"epoch {epoch}: accuracy on val {torch.cat(right).float().mean():.0%}")
 
 
 if __name__ == "__main__":

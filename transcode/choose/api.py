@@ -14,8 +14,8 @@ from vidprep.formats.option import Option
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode.choose.bench.patterns import PATTERNS
 from vidprep.transcode.settings.keyword_types import SampleKeywords
-from vidprep.transcode.settings.keywords import build_options
-from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.keywords import build_options, build_scale
+from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_numbers
 from vidprep.transcode.settings.run import HDR
 from vidprep.transcode.settings.run_options import SourceOptions
@@ -97,7 +97,7 @@ def sweep(
     options = SweepOptions(
         codecs=tuple(codec), values=values, gops=tuple(gop),
         presets={name: tuple(each) for name, each in (preset or {}).items()}, videos=sample, seconds=seconds,
-        sequence_length=sequence_length, stride=stride, retime=build_options(Retime, keywords), scale=build_options(Scale, keywords),
+        sequence_length=sequence_length, stride=stride, retime=build_options(Retime, keywords), scale=build_scale(keywords),
     )  # fmt: skip
     units = _units(Path(source), Path(out), keywords)
     with Workers(jobs or default_jobs(), make, stops_the_run) as workers, bar(is_shown=progress) as shown:
@@ -150,7 +150,7 @@ def tune(
         codecs=tuple(codec),
         videos=sample,
         seconds=seconds,
-        scale=build_options(Scale, keywords),
+        scale=build_scale(keywords),
         retime=build_options(Retime, keywords),
     )
     if "png" in options.codecs:

@@ -16,6 +16,7 @@ from vidprep.formats.option import options_of
 from vidprep.transcode.choose.api import bench as measure
 from vidprep.transcode.cli.command import BriefCommand
 from vidprep.transcode.cli.options import LocalPath, options
+from vidprep.transcode.pages.api import missing_for_pages
 from vidprep.transcode.run.text import megabytes, printable
 
 # Title, width, and when the terminal is narrow which go first: the highest number.
@@ -106,12 +107,8 @@ def bench(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = Fal
 
 def _check_page(out: Path) -> None:
     """Before anything is measured. Raises MissingError, DestinationError."""
-    try:
-        import itables  # noqa: F401
-        import jinja2  # noqa: F401
-        import plotly  # noqa: F401
-    except ImportError as error:
-        raise MissingError(f"--out writes a page, which needs {error.name}: pip install 'vidprep[report]'") from error
+    if (absent := missing_for_pages()) is not None:
+        raise MissingError(f"--out writes a page, which needs {absent}: pip install 'vidprep[report]'")
     check_writable(out, "give another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from vidprep.formats.errors import MissingError
 from vidprep.formats.option import options_of
 from vidprep.transcode.choose.api import sweep as measure
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import QUIET, LocalPath, options
-from vidprep.transcode.pages.api import report
+from vidprep.transcode.pages.api import missing_for_pages, report
 from vidprep.transcode.settings.keywords import SAMPLE
 
 
@@ -36,6 +35,8 @@ def sweep(source: Path, out: Path, quiet: bool = False, **given: Any) -> None:
     """
     from tqdm import tqdm
 
+    if (absent := missing_for_pages()) is not None:
+        click.echo(f"vidprep: no report.html: it needs {absent}: pip install 'vidprep[report]'", err=True)
     summary = measure(
         source,
         out,
@@ -44,11 +45,8 @@ def sweep(source: Path, out: Path, quiet: bool = False, **given: Any) -> None:
         **given,
     )
     _print_table(summary)
-    try:
-        page = report(out, title="vidprep sweep", worst=0, jobs=given.get("jobs"))
-    except MissingError as error:
-        raise MissingError(f"all is measured; {error.message}") from error
-    click.echo(page.html)
+    if absent is None:
+        click.echo(report(out, title="vidprep sweep", worst=0, jobs=given.get("jobs")).html)
 
 
 def _print_table(summary: dict[str, Any]) -> None:
@@ -57,12 +55,12 @@ def _print_table(summary: dict[str, Any]) -> None:
 
     frames = len(summary["compared_videos"]), summary["num_frames"]
     click.echo(f"at {summary['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {frames[0]} videos, {frames[1]:,} frames:", err=True)
-    click.echo(f"{'':30}{'CRF':>6}{'bytes/frame':>13}{'PNG /':>8}{'JPEG /':>8}{'ms/frame':>10}", err=True)
+    click.echo(f"{'':30}{'CRF':>6}{'bytes/frame':>13}{'PNG÷size':>10}{'JPEG÷size':>11}{'ms/frame':>10}", err=True)
 
     def text(value: float | None, decimals: int) -> str:
         return "-" if value is None else f"{value:,.{decimals}f}"
 
     for name, value, size, png, jpeg, frame, *_ in at_rows(summary):
         each = size / summary["num_frames"] if size else None
-        columns = f"{text(value, 1):>6}{text(each, 0):>13}{text(png, 1):>8}{text(jpeg, 1):>8}{text(frame, 2):>10}"
+        columns = f"{text(value, 1):>6}{text(each, 0):>13}{text(png, 1):>10}{text(jpeg, 1):>11}{text(frame, 2):>10}"
         click.echo(f"{name:30}{columns}", err=True)

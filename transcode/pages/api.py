@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from vidprep.transcode.pages.report import ReportFiles
 
 
+def missing_for_pages() -> str | None:
+    """The library that a page needs and that is not there; None where all are."""
+    try:
+        import itables  # noqa: F401
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError as error:
+        return str(error.name)
+    return None
+
+
 @typed
 def report(
     destinations: str | Path | Sequence[str | Path],

@@ -105,7 +105,9 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
     if keys := figure["keyframes"]:
         held = keys["videos_that_hold_it"] == videos["ok"]
         note = "read back in every video" if held else f"{videos['ok'] - keys['videos_that_hold_it']} videos break it"
-        tiles.append(Tile(f"every {keys['asked_interval']}", f"frames a keyframe, {keys['count']:,} in all", note))
+        tiles.append(
+            Tile(f"{keys['asked_interval']}", f"frames per keyframe, {keys['count']:,} keyframes in all", note)
+        )
     rate = figure["throughput"]["frames_per_cpu_second"]
     if rate:
         tiles.append(

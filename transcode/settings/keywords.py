@@ -43,6 +43,13 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
     return kind(**own, **more)
 
 
+def build_scale(keywords: Mapping[str, Any]) -> Scale:
+    """Raises SettingsError."""
+    if keywords.get("fit") is not None and keywords.get("size") is None:
+        raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
+    return build_options(Scale, keywords)
+
+
 def build_settings(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettings:
     """What these keywords ask for. of_frames: frames stored one by one, instead of videos. Raises SettingsError."""
     target = None
@@ -54,15 +61,9 @@ def build_settings(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettin
                 **{value: keywords[value], "target_psnr": keywords["target_psnr"]},
             )
         target = build_options(Target, keywords)
-    if keywords.get("fit") is not None and keywords.get("size") is None:
-        raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
     frames = build_options(FrameOptions, keywords) if of_frames else None
-    kinds: dict[str, type] = {
-        "encoder": EncoderOptions,
-        "retime": Retime,
-        "scale": Scale,
-        "gate": QualityGate,
-        "limits": Limits,
-    }
-    parts: dict[str, Any] = {name: build_options(kind, keywords) for name, kind in kinds.items()}
-    return build_options(RunSettings, keywords, frames=frames, target=target, **parts)
+    return build_options(
+        RunSettings, keywords, frames=frames, target=target, encoder=build_options(EncoderOptions, keywords),
+        retime=build_options(Retime, keywords), scale=build_scale(keywords), gate=build_options(QualityGate, keywords),
+        limits=build_options(Limits, keywords),
+    )  # fmt: skip

@@ -278,8 +278,8 @@ def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp
         64,
         "--exclude",
         "c02*",
-        "--fit",
-        "crop",
+        "--scaler",
+        "area",
     )
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
@@ -299,7 +299,7 @@ def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp
     assert made.code == 1  # the torn one
     good = [row for row in manifest(tmp_path / "made").values() if row["status"] == "ok"]
     assert len(good) == 2 and all(row["psnr_y_p1_db"] >= 35 for row in good)
-    assert options[options.index("--exclude") + 1] == "c02*" and options[options.index("--fit") + 1] == "crop"
+    assert options[options.index("--exclude") + 1] == "c02*" and options[options.index("--scaler") + 1] == "area"
     assert all(min(row["width"], row["height"]) == 64 for row in good)
 
 

@@ -199,3 +199,24 @@ def test_a_word_at_once_after_the_first_signal_and_lines_where_no_bar_is(tmp_pat
         said = process.stderr.readline()
     rest = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "interrupted; run the same command again to go on" in rest
+
+
+@pytest.mark.long
+def test_without_plotly_sweep_says_so_first_and_measures_all_the_same(ready, tmp_path):
+    program = (
+        "import sys; sys.modules['plotly'] = None; from vidprep.transcode.cli.main import main; main(sys.argv[1:])"
+    )
+    words = (
+        "sweep",
+        ready[0].parent / "src",
+        tmp_path / "choose",
+        "--codec",
+        "h264",
+        "--crf",
+        "h264=20,30,40,50",
+        "--seconds",
+        "0.3",
+    )
+    ran = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0 and ran.stderr.startswith("vidprep: no report.html: it needs plotly: pip install")
+    assert (tmp_path / "choose" / "sweep.parquet").exists() and "PNG÷size" in ran.stderr

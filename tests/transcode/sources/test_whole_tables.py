@@ -92,7 +92,7 @@ def test_rows_with_one_output_are_refused_with_the_way_out(
 ) -> None:
     touch(src / "x.mp4")
     table = write_table(src / "t.jsonl", [{"path": "x.mp4", **first}, {"path": "x.mp4", **second}])
-    with pytest.raises(SourceError, match=r"outputs that two sources want .*: 1;.*column `id`"):
+    with pytest.raises(SourceError, match=r"two sources would write the same output file .*;.*column `id`"):
         find_sources(table, dst)
 
 
