@@ -22,13 +22,14 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, labels_in, values_of
+from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
 from vidprep.transcode.destination.run_file import read_run, settings_of
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 COLUMNS = [
-    "id", "file_name", "source", "start_seconds", "end_seconds", "status", "stage", "error", "message", "warnings",
+    "id", "file_name", "source", "start_seconds", "end_seconds", "status", "stage", "error", "message", "warnings", "warning_codes",
     "source_size_bytes", "source_mtime_ns", "source_width",
     "source_height", "source_rotation", "source_is_vfr", "source_is_interlaced", "encoder_version", "crf", "jpeg_quality",
     "width", "height", "num_frames", "duration_seconds", "keyframe_interval_max", "keyframes", "size_bytes", "psnr_y_db",
@@ -81,7 +82,8 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
     each = good.group_by("source").aggregate([("source_size_bytes", "max")])  # cuts of one film share it
     source_bytes, output_bytes = _sum(each, "source_size_bytes_max"), _sum(good, "size_bytes")
     frames, cpu, wall = _sum(good, "num_frames"), _sum(good, "cpu_seconds"), _sum(good, "encode_seconds")
-    warned = [texts for texts in good["warnings"].to_pylist() if texts]
+    said = zip(good["warnings"].to_pylist(), good["warning_codes"].to_pylist(), strict=True)
+    warned = [texts for texts, codes in said if texts and not (codes and NOTES.issuperset(codes))]
     return {
         "path": destination.shown,
         "holds": "frames" if destination.holds_frames else "videos",

@@ -165,6 +165,8 @@ def as_markdown(page: Page) -> str:
     """The same without pictures and charts; long tables are cut, and say so."""
     lines = [f"# {_literal(page.title)}", "", _literal(page.subtitle), ""]
     for section in page.sections:
+        if (section.charts or section.strips) and not section.tiles and not section.tables:
+            continue
         lines += [f"## {_literal(section.title)}", ""]
         lines += [_literal(section.text), ""] if section.text else []
         for tile in section.tiles:
@@ -177,7 +179,7 @@ def as_markdown(page: Page) -> str:
             for row in table.cells[:MARKDOWN_ROWS]:
                 lines.append("| " + " | ".join(_literal(text) for text, _ in row) + " |")
             if len(table.rows) > MARKDOWN_ROWS:
-                lines.append(f"\n{len(table.rows) - MARKDOWN_ROWS} more rows stand in the HTML page.")
+                lines.append(f"\n{len(table.rows) - MARKDOWN_ROWS} more rows are in the HTML page.")
             lines.append("")
     return "\n".join(lines)
 

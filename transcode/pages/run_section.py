@@ -32,6 +32,7 @@ POINTS, WORST_POINTS = 3000, 500
 TABLE_ROWS = 1000
 GROUPS_SHOWN = 50
 FAULTS_SHOWN = 200
+FEW_VIDEOS = 6  # in the highest bar: each gets a tick
 BINS = 40
 SHOWN_SCORES = ("psnr_y_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
 DB = decimals(2, " dB")
@@ -176,7 +177,9 @@ def _histogram(names: list[str], values: list[Doubles], label: str, caption: str
     ]  # fmt: skip
     lossless = sum(len(each) for each in values) - sum(len(each) for each in finite)
     note = f" {lossless:,} videos lost nothing and are not drawn." if lossless else ""
-    style = layout(label, "videos", barmode="overlay", bargap=0.05, showlegend=len(names) > 1)
+    few = max(max(trace["y"]) for trace in traces) <= FEW_VIDEOS
+    ticks = {"tickformat": "d"} | ({"dtick": 1} if few else {})
+    style = layout(label, "videos", barmode="overlay", bargap=0.05, showlegend=len(names) > 1, yaxis=ticks)
     return Chart({"data": traces, "layout": style}, caption + note)
 
 

@@ -19,7 +19,7 @@ from vidprep.transcode.pages.page import (
     layout,
 )  # fmt: skip
 
-BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
+BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top"}
 ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
 
 
@@ -88,13 +88,15 @@ def _traces(cells: Sequence[dict[str, Any]], y: str, *, lines: bool) -> list[dic
 
 
 def _curves(cells: Sequence[dict[str, Any]], score: str, label: str) -> Chart:
-    style = layout("kB per frame", label, xaxis=LOG, legend=BESIDE)
+    style = layout("kB per frame", label, xaxis=LOG, height=440, legend=BELOW)
     caption = f"{label.partition(',')[0]} against size. Higher and further left is better."
     return Chart({"data": _traces(cells, score, lines=True), "layout": style}, caption)
 
 
 def _reading(cells: Sequence[dict[str, Any]]) -> Chart:
-    style = layout("kB per frame", "ms for a random sequence", xaxis=LOG, yaxis={"rangemode": "tozero"}, legend=BESIDE)
+    style = layout(
+        "kB per frame", "ms for a random sequence", xaxis=LOG, yaxis={"rangemode": "tozero"}, height=440, legend=BELOW
+    )
     caption = "Reading against size: one thread, files open and in the page cache. Lower and further left is better."
     return Chart({"data": _traces(cells, "ms_per_sequence", lines=False), "layout": style}, caption)
 

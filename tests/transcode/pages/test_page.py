@@ -63,7 +63,7 @@ def test_numbers_sort_by_value_and_what_is_missing_before_all() -> None:
 def test_long_tables_are_cut_in_markdown_and_it_is_said() -> None:
     text = as_markdown(page(rows=MARKDOWN_ROWS + 5))
     assert text.count("| c |") == MARKDOWN_ROWS - 2
-    assert "7 more rows stand in the HTML page" in text
+    assert "7 more rows are in the HTML page" in text
 
 
 @pytest.mark.parametrize(
