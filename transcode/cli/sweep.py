@@ -15,6 +15,9 @@ from vidprep.transcode.cli.options import QUIET, LocalPath, options
 from vidprep.transcode.pages.api import missing_for_pages, report
 from vidprep.transcode.settings.keywords import SAMPLE
 
+# Title, width and decimals.
+COLUMNS = (("CRF", 6, 1), ("bytes/frame", 13, 0), ("PNG÷size", 10, 1), ("JPEG÷size", 11, 1), ("ms/frame", 10, 2))
+
 
 @click.command(cls=Command)
 @click.argument("source", metavar="SRC", type=LocalPath())
@@ -55,12 +58,22 @@ def _print_table(summary: dict[str, Any]) -> None:
 
     frames = len(summary["compared_videos"]), summary["num_frames"]
     click.echo(f"at {summary['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {frames[0]} videos, {frames[1]:,} frames:", err=True)
-    click.echo(f"{'':30}{'CRF':>6}{'bytes/frame':>13}{'PNG÷size':>10}{'JPEG÷size':>11}{'ms/frame':>10}", err=True)
-
-    def text(value: float | None, decimals: int) -> str:
-        return "-" if value is None else f"{value:,.{decimals}f}"
-
-    for name, value, size, png, jpeg, frame, *_ in at_rows(summary):
-        each = size / summary["num_frames"] if size else None
-        columns = f"{text(value, 1):>6}{text(each, 0):>13}{text(png, 1):>10}{text(jpeg, 1):>11}{text(frame, 2):>10}"
-        click.echo(f"{name:30}{columns}", err=True)
+    rows = [
+        (name, value, size / summary["num_frames"] if size else None, png, jpeg, frame)
+        for name, value, size, png, jpeg, frame, *_ in at_rows(summary)
+    ]
+    shown = [column for number, column in enumerate(COLUMNS, 1) if any(row[number] is not None for row in rows)]
+    click.echo(f"{'':30}" + "".join(f"{title:>{width}}" for title, width, _ in shown), err=True)
+    for name, *values in rows:
+        cells = zip(COLUMNS, values, strict=True)
+        texts = [
+            f"{'-' if value is None else f'{value:,.{decimals}f}':>{width}}"
+            for (title, width, decimals), value in cells
+            if (title, width, decimals) in shown
+        ]
+        click.echo(f"{name:30}" + "".join(texts), err=True)
+    if any(size is None for _, _, size, *_ in rows):
+        click.echo(
+            f"-: the values tried do not lie on both sides of {summary['at_psnr']['psnr_y_db']:g} dB; give others, or --at-psnr",
+            err=True,
+        )

@@ -58,13 +58,19 @@ def _again(given: dict[str, Any]) -> list[str]:
     return words
 
 
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
+
+
 def _print_choices(tuned: Tuned) -> None:
     """What no other beats, as a table on stdout."""
-    click.echo(f"{'':16}{'CRF/q':>6}{'p1 dB':>8}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU hours':>11}")
+    click.echo(f"{'':16}{'CRF/q':>6}{'p1 dB':>8}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU time':>11}")
     for choice in tuned.pareto:
         name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
         row = f"{choice.value:6}{choice.psnr_y_p1_db:8.2f}{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
-        click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{choice.encode_hours:11.3g}")
+        click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{_duration(choice.encode_hours * 3600):>11}")
     beaten = len(tuned.choices) - len(tuned.pareto)
     click.echo(
         f"Measured on {tuned.sampled} of {tuned.num_videos} videos; {beaten} choices that others beat in size and time are not shown."

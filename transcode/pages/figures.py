@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -214,6 +215,7 @@ def _validation(path: Path) -> dict[str, Any] | None:
             seeks[loader["loader"]].update({name: loader[name] for name in ("tried", "wrong", "unread")})
     vmaf = numbers(table, "vmaf")
     return {
+        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime((path / VALIDATION_NAME).stat().st_mtime)),
         "videos": table.num_rows,
         "faults": [fault for faults in table["faults"].to_pylist() for fault in faults or ()],
         "scored_against_source": len(numbers(table, "psnr_y_db")),

@@ -71,6 +71,12 @@ def _names(paths: list[Path]) -> list[str]:
     return [str(path.resolve()) for path in paths]
 
 
+def _length(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest:.0f} s" if minutes else f"{rest:.1f} s"
+
+
 def _tiles(figure: dict[str, Any]) -> list[Tile]:
     videos, sizes, stills, scores = (figure[name] for name in ("videos", "bytes", "stills", "scores"))
     outputs, sources, frames = sizes["outputs"], sizes["sources"], figure["frames"]
@@ -97,6 +103,8 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
                 of_sample,
             )
         )
+    if figure["duration_seconds"]:
+        tiles.append(Tile(_length(figure["duration_seconds"]), "in all", f"{frames:,} frames"))
     luma, ssim, low = scores["psnr_y_db"], scores["ssim"], scores["psnr_y_p1_db"]
     if luma:
         note = f"99 % of the videos have {DB(luma['p1'])} or more; 1st percentiles of frames from {DB(low['lowest'])}"
@@ -272,8 +280,8 @@ def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
     faults = found["faults"]
     section = Section(
         f"Validation{behind}",
-        f"{found['videos']:,} videos were read again, {found['scored_against_source']:,} scored against their sources again, "
-        f"{found['scored_by_ffmpeg']:,} by the ffmpeg command too; {len(faults):,} faults.",
+        f"{found['when']}: {found['videos']:,} videos were read again, {found['scored_against_source']:,} scored against their sources "
+        f"again, {found['scored_by_ffmpeg']:,} by the ffmpeg command too; {len(faults):,} faults.",
     )
     if found["vmaf"]:
         section.tiles.append(

@@ -12,11 +12,11 @@ from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import Option
 from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
-from vidprep.transcode.settings.keywords import build_options, build_settings
+from vidprep.transcode.settings.keywords import build_options, build_settings, options_of_command
 from vidprep.transcode.settings.parse import parse_names
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import BAD_ROWS, RunOptions, SourceOptions
-from vidprep.transcode.settings.typed import typed
+from vidprep.transcode.settings.typed import show_keywords, typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ def burst(
 ) -> Summary:  # fmt: skip
     """Store the frames of a folder, a file or a table of videos one by one in shards, and verify them; otherwise as `transcode`."""
     return _run(source, destination, settings, progress, on_row, keywords, of_frames=True)
+
+
+for _command in (transcode, burst):
+    show_keywords(_command, options_of_command(_command.__name__))
 
 
 def _run(

@@ -7,14 +7,14 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.option import hints_of, options_of
+from vidprep.formats.option import Declared, hints_of, options_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +57,18 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return checked
+
+
+def show_keywords(function: Callable[..., Any], declared: Iterable[Declared]) -> None:
+    """Let `help`, editors and notebooks see each keyword that a function takes as one of many."""
+    signature = inspect.signature(function)
+    kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(each.keyword, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.taken)
+        for each in declared
+        if each.keyword not in signature.parameters
+    ]
+    function.__signature__ = signature.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
 
 
 def _is_written(value: object) -> bool:

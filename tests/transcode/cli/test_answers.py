@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -219,4 +220,12 @@ def test_without_plotly_sweep_says_so_first_and_measures_all_the_same(ready, tmp
     )
     ran = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0 and ran.stderr.startswith("vidprep: no report.html: it needs plotly: pip install")
-    assert (tmp_path / "choose" / "sweep.parquet").exists() and "PNG÷size" in ran.stderr
+    assert (tmp_path / "choose" / "sweep.parquet").exists() and "bytes/frame" in ran.stderr and "÷" not in ran.stderr
+
+
+def test_help_in_python_shows_each_flag():
+    signature = inspect.signature(made_by)
+    assert {"gop", "short_side", "jobs", "ffmpeg"} <= signature.parameters.keys() and signature.parameters[
+        "gop"
+    ].default == 16
+    assert "gop: int = 16" in str(signature)
