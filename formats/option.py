@@ -8,7 +8,6 @@ import math
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from vidprep.formats.errors import SettingsError
@@ -68,6 +67,8 @@ class Option:
             raise SettingsError(f"<{keyword}>: {self.must}", **{keyword: written}) from None
 
     def _none_of(self, keyword: str, value: Any) -> SettingsError:
+        from difflib import get_close_matches
+
         name = OTHER_NAMES.get(str(value).lower(), str(value).lower())
         near = [name] if name in self.choices else get_close_matches(name, self.choices, 1)
         named: dict[str, Any] = {keyword: value}
