@@ -12,6 +12,8 @@ import sys
 from dask_jobqueue import SLURMCluster
 
 if __name__ == "__main__":
+    if set(sys.argv[1:]) <= {"-h", "--help"}:
+        sys.exit(print(__doc__))
     jobs, *arguments = sys.argv[1:]
     with SLURMCluster(cores=1, processes=1, memory="2GB", walltime="04:00:00") as cluster:
         cluster.adapt(minimum_jobs=1, maximum_jobs=int(jobs))

@@ -22,4 +22,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if set(sys.argv[1:]) <= {"-h", "--help"}:
+        sys.exit(print(__doc__))
     main()

@@ -42,5 +42,7 @@ def work(rank: int, path: str, epochs: int) -> None:
 
 
 if __name__ == "__main__":
+    if set(sys.argv[1:]) <= {"-h", "--help"}:
+        sys.exit(print(__doc__))
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29512")}
     torch.multiprocessing.spawn(work, (sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3), WORLD)

@@ -137,3 +137,12 @@ def test_the_functions_make_check_report_and_read(tmp_path):
     assert lines[3] == "2 read again, 0 faults"
     assert Path(lines[4].partition(": ")[2]).stat().st_size > 1e6
     assert lines[5:] == ["c00 (4, 128, 170, 3) uint8", "c01 (5, 128, 170, 3) uint8"]
+
+
+@pytest.mark.parametrize("name", ["python_api", "read_frames"])
+def test_examples_say_how_they_are_called(name):
+    for words in ((), ("--help",)):
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / f"{name}.py", *words], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "") and f"examples/{name}.py" in done.stdout
