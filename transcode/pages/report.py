@@ -7,6 +7,7 @@ worst frames that are shown, and a sample of stills that tells what PNG and JPEG
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
+DRAWN = 3  # random frames of each destination
 SAMPLED_VIDEOS = 12
 
 
@@ -63,13 +65,14 @@ def write_report(
     if runs:
         all_figures = [figures(destination) for destination in runs]
         worst = [_worst(destination, strips) for destination in runs]
+        drawn = [_drawn(destination, min(strips, DRAWN)) for destination in runs]
         samples = [_sample(destination) for destination in runs]
-        shown = _decode(worst, samples, jobs, on_start, on_still)
+        shown = _decode([*worst, *drawn], samples, jobs, on_start, on_still)
         for destination, figure, sample, tasks in zip(runs, all_figures, samples, worst, strict=True):
             sizes = [shown[task] for task in sample]
             figure["stills"] = _stills(destination, [each for each in sizes if isinstance(each, StillSizes)])
             figure["worst_frames"] = [{"id": task.unit.id, "frame": task.number} for task in tasks]
-        sections += run_sections(runs, all_figures, worst, shown)
+        sections += run_sections(runs, all_figures, worst, drawn, shown)
     page = Page(title, f"{' · '.join(shown_as.values())} — {created}", sections)
     known = {"format": "vidprep report 1", "created": created, "destinations": for_json(all_figures), "sweeps": sweeps}
     return write_page(page, out, known)
@@ -113,16 +116,20 @@ def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
     """The frames with the lowest PSNR-Y, one of each video, lowest first."""
     good = destination.good.filter(pc.is_finite(pc.fill_null(destination.good["psnr_y_min_db"], float("inf"))))
     rows = good.take(pc.sort_indices(good, [("psnr_y_min_db", "ascending"), ("id", "ascending")])[:count]).to_pylist()
-    settings = RunSettings.from_dict(destination.settings)
-    return [
-        CompareTask(
-            destination.path,
-            Unit(row["id"], row["source"], row["source_size_bytes"], row["source_mtime_ns"], row["start_seconds"], row["end_seconds"]),
-            settings,
-            row["worst_frame"],
-        )
-        for row in rows
-    ]  # fmt: skip
+    return [_compared(destination, row, row["worst_frame"]) for row in rows]
+
+
+def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
+    """Random frames of random videos, the same each time."""
+    good, chance = destination.good, random.Random(0)
+    rows = good.take(chance.sample(range(good.num_rows), min(count, good.num_rows))).to_pylist()
+    return [_compared(destination, row, chance.randrange(row["num_frames"])) for row in rows if row["num_frames"]]
+
+
+def _compared(destination: FinishedDestination, row: dict[str, Any], number: int) -> CompareTask:
+    state = row["source_size_bytes"], row["source_mtime_ns"]
+    unit = Unit(row["id"], row["source"], *state, row["start_seconds"], row["end_seconds"])
+    return CompareTask(destination.path, unit, RunSettings.from_dict(destination.settings), number)
 
 
 def _sample(destination: FinishedDestination) -> list[SizeTask]:
@@ -138,10 +145,13 @@ class _Sized:
 
 
 def _decode(
-    worst: list[list[CompareTask]], samples: list[list[SizeTask]], jobs: int, on_start: Callable[[int], None],
+    compared: list[list[CompareTask]], samples: list[list[SizeTask]], jobs: int, on_start: Callable[[int], None],
     on_still: Callable[[], object],
 ) -> dict[Task, Taken]:  # fmt: skip
-    tasks: list[Task] = [*(task for group in worst for task in group), *(task for group in samples for task in group)]
+    tasks: list[Task] = [
+        *(task for group in compared for task in group),
+        *(task for group in samples for task in group),
+    ]
     on_start(len(tasks))
     shown: dict[Task, Taken] = {}
     with (

@@ -38,10 +38,16 @@ SHOWN_SCORES = ("psnr_y_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
 DB = decimals(2, " dB")
 
 
+SEEN = f"as it went in, as it came out, and {DIFFERENCE_GAIN} times the difference."
+WORST = f"The frame of the lowest PSNR-Y of each of the worst videos: {SEEN}"
+RANDOM = f"As any other: {SEEN}"
+
+
 def run_sections(
     destinations: list[FinishedDestination],
     all_figures: list[dict[str, Any]],
     worst: list[list[CompareTask]],
+    drawn: list[list[CompareTask]],
     shown: dict[Task, Taken],
 ) -> list[Section]:
     names = _names([Path(destination.shown) for destination in destinations])
@@ -51,10 +57,11 @@ def run_sections(
         for name, figure in zip(names, all_figures, strict=True)
     ]
     sections.append(Section("Size and quality", charts=_charts(names, destinations, all_figures)))
-    for name, figure, tasks in zip(names, all_figures, worst, strict=True):
+    for name, figure, tasks, others in zip(names, all_figures, worst, drawn, strict=True):
         behind = f": {name}" if several else ""
         sections += class_sections(behind, figure)
-        sections.append(_worst_frames(behind, tasks, shown))
+        sections.append(_frames(f"Worst frames{behind}", WORST, tasks, shown))
+        sections += [_frames(f"Random frames{behind}", RANDOM, others, shown)] if others else []
         sections += _groups(behind, figure)
         sections += _validation(behind, figure)
     sections.append(_videos(names, destinations))
@@ -230,15 +237,8 @@ def _points(table: pa.Table) -> pa.Table:
     return table.take(np.concatenate([order[:WORST_POINTS], np.sort(others)]))
 
 
-def _worst_frames(behind: str, tasks: list[CompareTask], shown: dict[Task, Taken]) -> Section:
-    section = Section(f"Worst frames{behind}")
-    if not tasks:
-        section.text = "No frame lost anything that was scored."
-        return section
-    section.text = (
-        "The frame of the lowest PSNR-Y of each of the worst videos: as it went in, as it came out, and "
-        f"{DIFFERENCE_GAIN} times the difference."
-    )
+def _frames(title: str, text: str, tasks: list[CompareTask], shown: dict[Task, Taken]) -> Section:
+    section = Section(title, text if tasks else "No frame lost anything that was scored.")
     for task in tasks:
         taken = shown[task]
         assert isinstance(taken, Compared)

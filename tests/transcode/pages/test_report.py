@@ -111,7 +111,7 @@ def test_a_browser_draws_sorts_filters_and_shows_the_worst_frames(made, browser,
     widths = browser.run(
         "return [...document.querySelectorAll('.strip img')].map(i => i.complete ? i.naturalWidth : 0)"
     )
-    assert widths == [96] * 9  # source, output and difference of each of three
+    assert widths == [96] * 18  # source, output and difference of three of the worst, and of three random frames
 
     header = "document.querySelectorAll('table.sortable thead th')[3]"
     before = browser.column(3)
@@ -150,7 +150,7 @@ def test_names_are_text_and_never_markup(browser, tmp_path):
     assert report(destination, "--title", HOSTILE).code == 0
     browser.open(destination / "report.html")
     assert browser.driver.title == HOSTILE
-    assert browser.run("return document.querySelectorAll('img').length") == 6
+    assert browser.run("return document.querySelectorAll('img').length") == 12
     assert browser.run("return document.querySelectorAll('script').length") == 3
     assert browser.run("return document.body.textContent").count('onerror=document.title="taken"') >= 3
     last = "[...document.querySelectorAll('.js-plotly-plot')].at(-1)"
