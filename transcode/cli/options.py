@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import click
 
@@ -54,9 +54,7 @@ def _how(each: Declared) -> dict[str, Any]:
     default = option.written or each.default
     if option.parse and isinstance(default, tuple):
         default = ",".join(map(str, default))
-    how["multiple"] = option.repeated or (
-        not option.parse and str(each.hint).partition("[")[0].endswith(("tuple", "Sequence"))
-    )
+    how["multiple"] = option.repeated or (not option.parse and get_origin(each.hint) in (tuple, Sequence))
     if default is not MISSING and default not in (None, (), ""):
         how |= {"default": default, "show_default": True}
     return how | {"required": default is MISSING}
