@@ -284,7 +284,7 @@ def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
     table = [
-        line.rsplit(maxsplit=6)
+        line.rsplit(maxsplit=7)
         for line in lines[1 : next(n for n, line in enumerate(lines) if line.startswith("Measured"))]
     ]
     assert table
