@@ -63,8 +63,9 @@ class Option:
             return self.parse(written)
         except SettingsError:
             raise
-        except ValueError:
-            raise SettingsError(f"<{keyword}>: {self.must}", **{keyword: written}) from None
+        except ValueError as error:
+            named: dict[str, Any] = {keyword: " ".join(written) if isinstance(written, tuple) else written}
+            raise SettingsError(f"<{keyword}>: {error}", **named) from None
 
     def _none_of(self, keyword: str, value: Any) -> SettingsError:
         from difflib import get_close_matches
@@ -88,7 +89,7 @@ class Option:
 
     def _is_within(self, value: float) -> bool:
         return (
-            math.isfinite(value)
+            (isinstance(value, int) or math.isfinite(value))
             and (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
@@ -98,9 +99,7 @@ class Option:
     def _bounds(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
         if self.above is not None:
-            return (
-                f"give a number above {self.above:g}{f', at most {self.most:g}' if self.most is not None else ''}{unit}"
-            )
+            return f"give a number above {self.above:g}{f', at most {self.most:.10g}' if self.most is not None else ''}{unit}"
         if self.least is None:
             return "give a finite number"
         return (
@@ -126,9 +125,11 @@ class Declared(NamedTuple):
     @property
     def taken(self) -> Any:
         """The type of the keyword."""
-        if self.option.parse is None:
-            return self.hint
-        return next(hint for name, hint in hints_of(self.option.parse).items() if name != "return")
+        kind = self.hint
+        if self.option.parse is not None:
+            kind = next(hint for name, hint in hints_of(self.option.parse).items() if name != "return")
+        is_open = self.default is None or type(None) in get_args(self.hint)
+        return kind | None if is_open and type(None) not in get_args(kind) else kind
 
 
 @functools.cache
@@ -155,10 +156,15 @@ def options_of(owner: Any) -> tuple[Declared, ...]:
 
 
 def check_options(values: object) -> None:
-    """Of a dataclass, when it is built. Raises SettingsError."""
+    """Of a dataclass, when it is built; 23 is 23.0 where that is its type, or settings would differ by how they were written. Raises
+    SettingsError.
+    """
     kind: Any = type(values)
     for each in options_of(kind):
-        each.option.check(each.keyword, getattr(values, each.name))
+        value = getattr(values, each.name)
+        each.option.check(each.keyword, value)
+        if type(value) is int and float in (each.hint, *get_args(each.hint)):
+            object.__setattr__(values, each.name, float(value))
 
 
 def hints_of(owner: Any) -> dict[str, Any]:

@@ -39,9 +39,7 @@ def _type(hint: Any) -> str:
 
 
 def _keyword(each: Declared) -> str:
-    text = _type(each.taken)
-    open_ = "None" in _type(each.hint) and "None" not in text
-    return f"    {each.keyword}: {text}{' | None' if open_ else ''}"
+    return f"    {each.keyword}: {_type(each.taken)}"
 
 
 def _class(name: str, base: str, options: list[Declared]) -> str:

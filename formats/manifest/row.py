@@ -193,6 +193,8 @@ def checked(row: ManifestRow) -> ManifestRow:
 def unwritable(row: ManifestRow, why: str) -> ManifestRow:
     """A failed row in the place of one that cannot be written; it keeps what can be."""
     kept = {name: getattr(row, name) for name, fits in _CHECKS.items() if fits(getattr(row, name))}
+    if not {"warnings", "warning_codes"} <= kept.keys():  # each is nothing without the other
+        kept |= {"warnings": [], "warning_codes": []}
     named = {name: shown(getattr(row, name)) for name in ("id", "file_name", "source")} | kept
     failed = {"status": "failed", "stage": "manifest", "error": ManifestError.__name__, "message": why}
     return ManifestRow(**(named | failed))

@@ -69,12 +69,12 @@ def validate(
     from vidprep.transcode.workers.local import default_jobs
 
     place, units = as_place(destination), None
+    choice = build_options(SourceOptions, which)
     options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
     with as_folder(place) as folder, bar(is_shown=progress) as shown:
         if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
             raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))
         if source is not None:
-            choice = build_options(SourceOptions, which)
             found = find_sources(
                 as_source(source),
                 place,

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from vidprep.transcode.sources.unit import Unit
 
 
-_NUMBERS = "give whole numbers with commas between"
-
-
 def _crfs_of_codecs(written: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return {codec: parse_numbers(values) for codec, values in parse_by_codec(written).items()}
 
@@ -49,20 +46,20 @@ def sweep(
         Mapping[str, Sequence[int]] | None,
         Option(
             "CRFs to try for a codec, four or more. Default: four that span about 32 to 44 dB.", "CODEC=LIST", repeated=True,
-            parse=_crfs_of_codecs, must=_NUMBERS,
+            parse=_crfs_of_codecs,
         ),
     ] = None,
     quality: Annotated[
-        Sequence[int], Option("JPEG qualities to try. Default: four.", "LIST", parse=parse_numbers, must=_NUMBERS)
+        Sequence[int], Option("JPEG qualities to try. Default: four.", "LIST", parse=parse_numbers)
     ] = (),
     gop: Annotated[
-        Sequence[int], Option("Keyframe intervals to try, in frames.", "LIST", parse=parse_numbers, must=_NUMBERS)
+        Sequence[int], Option("Keyframe intervals to try, in frames.", "LIST", parse=parse_numbers)
     ] = (16,),
     preset: Annotated[
         Mapping[str, Sequence[str]] | None,
         Option(
             "Presets to try for a codec. Default: the one that transcode takes.", "CODEC=LIST", repeated=True,
-            parse=_presets_of_codecs, must=_NUMBERS,
+            parse=_presets_of_codecs,
         ),
     ] = None,
     anchor: Annotated[str, Option("The codec that the others are compared with first.", "CODEC")] = "h264",

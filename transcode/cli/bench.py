@@ -39,8 +39,10 @@ def _in_columns(values: dict[str, str]) -> str:
     cells = []
     for title, width in _columns():
         text = values[title]
-        text = text if len(text) < width else f"{text[: width - 2]}…"
-        cells.append(f"{text:<{width}}" if title in LEFT else f"{text:>{width}}")
+        if title in LEFT:
+            half = (width - 2) // 2
+            text = text if len(text) < width else f"{text[:half]}…{text[-half:]}"
+        cells.append(f"{text:<{width}}" if title in LEFT else f" {text}".rjust(width))
     return "".join(cells).rstrip()
 
 
@@ -118,6 +120,10 @@ def _check_page(out: Path) -> None:
         ) from error
 
 
+def _ms(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+
+
 def _cell_line(row: dict[str, Any]) -> str:
     """Of the table under the titles of COLUMNS."""
     if row["refused"]:
@@ -125,8 +131,8 @@ def _cell_line(row: dict[str, Any]) -> str:
     return _in_columns(
         {
             "store": _shown(row), "loader": row["loader"], "access": row["access"], "cache": row["cache"], "workers": f"{row['workers']}",
-            "frames/s": f"{row['frames_per_second']:,.0f}", "ms": f"{row['ms_median']:.2f}",
-            "p25–p75": f"{row['ms_p25']:.2f}–{row['ms_p75']:.2f}", "CPU s/1000": f"{row['cpu_seconds_per_1000_frames']:.2f}",
+            "frames/s": f"{row['frames_per_second']:,.0f}", "ms": _ms(row["ms_median"]),
+            "p25–p75": f"{_ms(row['ms_p25'])}–{_ms(row['ms_p75'])}", "CPU s/1000": f"{row['cpu_seconds_per_1000_frames']:.2f}",
             "memory": megabytes(row["peak_memory_bytes"]), "× raw": f"{row['speed_up']:.1f}" if row["speed_up"] else "",
         }
     )  # fmt: skip

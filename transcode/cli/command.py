@@ -49,7 +49,7 @@ class Command(click.Command):
         """Under headings where options have them; the others come last."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
-            if (record := each.get_help_record(ctx)) is not None:
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)) is not None:
                 groups.setdefault(getattr(each, "heading", "") or "Options", []).append(record)
         for heading in sorted(groups, key=lambda name: name == "Options"):
             with formatter.section(heading):

@@ -53,7 +53,8 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
             click.echo(HEAD)
             is_headed = True
         click.echo(_line(row)[:width])
-        for code, text in zip(row.warning_codes, row.warnings, strict=False) if warnings else ():
+        codes = row.warning_codes or ["-"] * len(row.warnings)  # which 0.1.0 did not write
+        for code, text in zip(codes, row.warnings, strict=False) if warnings else ():
             click.echo(printable(f"    {code}: {text}")[:width])
     click.echo(f"vidprep: {number(count, 'video')}, {num_failed} failed", err=True)
 

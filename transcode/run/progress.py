@@ -52,8 +52,8 @@ class Progress:
         """A sentence for people."""
         if not self._is_shown:
             return
-        if self._bar is not None:
-            self._bar.write(f"vidprep: {text}", file=sys.stderr)
+        if (shown := self._bar) is not None:  # which another thread may close meanwhile
+            shown.write(f"vidprep: {text}", file=sys.stderr)
         else:
             sys.stderr.write(f"vidprep: {text}\n")
             sys.stderr.flush()

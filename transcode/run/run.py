@@ -268,7 +268,7 @@ def _settle(
 
 def _count(row: ManifestRow, plan: Plan, summary: Summary) -> None:
     summary.warned += not NOTES.issuperset(row.warning_codes)
-    for code, text in zip(row.warning_codes, row.warnings, strict=True):
+    for code, text in dict(zip(reversed(row.warning_codes), reversed(row.warnings), strict=False)).items():
         summary.warnings[code] = summary.warnings.get(code, 0) + 1
         summary.examples.setdefault(code, f"{row.id}: {text}")
     if row.ok:

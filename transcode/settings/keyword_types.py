@@ -33,7 +33,7 @@ class SampleKeywords(SourceKeywords, total=False):
 class RunKeywords(SampleKeywords, total=False):
     hdr: str | None
     on_damage: str
-    target_psnr: float
+    target_psnr: float | None
     target_mode: str
     min_psnr: float | None
     verify_every: int

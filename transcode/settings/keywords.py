@@ -45,7 +45,7 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
 
 def build_scale(keywords: Mapping[str, Any]) -> Scale:
     """Raises SettingsError."""
-    if keywords.get("fit") is not None and keywords.get("size") is None:
+    if keywords.get("fit") not in (None, Scale().fit) and keywords.get("size") is None:
         raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
     return build_options(Scale, keywords)
 
@@ -61,6 +61,8 @@ def build_settings(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettin
                 **{value: keywords[value], "target_psnr": keywords["target_psnr"]},
             )
         target = build_options(Target, keywords)
+    elif keywords.get("target_mode") is not None:  # checked all the same
+        build_options(Target, {"target_psnr": 40.0, "target_mode": keywords["target_mode"]})
     frames = build_options(FrameOptions, keywords) if of_frames else None
     return build_options(
         RunSettings, keywords, frames=frames, target=target, encoder=build_options(EncoderOptions, keywords),

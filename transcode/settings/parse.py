@@ -55,7 +55,7 @@ def parse_size(given: str | tuple[int, int]) -> FrameSize:
 def parse_split(given: float | str) -> float | str:
     """Seconds, `auto` or `off`."""
     try:
-        return given if given in ("auto", "off") else float(given)
+        return float(given) if isinstance(given, str) and given not in ("auto", "off") else given
     except ValueError:
         return given  # which the settings refuse
 
@@ -67,7 +67,10 @@ def parse_names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def parse_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
     """As `parse_names`. Raises ValueError."""
-    return tuple(map(int, given.split(",") if isinstance(given, str) else given))
+    try:
+        return tuple(map(int, given.split(",") if isinstance(given, str) else given))
+    except ValueError:
+        raise ValueError("give whole numbers with commas between") from None
 
 
 def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
@@ -85,12 +88,12 @@ def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
 
 
 def parse_by_codec(given: Sequence[str]) -> dict[str, str]:
-    """Of each `CODEC=LIST`."""
+    """Of each `CODEC=LIST`. Raises ValueError."""
     found = {}
-    for text in given:
+    for text in (given,) if isinstance(given, str) else given:
         codec, equals, values = text.partition("=")
         if not equals or codec not in CODECS:
-            raise SettingsError(f"{shortened(text)}: give CODEC=VALUE,VALUE with a codec of {', '.join(CODECS)}")
+            raise ValueError(f"give CODEC=VALUE,VALUE with a codec of {', '.join(CODECS)}")
         found[codec] = values
     return found
 

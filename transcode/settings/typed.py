@@ -46,7 +46,9 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
         bound = signature.bind(*args, **kwargs)
         for name, value in bound.arguments.items():
             is_open = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-            if name in options and _is_written(value):
+            if name in options and isinstance(value, str) and _is_many(options[name]):
+                bound.arguments[name] = value = (value,)
+            elif name in options and _is_written(value):
                 bound.arguments[name] = value = options[name].option.parsed(name, value)
             for keyword, given in value.items() if is_open else ((name, value),):
                 hint = hints.get(keyword)
@@ -64,11 +66,21 @@ def show_keywords(function: Callable[..., Any], declared: Iterable[Declared]) ->
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     more = [
-        inspect.Parameter(each.keyword, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.taken)
+        inspect.Parameter(
+            each.keyword,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=each.option.written or each.default,
+            annotation=each.taken,
+        )
         for each in declared
         if each.keyword not in signature.parameters
     ]
     function.__signature__ = signature.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+
+
+def _is_many(declared: Declared) -> bool:
+    """Whether one text would be taken for many letters."""
+    return declared.option.parse is None and typing.get_origin(declared.hint) is Sequence
 
 
 def _is_written(value: object) -> bool:

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.manifest.remarks import Remark
+from vidprep.formats.manifest.row import ManifestRow, checked
 from vidprep.formats.model import FrameSize, rescale, round_half_away
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode import bench, sweep, validate
+from vidprep.transcode.settings.keywords import build_settings
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
 from vidprep.transcode.settings.parse import parse_rate, parse_size
 from vidprep.transcode.settings.run import RunSettings
@@ -154,11 +158,11 @@ def test_the_digest_of_given_settings_never_changes():
     When a default of the encoder is changed on purpose, take the new value from the message of this test.
     """
     settings = RunSettings(
-        encoder=EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30, preset="2", tune="visual", threads=2),
+        encoder=EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30.0, preset="2", tune="visual", threads=2),
         retime=Retime(Fraction(30000, 1001)), scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"),
         gate=QualityGate(min_psnr_db=35.5, verify_every=3), on_damage="fail",
     )  # fmt: skip
-    assert settings.digest == "2535ee7c471d4d6e"
+    assert settings.digest == "9951f1def936e9f0"
 
 
 @pytest.mark.parametrize(
@@ -172,3 +176,40 @@ def test_halves_are_rounded_away_from_zero(value, rounded):
 def test_ticks_go_to_the_nearest_of_another_time_base():
     got: list[Any] = [rescale(n, Fraction(1001, 30000), Fraction(1, 1000)) for n in range(5)]
     assert got == [0, 33, 67, 100, 133]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [({"crf": 23}, {"crf": 23.0}), ({"split": 60}, {"split": "60"}), ({"min_psnr": 30}, {"min_psnr": 30.0}), ({"target_psnr": 38}, {"target_psnr": 38.0})]
+)  # fmt: skip
+def test_settings_do_not_differ_by_how_a_number_is_written(one, other):
+    """A destination of `crf=23` was made again by `--crf 23`."""
+    assert build_settings(one, of_frames=False).digest == build_settings(other, of_frames=False).digest
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"gop": 10**400}, "give 1 to 10000 frames"), ({"target_mode": "nonsense"}, "not one of dataset, per-video"),
+        ({"timeout": 2e9}, "give a number above 0, at most 1000000000 seconds"),
+    ],
+)  # fmt: skip
+def test_what_used_to_slip_through_is_refused(keywords, said):
+    with pytest.raises(SettingsError, match=said):
+        build_settings(keywords, of_frames=False)
+
+
+def test_defaults_may_be_said(tmp_path):
+    build_settings({"fit": "pad", "short_side": 240, "target_psnr": None, "target_mode": "dataset"}, of_frames=False)
+    with pytest.raises(SettingsError, match=r"limit=0: give 1 or more"):
+        validate(tmp_path, limit=0)
+    with pytest.raises(SettingsError, match="not one of whole, consecutive, strided, single"):
+        bench(tmp_path, pattern="singel")
+    with pytest.raises(SettingsError, match=r"^crf='h264=a,b': give whole numbers with commas between$"):
+        sweep(tmp_path, tmp_path / "x", crf=("h264=a,b",))
+
+
+def test_a_row_that_cannot_be_written_keeps_neither_warnings_nor_codes():
+    row = ManifestRow("a", "a.mp4", "/a", status="ok")
+    row.warn(Remark("damaged", "damaged: \udcff"))
+    made = checked(row)
+    assert (made.ok, made.warnings, made.warning_codes) == (False, [], [])
