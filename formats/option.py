@@ -156,15 +156,10 @@ def options_of(owner: Any) -> tuple[Declared, ...]:
 
 
 def check_options(values: object) -> None:
-    """Of a dataclass, when it is built; 23 is 23.0 where that is its type, or settings would differ by how they were written. Raises
-    SettingsError.
-    """
+    """Of a dataclass, when it is built. Raises SettingsError."""
     kind: Any = type(values)
     for each in options_of(kind):
-        value = getattr(values, each.name)
-        each.option.check(each.keyword, value)
-        if type(value) is int and float in (each.hint, *get_args(each.hint)):
-            object.__setattr__(values, each.name, float(value))
+        each.option.check(each.keyword, getattr(values, each.name))
 
 
 def hints_of(owner: Any) -> dict[str, Any]:

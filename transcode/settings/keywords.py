@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import Declared, options_of
@@ -39,7 +39,11 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
             raise TypeError(f"there is no keyword {keyword!r}")
         home, declared = _homes()[keyword]
         if home is kind:
-            own[declared.name] = declared.option.parsed(keyword, value)
+            value = declared.option.parsed(keyword, value)
+            is_whole = type(value) is int and float in (declared.hint, *get_args(declared.hint))
+            own[declared.name] = (
+                float(value) if is_whole else value
+            )  # or settings would differ by how they were written
     return kind(**own, **more)
 
 

@@ -158,11 +158,12 @@ def test_the_digest_of_given_settings_never_changes():
     When a default of the encoder is changed on purpose, take the new value from the message of this test.
     """
     settings = RunSettings(
-        encoder=EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30.0, preset="2", tune="visual", threads=2),
+        encoder=EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30, preset="2", tune="visual", threads=2),
         retime=Retime(Fraction(30000, 1001)), scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"),
         gate=QualityGate(min_psnr_db=35.5, verify_every=3), on_damage="fail",
     )  # fmt: skip
-    assert settings.digest == "9951f1def936e9f0"
+    assert settings.digest == "2535ee7c471d4d6e"
+    assert build_settings({}, of_frames=False).digest == "6b17e8d5acd153f1"  # of a command without flags
 
 
 @pytest.mark.parametrize(
