@@ -6,21 +6,11 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection
-from dataclasses import KW_ONLY, MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from vidprep.formats.errors import SettingsError
-
-OTHER_NAMES = {
-    "h265": "hevc",
-    "h.265": "hevc",
-    "x265": "hevc",
-    "avc": "h264",
-    "h.264": "h264",
-    "x264": "h264",
-    "matroska": "mkv",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +18,11 @@ class Option:
     """Stands in the annotation of a field or argument: `gop: Annotated[int, Option("A keyframe every N frames.", "N", least=1)] = 16`.
 
     help: as `--help` shows it. metavar: what stands for the value there. keyword: its name for people, where that is another than the
-    field's; aliases: other flags. choices, or least and most (both taken) or above (not taken): what is allowed. unit: of the bounds, for
-    the message; must: the message where that made of the bounds would not be clear. parse: makes the value of what people write, and
-    raises SettingsError; its argument's type is then the keyword's. written: the default as people write it. repeated: the flag may be.
-    path: the value is one, of a "file", a "folder" or "any". only: the one command that has it. heading: of
-    its group in `--help`; else that is `HEADING` of the dataclass.
+    field's; aliases: other flags. choices, or least and most (both taken) or above (not taken): what is allowed. other_names: what
+    choices are called elsewhere. unit: of the bounds, for the message; must: the message where that made of the bounds would not be
+    clear. parse: makes the value of what people write, or raises SettingsError or ValueError; its argument's type is then the keyword's.
+    written: the default as people write it. repeated: the flag may be. path: the value is one, of a "file", a "folder" or "any".
+    only: the one command that has it. heading: of its group in `--help`; else that is `HEADING` of the dataclass.
     """
 
     help: str
@@ -41,6 +31,7 @@ class Option:
     keyword: str = ""
     aliases: tuple[str, ...] = ()
     choices: Collection[str] = ()
+    other_names: Mapping[str, str] = field(default_factory=dict)
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -70,7 +61,7 @@ class Option:
     def _none_of(self, keyword: str, value: Any) -> SettingsError:
         from difflib import get_close_matches
 
-        name = OTHER_NAMES.get(str(value).lower(), str(value).lower())
+        name = self.other_names.get(str(value).lower(), str(value).lower())
         near = [name] if name in self.choices else get_close_matches(name, self.choices, 1)
         named: dict[str, Any] = {keyword: value}
         meant = f"; did you mean {near[0]}?" if near else ""

@@ -27,6 +27,10 @@ from dataclasses import dataclass, field
 
 from vidprep.formats.model import HdrMetadata
 
+# What codecs and containers are called elsewhere.
+OTHER_NAMES = {
+    "h265": "hevc", "h.265": "hevc", "x265": "hevc", "avc": "h264", "h.264": "h264", "x264": "h264", "matroska": "mkv",
+}  # fmt: skip
 TUNES = ("psnr", "visual", "fastdecode")
 JPEG_SUBSAMPLINGS = {"420": "yuvj420p", "444": "yuvj444p", "gray": "gray"}
 

@@ -13,6 +13,7 @@ from vidprep.formats.profiles import (
     CODECS,
     CONTAINERS,
     ENCODERS,
+    OTHER_NAMES,
     TUNES,
     EncoderProfile,
 )
@@ -53,11 +54,13 @@ class EncoderOptions:
 
     HEADING: ClassVar[str] = "Encoding"
 
-    codec: Annotated[str, Option("Codec of the outputs.", choices=CODECS)] = "h264"
+    codec: Annotated[str, Option("Codec of the outputs.", choices=CODECS, other_names=OTHER_NAMES)] = "h264"
     encoder: Annotated[
         str | None, Option("Another encoder of that codec, such as h264_nvenc with --engine ffmpeg.", "NAME")
     ] = None
-    container: Annotated[str | None, Option("Default: webm for vp9, mp4 for the others.", choices=CONTAINERS)] = None
+    container: Annotated[
+        str | None, Option("Default: webm for vp9, mp4 for the others.", choices=CONTAINERS, other_names=OTHER_NAMES)
+    ] = None
     gop: Annotated[
         int, Option("A keyframe exactly every N output frames.", "N", least=1, most=10_000, unit="frames")
     ] = 16

@@ -65,6 +65,7 @@ def _lines(todo: Plan, sources: SourceList, place: Destination) -> Iterator[dict
         "done": todo.done,
         "skipped_failed": todo.skipped,
         "cannot_be_started": len(todo.rejected),
+        "gone": len(set(todo.gone) - set(todo.removed)),
     }
     source_bytes = sum(job.unit.share_bytes for job in todo.jobs)
     yield {

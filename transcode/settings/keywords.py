@@ -40,10 +40,9 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
         home, declared = _homes()[keyword]
         if home is kind:
             value = declared.option.parsed(keyword, value)
-            is_whole = type(value) is int and float in (declared.hint, *get_args(declared.hint))
-            own[declared.name] = (
-                float(value) if is_whole else value
-            )  # or settings would differ by how they were written
+            if type(value) is int and float in (declared.hint, *get_args(declared.hint)):
+                value = float(value)  # or settings would differ by how a number was written
+            own[declared.name] = value
     return kind(**own, **more)
 
 
