@@ -18,10 +18,11 @@ from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, kind_made
 
 
 def files_of(kind: str, names: Iterable[str]) -> Iterator[str]:
-    """Those of the names in a folder that are shards or index files of a store of this kind."""
+    """Those of the names in a folder that are shards or index files of a store of this kind, or such files half written."""
     layout = layout_of(kind)
+    index_files = [pattern for name in layout.index_files for pattern in (name, f".{name}.partial")]
     for name in names:
-        if layout.is_shard(name) or any(fnmatch.fnmatchcase(name, each) for each in layout.index_files):
+        if layout.is_shard(name) or any(fnmatch.fnmatchcase(name, each) for each in index_files):
             yield name
 
 

@@ -237,3 +237,11 @@ def test_a_store_that_does_not_open_after_all_is_told(clips: Path, fresh: dict[s
     assert make(clips, destination, "burst") == 2
     with pytest.raises(StoreError):
         open_store(destination)
+
+
+def test_what_a_killed_run_left_half_written_of_another_store_goes_too(clips, tmp_path):
+    made = tmp_path / "made"
+    assert make(clips, made, "burst", "--format", "gulp") == 0
+    (made / ".meta_7.gmeta.partial").write_bytes(b"{")
+    assert make(clips, made, "burst", "--overwrite") == 0
+    assert not list(made.glob("*gmeta*")) and not list(made.glob(".*.partial"))
