@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from contextlib import ExitStack, suppress
+from typing import IO, Any
 
 # In argv of every child, for whoever looks for them.
 MARK = "vidprep-child"
@@ -45,25 +45,23 @@ class Process:
     def __init__(self) -> None:
         """Raises OSError where no process can be started."""
         self.num_calls = 0
-        with tempfile.TemporaryFile() as shared:
+        with tempfile.TemporaryFile() as shared, ExitStack() as theirs, ExitStack() as ours:
             shared.truncate(mmap.PAGESIZE)
             self.numbers = memoryview(mmap.mmap(shared.fileno(), mmap.PAGESIZE)).cast("q")
-            their_calls, ours = os.pipe()
-            results, their_results = os.pipe()
-            theirs = (their_calls, their_results, shared.fileno())
-            self._calls, self._results = open(ours, "wb"), open(results, "rb")  # noqa: PTH123, SIM115
+            their_calls, self._calls = _pipe(theirs, ours)
+            self._results, their_results = _pipe(ours, theirs)
+            numbers = (their_calls.fileno(), their_results.fileno(), shared.fileno())
             # Blocked in the child from its first instruction, and in the ffmpeg that it may run: Ctrl-C goes to the whole group, and
             # the videos in flight have the grace time to finish.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
             try:
-                command = [sys.executable, *_flags(), "-c", FIRST_LINES, MARK, *map(str, theirs), str(os.getpid())]
-                self._popen = subprocess.Popen(command, pass_fds=theirs, stdin=subprocess.DEVNULL)
+                command = [sys.executable, *_flags(), "-c", FIRST_LINES, MARK, *map(str, numbers), str(os.getpid())]
+                self._popen = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)
                 pickle.dump(sys.path, self._calls)
                 self._calls.flush()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                os.close(their_calls)
-                os.close(their_results)
+            ours.pop_all()
 
     def call(self, function: Callable[..., Any], argument: Any, more_seconds: Callable[[], float]) -> Any:
         """What `function` makes of `argument` there, or raise what it raises.
@@ -117,6 +115,12 @@ class Process:
         for each in (self._calls, self._results):
             with suppress(BrokenPipeError):  # of a call that was never read
                 each.close()
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """The two ends of one; reader, writer: what closes them."""
+    read, write = os.pipe()
+    return reader.enter_context(open(read, "rb")), writer.enter_context(open(write, "wb"))  # noqa: PTH123
 
 
 def _flags() -> list[str]:

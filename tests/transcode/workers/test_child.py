@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -58,3 +61,18 @@ def test_one_that_is_stopped_gives_nothing_back(child: Child) -> None:
         child.call(time.sleep, 60, patient)
     with pytest.raises(Interrupted):
         child.call(math.sqrt, 4, patient)
+
+
+def test_a_start_that_the_system_refuses_leaves_nothing_open_and_is_tried_again(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, opened = subprocess.Popen, len(list(Path("/proc/self/fd").iterdir()))
+
+    def refuse(*_args: object, **_more: object) -> NoReturn:
+        monkeypatch.setattr(subprocess, "Popen", start)
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert child.call(math.sqrt, 25, patient) == 5
+    child.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
