@@ -49,17 +49,23 @@ class _Scanned:
 
 
 class VideoFiles(FrameStore):
-    """Reads videos that nobody prepared. fast: as of `open_store`. Raises StoreError where two files would have the same id."""
+    """Reads videos that nobody prepared, by their paths below the folder that holds all.
+
+    keep_source_suffix: ids are `x.avi`, not `x`, as with the option of `transcode`. fast: as of `open_store`. Raises StoreError where two
+    files would have the same id.
+    """
 
     kind = "raw"
     reads_uint16 = True
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], *, fast: bool = False) -> None:
+    def __init__(
+        self, paths: Sequence[str | os.PathLike[str]], *, keep_source_suffix: bool = False, fast: bool = False
+    ) -> None:
         if not paths:
             raise StoreError("no video files were given")
         files = [Path(path).absolute() for path in paths]
         super().__init__(os.path.commonpath([file.parent for file in files]))
-        self._fast = fast
+        self.keep_source_suffix, self._fast = keep_source_suffix, fast
         self._files = {self._id_of(file): file for file in files}
         if len(self._files) < len(files):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
@@ -76,7 +82,8 @@ class VideoFiles(FrameStore):
         self._prepare()
 
     def _id_of(self, file: Path) -> str:
-        return file.relative_to(self.path).with_suffix("").as_posix()
+        below = file.relative_to(self.path)
+        return (below if self.keep_source_suffix else below.with_suffix("")).as_posix()
 
     def _ids(self) -> Sequence[str]:
         return sorted(self._files)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tests.helpers import Ran, make_clips
+from tests.helpers import Ran, make_clip, make_clips, transcode
 from tests.transcode.choose.benching import CONSECUTIVE, GOP, SEQUENCE, SINGLE, place_of, rows_of, run
 from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
 from vidprep.transcode.choose.bench.measure import BenchCell, measure
@@ -184,6 +184,31 @@ def test_videos_are_matched_by_id_and_what_cannot_be_read_is_left_out_everywhere
     sampled = survey([stores / "burst", stores / "h264"], BenchOptions(sample=2))
     assert [video.id for video in sampled.places[0].videos] == [video.id for video in sampled.places[1].videos]
     assert len(sampled.places[0].videos) == 2 and "2 of 3 videos" in sampled.notes[0]
+
+
+def test_videos_whose_ids_kept_the_suffix_are_matched_too(tmp_path):
+    make_clips(tmp_path / "raw", 2)
+    make_clip(tmp_path / "raw" / "c00.mkv")
+    assert transcode(tmp_path / "raw", tmp_path / "ready", "--keep-source-suffix", "--codec", "h264").code == 0
+    for names in (["c00.mkv", "c00.mp4", "c01.mp4"], ["c00.mp4", "c01.mp4"]):
+        found = survey([tmp_path / "ready", tmp_path / "raw"], BenchOptions())
+        assert [[video.id for video in place.videos] for place in found.places] == [names] * 2
+        (tmp_path / "raw" / "c00.mkv").unlink(missing_ok=True)
+    told = run(tmp_path / "ready", tmp_path / "raw", "--loader", "PyAV", "--seconds", 0.01, "--json")
+    assert all(row["refused"] is None for row in rows_of(told)), told.out
+
+
+def test_a_video_whose_colours_loaders_guess_is_left_out(tmp_path):
+    make_clip(tmp_path / "hd.mp4", 2, (1280, 720))
+    alone = survey([tmp_path], BenchOptions())
+    assert [len(alone.places[0].videos), *alone.notes] == [
+        1, f"{tmp_path}: loaders may be refused, and every video is such: its colour matrix is not tagged, and loaders "
+        "take it for BT.601 or for BT.709",
+    ]  # fmt: skip
+    make_clip(tmp_path / "sd.mp4", 2)
+    found = survey([tmp_path], BenchOptions())
+    assert [video.id for video in found.places[0].videos] == ["sd"]
+    assert found.notes[0].startswith("left out: hd: its colour matrix is not tagged")
 
 
 def test_pictures_are_read_in_the_order_of_their_numbers(tmp_path):

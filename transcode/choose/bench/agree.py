@@ -74,7 +74,8 @@ def _reference(question: Question) -> Reader:
     if question.loader == "GulpIO2" or (is_video and isinstance(store, VideoStore)):
         return OwnReader(open_store(question.place.path, fast=True))
     if is_video and isinstance(store, VideoFiles):
-        return OwnReader(VideoFiles([store.file(id_) for id_ in store.ids], fast=True))
+        files = [store.file(id_) for id_ in store.ids]
+        return OwnReader(VideoFiles(files, keep_source_suffix=store.keep_source_suffix, fast=True))
     return reader_of(question.place, question.reference)
 
 

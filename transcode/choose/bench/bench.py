@@ -29,6 +29,7 @@ from vidprep.transcode.choose.bench.places import (
     is_installed,
     readers_of,
     surveyed,
+    with_source_suffix,
 )
 from vidprep.transcode.choose.bench.process import Ready, run_together
 
@@ -82,7 +83,8 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     if len({path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a store was given twice")
     found, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), []
-    shared = set.intersection(*(set(place.ids) for place in found))
+    if not (shared := _common_ids(found)) and (shared := _common_ids(suffixed := list(map(with_source_suffix, found)))):
+        found = suffixed
     if not shared and len(found) > 1:
         notes.append("no id is in all of the stores: each is read with videos of its own")
     pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in found]
@@ -96,9 +98,11 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
         opened, failed = _opened(place, [id_ for id_ in pool if id_ in chosen])
         places.append(opened)
         unread |= failed
-        if place.kind == "raw":  # readers that scale or convert by pairs of pixels differ there, each in its own way
-            odd = {v.id: f"{v.width}x{v.height} is an odd size" for v in opened.videos if v.width % 2 or v.height % 2}
-            unread |= odd if len(odd) < len(opened.videos) else {}
+        ambiguous = {video.id: video.ambiguous for video in opened.videos if video.ambiguous}
+        if len(ambiguous) < len(opened.videos):
+            unread |= ambiguous
+        elif ambiguous:
+            notes.append(f"{place.path}: loaders may be refused, and every video is such: {min(ambiguous.values())}")
         if len(pool) > len(chosen):
             notes.append(f"{place.path}: {len(chosen)} of {len(pool)} videos, chosen at random")
     notes += [f"left out: {id_}: {why}" for id_, why in unread.items()]
@@ -107,6 +111,10 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     if empty := [place for place in places if not place.videos]:
         raise StoreError("holds no readable video", path=empty[0].path)
     return PlaceSurvey(tuple(places), tuple(notes))
+
+
+def _common_ids(places: Sequence[Place]) -> set[str]:
+    return set.intersection(*(set(place.ids) for place in places))
 
 
 def _opened(place: Place, ids: list[str]) -> tuple[Place, dict[str, str]]:

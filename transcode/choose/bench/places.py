@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
+import av
+
 from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, StoreError, VidprepError
 from vidprep.formats.manifest.table import read_table, with_columns
-from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.base import FrameStore, VideoFacts
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.webdataset import TarStore
+from vidprep.formats.video.rgb import HD_LINES, UNSPECIFIED
 from vidprep.transcode.check.other_readers import LOADERS, STREAM_LOADERS
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS
 
@@ -39,7 +42,9 @@ ONLY_IN_ORDER = {*STREAM_LOADERS, "webdataset"}
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """keyframes: None where every frame is decoded alone. files: what is read for it; of a folder of pictures one a frame."""
+    """keyframes: None where every frame is decoded alone. files: what is read for it; of a folder of pictures one a frame.
+    ambiguous: why honest loaders show other pixels of it, each in its own way; None where they do not.
+    """
 
     id: str
     num_frames: int
@@ -47,6 +52,7 @@ class Video:
     width: int
     keyframes: tuple[int, ...] | None
     files: tuple[str, ...]
+    ambiguous: str | None = None
 
 
 def readers_of(kind: str) -> tuple[str, ...]:
@@ -138,8 +144,8 @@ def _of_loose_files(path: Path) -> Place:
     if videos and folders:
         raise StoreError(f"holds videos ({videos[0].name} …) and pictures; give folders of one of them", path=path)
     if videos:
-        store = VideoFiles(sorted(videos))
-        return Place(path, "raw", store, tuple(store.ids), "raw")
+        have_twins = len({video.with_suffix("") for video in videos}) < len(videos)
+        return _of_videos(path, sorted(videos), keep_source_suffix=have_twins)
     kinds_there = {kind for kinds in folders.values() for kind in kinds}
     if len(kinds_there) == 1 and "." not in folders:
         kind = kinds_there.pop()
@@ -150,6 +156,18 @@ def _of_loose_files(path: Path) -> Place:
         "holds nothing that can be read: no store, no videos, and no folder of .jpg or of .png for each video",
         path=path,
     )
+
+
+def _of_videos(path: Path, videos: Sequence[Path], *, keep_source_suffix: bool) -> Place:
+    store = VideoFiles(videos, keep_source_suffix=keep_source_suffix)
+    return Place(path, "raw", store, tuple(store.ids), "raw")
+
+
+def with_source_suffix(place: Place) -> Place:
+    """A folder of raw videos as `transcode --keep-source-suffix` names them; any other as it is."""
+    if not isinstance(place.store, VideoFiles):
+        return place
+    return _of_videos(place.path, [place.store.file(id_) for id_ in place.ids], keep_source_suffix=True)
 
 
 def _files_below(root: Path) -> Iterator[Path]:
@@ -197,7 +215,18 @@ def _video(place: Place, id_: str) -> Video:
     else:
         files = sorted(path for path in place.path.iterdir() if path.suffix == layout_of(store.kind).suffix)
     keyframes = None if facts.keyframes is None else tuple(facts.keyframes)
-    return Video(id_, facts.num_frames, facts.height, facts.width, keyframes, tuple(map(str, files)))
+    ambiguous = _why_ambiguous(store.file(id_), facts) if isinstance(store, VideoFiles) else None
+    return Video(id_, facts.num_frames, facts.height, facts.width, keyframes, tuple(map(str, files)), ambiguous)
+
+
+def _why_ambiguous(video: Path, facts: VideoFacts) -> str | None:
+    """Of a raw video: chroma of an odd size is made for pairs of pixels or interpolated; colours that are not tagged are guessed."""
+    if facts.width % 2 or facts.height % 2:
+        return f"{facts.width}x{facts.height} is an odd size"
+    with av.open(video) as container:
+        context = container.streams.video[0].codec_context
+        untagged = context.colorspace == UNSPECIFIED and context.height >= HD_LINES
+    return "its colour matrix is not tagged, and loaders take it for BT.601 or for BT.709" if untagged else None
 
 
 def numbered_pictures(folder: Path) -> list[str]:
