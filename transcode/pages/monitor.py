@@ -178,6 +178,7 @@ def _headline(run: RunState) -> Text:
     videos, frames, _ = run.rates()
     left = run.seconds_left()
     parts = [f"{run.done:,} of {run.total:,} videos", f"{run.failed:,} failed"]
+    parts += [f"{max(0, run.total - run.done - len(run.flying)):,} queued"] if run.exit_code is None else []
     parts += [f"{videos:.1f} videos/s, {frames:,.0f} frames/s"] if run.exit_code is None else []
     parts += [f"{_clock(left)} left"] if left is not None else []
     parts += [f"{megabytes(run.bytes_done)} -> {megabytes(run.bytes_made)}", f"{megabytes(run.memory_bytes)} of memory"]
@@ -195,7 +196,7 @@ def _videos(title: str, videos: Sequence[VideoState], now: float) -> Group:
     for video in videos[:SHOWN_VIDEOS]:
         seconds = video.seconds if video.seconds is not None else now - video.began
         table.add_row(Text(_clock(seconds)), Text(printable(video.id)), Text(printable(video.message or "")))
-    return Group(Text(title, "bold"), table)
+    return Group(Text(f"\n{title}", "bold"), table)
 
 
 def _clock(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 Every line has `time` (seconds since 1970) and `event`:
 begun     run, destination, total, total_bytes, done_before, backend
-started   id, bytes: the video was handed to a worker
+started   id, bytes: a worker took the video, or a cluster has it in its own queue
 segment   id, made, count: segments of a long video, of which the first such line has made none
 finished  id, seconds, cpu_seconds, num_frames, bytes (of the source), size_bytes, psnr_y_db
 failed    id, seconds, bytes, stage, message
@@ -86,7 +86,10 @@ class Events:
         threading.Thread(target=self._tell_progress, daemon=True).start()
 
     def started(self, job: Job) -> None:
+        """Of a video in segments, and of one that is tried again, the first time counts."""
         with self._guard:
+            if job.unit.id in self._flying:
+                return
             self._flying.add(job.unit.id)
         self._write("started", id=job.unit.id, bytes=job.unit.share_bytes)
 
@@ -123,11 +126,11 @@ class Events:
             return self._counts | {"in_flight": flying, "queued": queued, "memory_bytes": memory_bytes()}
 
     def _write(self, event: str, **fields: Any) -> None:
-        line = json.dumps(
-            {"time": round(time.time(), 3), "event": event, "run": self._run} | fields, ensure_ascii=False
-        )
+        head = {"event": event, "run": self._run}
         try:
-            os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
+            with self._guard:
+                line = json.dumps({"time": round(time.time(), 3)} | head | fields, ensure_ascii=False)
+                os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
         except OSError as error:  # a run does not end because nobody can be told of it
             if not self._is_mute:
                 self._is_mute = True

@@ -94,7 +94,7 @@ def run(
     on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
     on_made: Callable[[], object] = lambda: None, on_stop: Callable[[], object] = lambda: None, sources: Sample = (),
 ) -> Summary:  # fmt: skip
-    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: when a worker takes a job;
+    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: as of `Workers.results`;
     on_segment: as JobQueue tells it; on_made: when the workers have no more to do, before the manifest is written;
     on_stop: at the first signal to stop.
     sources: some of them, which tell a source that is gone from sources that cannot be seen.
@@ -103,7 +103,7 @@ def run(
     """
     started = time.monotonic()
     course = RunState(plan, destination, workers, sources)
-    queue = JobQueue(plan.jobs, on_job, on_segment)
+    queue = JobQueue(plan.jobs, on_segment)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
     for rejected in map(checked, plan.rejected):
@@ -111,7 +111,7 @@ def run(
             break
         on_row(rejected)
     with stopped_by_signals(workers, GRACE_SECONDS, on_stop) as stop:
-        for job, made in chain(workers.results(queue), course.again(workers)):
+        for job, made in chain(workers.results(queue, on_job), course.again(workers)):
             done = course.judge(job, made)
             row = None if done is None else queue.settle(job, done)
             if row is None or course.is_to_be_tried_again(row):

@@ -29,12 +29,11 @@ class JobQueue:
     """Hands out jobs, and takes what came of them. It may be empty while segments are being made, and not later."""
 
     def __init__(
-        self, jobs: Iterable[Job], on_job: Callable[[Job], object] = lambda _job: None,
-        on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
-    ) -> None:  # fmt: skip
-        """on_job: told of each video once. on_segment: of a video, how many of its segments are made, of how many; first of none."""
+        self, jobs: Iterable[Job], on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None
+    ) -> None:
+        """on_segment: told of a video, how many of its segments are made, of how many; first of none."""
         self._jobs = iter(jobs)
-        self._on_job, self._on_segment = on_job, on_segment
+        self._on_segment = on_segment
         self._first: deque[Job] = deque()
         self._split: dict[str, _Split] = {}
 
@@ -44,9 +43,7 @@ class JobQueue:
     def __next__(self) -> Job:
         if self._first:
             return self._first.popleft()
-        job = next(self._jobs)
-        self._on_job(job)
-        return job
+        return next(self._jobs)
 
     def settle(self, job: Job, made: Done) -> ManifestRow | None:
         """The row of the video when that is finished."""

@@ -68,6 +68,7 @@ class ClusterWorkers(Workers[Job, Made]):
         self._worked, self._told = time.monotonic(), False
         self._jobs_per_task = 1
         self._killed = threading.Event()
+        self._on_task: Callable[[Job], object] = lambda _job: None
 
     tries_again = True
 
@@ -119,8 +120,10 @@ class ClusterWorkers(Workers[Job, Made]):
 
     # ------------------------------------------------------------------------------------------- the loop
 
-    def results(self, tasks: Iterable[Job]) -> Iterator[tuple[Job, Made | None]]:
-        left, lost = iter(tasks), None
+    def results(
+        self, tasks: Iterable[Job], on_task: Callable[[Job], object] = lambda _job: None
+    ) -> Iterator[tuple[Job, Made | None]]:
+        left, lost, self._on_task = iter(tasks), None, on_task
         self._worked, self._told = time.monotonic(), False
         watch = _Watch(self.hosts)
         try:
@@ -189,6 +192,8 @@ class ClusterWorkers(Workers[Job, Made]):
         if tasks:
             sent = self._ask(self.submit, [[_with_absolute_paths(job) for job in task] for task in tasks], ready)
             self._flying |= {future: Task(jobs, hosts) for (future, hosts), jobs in zip(sent, tasks, strict=True)}
+        for job in jobs:
+            self._on_task(job)
 
     def _take(self, future: Any) -> Iterator[tuple[Job, Made | None]]:
         if future in self._checks:

@@ -58,17 +58,20 @@ class Workers(Generic[T, R]):
             for child in self._children:
                 child.stop()
 
-    def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
+    def results(
+        self, tasks: Iterable[T], on_task: Callable[[T], object] = lambda _task: None
+    ) -> Iterator[tuple[T, R | None]]:
         """Each task with what came of it, as they finish; None for one that was abandoned.
 
-        tasks: asked again after each result, even when they had come to an end before.
+        tasks: asked again after each result, even when they had come to an end before. on_task: told, by any thread, when a
+        worker takes one, or a cluster has it in its own queue.
         """
         left = iter(tasks)
         flying: set[Future[tuple[T, R | None]]] = set()
         while True:
             # One more for each thread, which then need not wait until what came of the last one has been dealt with.
             while len(flying) < 2 * self._count and not self.stopping and (task := next(left, None)) is not None:
-                flying.add(self._threads.submit(self._run, task))
+                flying.add(self._threads.submit(self._run, task, on_task))
             if not flying:
                 return
             self._share_cores(len(flying))
@@ -89,9 +92,10 @@ class Workers(Generic[T, R]):
             for child in self._children:
                 child.may_use(self._cores_each)
 
-    def _run(self, task: T) -> tuple[T, R | None]:
+    def _run(self, task: T, on_task: Callable[[T], object]) -> tuple[T, R | None]:
         if self.stopping:
             return task, None
+        on_task(task)
         with self._guard:
             child = self._idle.pop() if self._idle else None
             if child is None:

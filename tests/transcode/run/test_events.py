@@ -115,7 +115,23 @@ def test_what_is_shown_is_text_whatever_a_file_is_called(tmp_path):
     shown = monitor(tmp_path / "events.jsonl", "--once")
     assert "[red]x[red]\\x1b[2J\\n<b>" in shown.stdout
     assert "\x1b[2J" not in shown.stdout
-    assert "1 of 1 videos, 0 failed" in shown.stdout and "slowest so far" in shown.stdout
+    assert "1 of 1 videos, 0 failed" in shown.stdout and "\nslowest so far" in shown.stdout
+
+
+def test_what_no_worker_took_is_queued(tmp_path):
+    begun = {
+        "time": 1.0,
+        "run": "x",
+        "event": "begun",
+        "destination": "d",
+        "total": 5,
+        "total_bytes": 1,
+        "done_before": 0,
+    }
+    lines = [begun, *({"time": 2.0, "run": "x", "event": "started", "id": name, "bytes": 1} for name in "ab")]
+    (tmp_path / "events").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    shown = monitor(tmp_path / "events", "--once").stdout
+    assert "0 of 5 videos, 0 failed, 3 queued" in shown and "\nat work (2)" in shown
 
 
 def test_a_terminal_follows_a_run_to_its_end(tmp_path):

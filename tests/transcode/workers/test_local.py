@@ -21,6 +21,19 @@ def test_every_task_comes_back_once() -> None:
         assert sorted(workers.results(range(50))) == [(n, 2 * n) for n in range(50)]
 
 
+def test_a_task_that_waits_for_a_worker_is_not_told() -> None:
+    told: list[str] = []
+
+    def slow(_child: Child, task: int) -> int:
+        time.sleep(0.1)
+        told.append(f"end {task}")
+        return task
+
+    with Workers(1, slow) as workers:
+        list(workers.results(range(3), lambda task: told.append(f"begin {task}")))
+    assert told == [f"{what} {task}" for task in range(3) for what in ("begin", "end")]
+
+
 def test_tasks_that_appear_while_others_are_done_are_done_too() -> None:
     waiting = [1]
 
