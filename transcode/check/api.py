@@ -57,7 +57,8 @@ def validate(
     Raises StoreError, ManifestError, SettingsError, MissingError, SourceError; KeyboardInterrupt when it was interrupted.
     """
     end_if_worker_starts()
-    from vidprep.transcode.check.validate import VALIDATION_NAME, ValidateOptions, check_destination
+    from vidprep.transcode.check.results import VALIDATION_NAME
+    from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.destination.copied import as_folder
     from vidprep.transcode.destination.run_file import made_by_run, settings_of
     from vidprep.transcode.run.plan import unit_of_problem

@@ -89,10 +89,14 @@ class Seeks:
 
 @dataclass(slots=True)
 class Checked:
-    """What came out. The scores are None where they were not asked, or not to be had."""
+    """What came out. sha256: of the output, by its row. checked_at, scored_at: seconds since 1970. The scores are None where they were
+    not asked, or not to be had.
+    """
 
     id: str
     file_name: str
+    sha256: str | None = None
+    checked_at: int = 0
     read_as: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     psnr_y_db: float | None = None
@@ -103,6 +107,7 @@ class Checked:
     ffmpeg_failed: str | None = None
     vmaf: float | None = None
     vmaf_min: float | None = None
+    scored_at: int | None = None
     seeks: dict[str, Seeks] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -111,7 +116,7 @@ def check_unit(check: Check) -> Checked:
     """Never raises for what is wrong with the unit."""
     row, started = check.row, time.perf_counter()
     path = check.destination / row.file_name
-    done = Checked(row.id, row.file_name, check.read_as())
+    done = Checked(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
     try:
         done.faults += _faults_of_frames(path, check) if check.settings.frames else _faults_of_video(path, check)
         if check.source is not None and not done.faults:
@@ -238,6 +243,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
         yield f"from frame {number} on it is made of other source frames than the manifest says"
     if quality is None:
         return
+    done.scored_at = done.checked_at
     done.psnr_y_db, done.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
     done.psnr_y_p1_db, done.ssim = quality.psnr_y_p1_db, quality.ssim
     same_db, same_ssim = (SAME_DB, SAME_SSIM) if is_of_this_pyav(row.encoder_version) else (NEARLY_DB, NEARLY_SSIM)

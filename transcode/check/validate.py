@@ -1,7 +1,7 @@
 """A finished destination against what its manifest says of it, and against its sources when they are given.
 
 One child process for each core reads units again (check_unit.py), after the structure (check_store.py). What was checked is
-journalled, so that a check that was interrupted goes on; in the end it stands in DST/validation.parquet.
+journalled, so that a check that was interrupted goes on; in the end it stands in DST/validation.parquet (results.py).
 
 DST/.vidprep/validation.jsonl   first what is being checked, then a line for each unit that passed
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, SettingsError, StoreError, WorkerError
 from vidprep.formats.files.local import replacing
@@ -26,6 +26,7 @@ from vidprep.formats.manifest.table import ManifestRow, read_manifest
 from vidprep.formats.stores.registry import ENCODED, layout_of
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import opened_ids
+from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.structure import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.array_status import array_status
@@ -38,23 +39,6 @@ from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
-
-VALIDATION_NAME = "validation.parquet"
-SEEKS = [
-    ("loader", pa.string()),
-    ("tried", pa.int32()),
-    ("wrong", pa.int32()),
-    ("unread", pa.int32()),
-    ("reason", pa.string()),
-]
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()), ("file_name", pa.string()), ("faults", pa.list_(pa.string())), ("psnr_y_db", pa.float64()),
-        ("psnr_yuv_db", pa.float64()), ("psnr_y_p1_db", pa.float64()), ("ssim", pa.float64()),
-        ("ffmpeg_psnr_y_db", pa.float64()), ("ffmpeg_failed", pa.string()), ("vmaf", pa.float64()), ("vmaf_min", pa.float64()),
-        ("seeks", pa.list_(pa.struct(SEEKS))), ("seconds", pa.float64()),
-    ]
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +127,8 @@ def check_destination(
             if check.source is None
         )
     journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None]))
-    _read_again(checks, journal, report, tell, jobs, on_start, on_unit)
+    digests = {row.id: row.sha256 for row in good}
+    _read_again(checks, digests, journal, report, tell, jobs, on_start, on_unit)
     return report
 
 
@@ -166,8 +151,8 @@ def _missing(destination: Path, rows: Mapping[str, ManifestRow], sources: Mappin
 
 
 def _read_again(
-    checks: list[Check], journal: _Journal, report: ValidationReport, tell: Callable[[Iterable[str]], None], jobs: int,
-    on_start: Callable[[int], None], on_unit: Callable[[], object],
+    checks: list[Check], digests: Mapping[str, str | None], journal: _Journal, report: ValidationReport,
+    tell: Callable[[Iterable[str]], None], jobs: int, on_start: Callable[[int], None], on_unit: Callable[[], object],
 ) -> None:  # fmt: skip
     """Check the units that an interrupted check did not, and write down what was measured of all. Raises KeyboardInterrupt."""
     results = [done for check in checks if (done := journal.passed(check)) is not None]
@@ -197,7 +182,7 @@ def _read_again(
     if stop.signal is not None:
         raise KeyboardInterrupt
     if report.unwritten is None:
-        _write(journal.destination, results)
+        write_results(journal.destination, results, digests)
         journal.path.unlink()
 
 
@@ -252,7 +237,13 @@ def checked_in(child: Child, check: Check) -> Checked:
         why = f"does not read: {error}"
     except DeadlineError:
         why = f"does not read: it took over {allowed:.0f} s and was stopped"
-    return Checked(row.id, row.file_name, faults=[f"{check.destination / row.file_name}: {row.id}: {why}"])
+    return Checked(
+        row.id,
+        row.file_name,
+        row.sha256,
+        int(time.time()),
+        faults=[f"{check.destination / row.file_name}: {row.id}: {why}"],
+    )
 
 
 class _Journal:
@@ -278,7 +269,7 @@ class _Journal:
         with suppress(
             pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError
         ):  # nonsense: all is read again
-            _table(found)
+            table_of(found)
             self._passed = {done.id: done for done in found}
 
     def passed(self, check: Check) -> Checked | None:
@@ -294,16 +285,3 @@ class _Journal:
         if not done.faults:
             with os.fdopen(open_unlinked(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
                 file.write(json.dumps(asdict(done)) + "\n")
-
-
-def _table(results: list[Checked]) -> pa.Table:
-    def values(done: Checked) -> dict[str, object]:
-        return asdict(done) | {"seeks": [{"loader": name} | asdict(seeks) for name, seeks in done.seeks.items()]}
-
-    return pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
-
-
-def _write(destination: Path, results: list[Checked]) -> None:
-    table = _table(results)
-    with replacing(destination / VALIDATION_NAME) as file:
-        pq.write_table(table, file)

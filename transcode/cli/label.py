@@ -11,7 +11,7 @@ from vidprep.formats.option import options_of
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import FolderOrUrl, LocalPath, options
 from vidprep.transcode.run.api import label as write_labels
-from vidprep.transcode.run.text import number, printable
+from vidprep.transcode.run.text import count_of, printable
 
 
 @click.command(cls=Command)
@@ -36,7 +36,7 @@ def label(destination: Path | str, table: Path | None = None, dry_run: bool = Fa
                 click.echo(printable(f"{id_}: {name}: {before.get(name)!r} -> {after.get(name)!r}"))
     for why in done.skipped:
         click.echo(printable(f"skipped: {why}"), err=True)
-    parts = [f"{number(len(done.videos), 'video')} {'would be ' * dry_run}relabelled"]
+    parts = [f"{count_of(len(done.videos), 'video')} {'would be ' * dry_run}relabelled"]
     for what in ("added", "changed", "removed"):
         parts += [f"{what}: {printable(', '.join(getattr(done, what)))}"] if getattr(done, what) else []
     click.echo(f"vidprep: {'; '.join(parts)}", err=True)

@@ -13,7 +13,7 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import LocalPath
-from vidprep.transcode.run.text import number, printable
+from vidprep.transcode.run.text import count_of, printable
 
 HEAD = f"{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>9}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}  id"
 PIPED_WIDTH = 160
@@ -56,7 +56,7 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
         codes = row.warning_codes or ["-"] * len(row.warnings)  # which 0.1.0 did not write
         for code, text in zip(codes, row.warnings, strict=False) if warnings else ():
             click.echo(printable(f"    {code}: {text}")[:width])
-    click.echo(f"vidprep: {number(count, 'video')}, {num_failed} failed", err=True)
+    click.echo(f"vidprep: {count_of(count, 'video')}, {num_failed} failed", err=True)
 
 
 def _line(row: ManifestRow) -> str:

@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, labels_in, values_of
 from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.table import read_table, with_columns
-from vidprep.transcode.check.validate import SCHEMA, VALIDATION_NAME
+from vidprep.transcode.check.results import VALIDATION_NAME, read_results
 from vidprep.transcode.destination.run_file import read_run, settings_of
 from vidprep.transcode.sources.outputs import STATE_DIR
 
@@ -204,10 +203,8 @@ def kind_of(text: str) -> str:
 
 def _validation(path: Path) -> dict[str, Any] | None:
     """What `vidprep validate` left, or None where it never ran."""
-    try:
-        with arrow_file(path / VALIDATION_NAME) as file:
-            table = as_parquet(file, path / VALIDATION_NAME).read().select(SCHEMA.names).cast(SCHEMA)
-    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException):
+    table = read_results(path)
+    if table is None:
         return None
     seeks: dict[str, Counter[str]] = defaultdict(Counter)
     for each in table["seeks"].to_pylist():
@@ -215,14 +212,25 @@ def _validation(path: Path) -> dict[str, Any] | None:
             seeks[loader["loader"]].update({name: loader[name] for name in ("tried", "wrong", "unread")})
     vmaf = numbers(table, "vmaf")
     return {
-        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime((path / VALIDATION_NAME).stat().st_mtime)),
+        "when": _span(table, "checked_at") or _at((path / VALIDATION_NAME).stat().st_mtime),
         "videos": table.num_rows,
         "faults": [fault for faults in table["faults"].to_pylist() for fault in faults or ()],
         "scored_against_source": len(numbers(table, "psnr_y_db")),
+        "scored_when": _span(table, "scored_at"),
         "scored_by_ffmpeg": len(numbers(table, "ffmpeg_psnr_y_db")),
         "vmaf": _distribution(vmaf),
         "seeks": {name: dict(counts) for name, counts in seeks.items()},
     }
+
+
+def _span(table: pa.Table, name: str) -> str | None:
+    """From the first time to the last, by the minute; None where there is none."""
+    first, last = (None if (found := end(table[name]).as_py()) is None else _at(found) for end in (pc.min, pc.max))
+    return first if first == last else f"{first} to {last}"
+
+
+def _at(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _sum(table: pa.Table, name: str) -> Any:

@@ -27,6 +27,7 @@ from vidprep.transcode.pages.page import (
     layout,
 )  # fmt: skip
 from vidprep.transcode.pages.stills import DIFFERENCE_GAIN, JPEG_QUALITY, Compared, CompareTask, Taken, Task
+from vidprep.transcode.run.text import count_of
 
 POINTS, WORST_POINTS = 3000, 500
 TABLE_ROWS = 1000
@@ -277,11 +278,13 @@ def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
     found = figure["validation"]
     if found is None:
         return [Section(f"Validation{behind}", "Not read again since the run; `vidprep validate SRC DST` does it.")]
-    faults = found["faults"]
+    faults, scored = found["faults"], ""
+    if found["scored_when"] not in (None, found["when"]):
+        scored = f" ({found['scored_when']})"
     section = Section(
         f"Validation{behind}",
-        f"{found['when']}: {found['videos']:,} videos were read again, {found['scored_against_source']:,} scored against their sources "
-        f"again, {found['scored_by_ffmpeg']:,} by the ffmpeg command too; {len(faults):,} faults.",
+        f"{count_of(found['videos'], 'video')} read again ({found['when']}), {found['scored_against_source']:,} scored against the source "
+        f"again{scored}, {found['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
     )
     if found["vmaf"]:
         section.tiles.append(

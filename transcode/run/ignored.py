@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vidprep.transcode.run.text import number, printable
+from vidprep.transcode.run.text import count_of, printable
 from vidprep.transcode.sources.table_rows import SKIPPED
 
 UNKNOWN = "unknown extension"
@@ -45,4 +45,4 @@ def in_words(ignored: Mapping[str, int]) -> str:
     parts += [f"{reason}: {count}" for reason, count in ignored.items() if not reason.startswith(UNKNOWN)]
     total = sum(ignored.values())
     noun = "row" if all(reason.startswith(ROW) for reason in ignored) else "file"
-    return f"{number(total, noun)} ignored ({'; '.join(parts)})"
+    return f"{count_of(total, noun)} ignored ({'; '.join(parts)})"

@@ -15,7 +15,7 @@ from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.ignored import in_words
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.run.run import Summary
-from vidprep.transcode.run.text import megabytes, number, printable
+from vidprep.transcode.run.text import count_of, megabytes, printable
 from vidprep.transcode.unit.job import Job
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Progress:
         for code, count in by_number:
             what = "note" if code in NOTES else "warning"
             self.message(
-                f"{what}: {code}: {number(count, 'video')}, such as {_short(printable(summary.examples[code]))}"
+                f"{what}: {code}: {count_of(count, 'video')}, such as {_short(printable(summary.examples[code]))}"
             )
         if summary.ignored:
             self.message(in_words(summary.ignored_reasons))

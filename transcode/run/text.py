@@ -10,9 +10,9 @@ def megabytes(count: float) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def number(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
     """`1 video`, `2 videos`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def printable(text: str) -> str:

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -230,6 +232,32 @@ def test_scores_agree_with_the_manifest_the_ffmpeg_command_and_libvmaf_speaks(ma
         assert found[row.id]["ffmpeg_psnr_y_db"] == pytest.approx(row.psnr_y_db, abs=0.01)
         assert found[row.id]["ssim"] == pytest.approx(row.ssim, abs=0.0001)
         assert 60 < found[row.id]["vmaf_min"] <= found[row.id]["vmaf"] <= 100
+
+
+def test_a_later_check_keeps_what_it_does_not_measure_of_the_same_bytes(made, tmp_path):
+    src, whole = made("h264")
+    folder = Path(shutil.copytree(whole, tmp_path / "dst"))
+    assert validate(src, folder, "--cross-check", 1).code == 0
+    before = results(folder)
+    assert all(row["scored_at"] == row["checked_at"] > 1.7e9 for row in before.values())
+    row = next(row for row in read_manifest(folder) if row.id == "c01")
+    (folder / row.file_name).write_bytes(b"no video")
+    assert validate(folder, "--sample", 1).code in (0, 1)
+    sampled = results(folder)
+    assert {id_: row["psnr_y_db"] for id_, row in sampled.items() if id_ != "c01"} == {
+        id_: row["psnr_y_db"] for id_, row in before.items() if id_ != "c01"
+    }
+    time.sleep(1.1)
+    assert validate(folder).code == 1
+    after = results(folder)
+    assert after["c01"]["psnr_y_db"] is None and after["c01"]["faults"]
+    for id_ in ("c00", "c02"):
+        assert after[id_] == before[id_] | {name: after[id_][name] for name in ("checked_at", "seconds")}
+        assert after[id_]["scored_at"] == before[id_]["scored_at"] < after[id_]["checked_at"]
+    other = [replace(row, sha256="0" * 64) if row.id == "c02" else row for row in read_manifest(folder)]
+    write_rows(folder / MANIFEST_NAME, None, other)
+    assert validate(folder).code == 1
+    assert results(folder)["c02"]["psnr_y_db"] is None, "these were other bytes"
 
 
 @pytest.mark.long

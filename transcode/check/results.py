@@ -1,0 +1,70 @@
+"""DST/validation.parquet: what `vidprep validate` found of each unit, and what it still knows from earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vidprep.formats.files.local import replacing
+from vidprep.formats.files.untrusted import arrow_file, as_parquet
+from vidprep.transcode.check.unit import Checked
+
+VALIDATION_NAME = "validation.parquet"
+SEEKS = [
+    ("loader", pa.string()), ("tried", pa.int32()), ("wrong", pa.int32()), ("unread", pa.int32()), ("reason", pa.string()),
+]  # fmt: skip
+SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim", "ffmpeg_psnr_y_db", "vmaf", "vmaf_min")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()), ("file_name", pa.string()), ("sha256", pa.string()), ("checked_at", pa.int64()),
+        ("faults", pa.list_(pa.string())), *((name, pa.float64()) for name in SCORES), ("scored_at", pa.int64()),
+        ("ffmpeg_failed", pa.string()), ("seeks", pa.list_(pa.struct(SEEKS))), ("seconds", pa.float64()),
+    ]
+)  # fmt: skip
+
+
+def table_of(results: Iterable[Checked]) -> pa.Table:
+    """Sorted by id. Raises what pyarrow raises for values that are not of their columns."""
+
+    def values(done: Checked) -> dict[str, object]:
+        return asdict(done) | {"seeks": [{"loader": name} | asdict(seeks) for name, seeks in done.seeks.items()]}
+
+    return pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
+
+
+def read_results(destination: Path) -> pa.Table | None:
+    """None where nothing was validated, or nothing of it can be read. Columns that an older one lacks are empty."""
+    try:
+        with arrow_file(destination / VALIDATION_NAME) as file:
+            found = as_parquet(file, destination / VALIDATION_NAME).read()
+        missing = (field for field in SCHEMA if field.name not in found.column_names and field.name != "id")
+        for field in missing:
+            found = found.append_column(field, pa.nulls(found.num_rows, field.type))
+        return found.select(SCHEMA.names).cast(SCHEMA)
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException):
+        return None
+
+
+def write_results(destination: Path, results: Iterable[Checked], digests: Mapping[str, str | None]) -> None:
+    """With what is known of the same bytes: units that were not read this time, scores that were not asked for.
+
+    digests: SHA-256 of every output, by id.
+    """
+    table = table_of(results)
+    earlier = read_results(destination)
+    if earlier is not None:
+        rows = {row["id"]: row for row in table.to_pylist()}
+        for before in earlier.to_pylist():
+            if before["sha256"] is None or before["sha256"] != digests.get(before["id"]):
+                continue
+            now = rows.setdefault(before["id"], before)
+            kept = {name: before[name] for name in SCORES if now[name] is None and before[name] is not None}
+            if kept and not now["faults"]:
+                now |= kept | {"scored_at": before["scored_at"]}
+        table = pa.Table.from_pylist([rows[id_] for id_ in sorted(rows)], schema=SCHEMA)
+    with replacing(destination / VALIDATION_NAME) as file:
+        pq.write_table(table, file)
