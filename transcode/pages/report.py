@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,7 +66,7 @@ def write_report(
         all_figures = [figures(destination) for destination in runs]
         worst = [_worst(destination, strips) for destination in runs]
         drawn = [_drawn(destination, min(strips, DRAWN)) for destination in runs]
-        samples = [_sample(destination) for destination in runs]
+        samples = _samples(runs)
         shown = _decode([*worst, *drawn], samples, jobs, on_start, on_still)
         for destination, figure, sample, tasks in zip(runs, all_figures, samples, worst, strict=True):
             sizes = [shown[task] for task in sample]
@@ -132,16 +132,29 @@ def _compared(destination: FinishedDestination, row: dict[str, Any], number: int
     return CompareTask(destination.path, unit, RunSettings.from_dict(destination.settings), number)
 
 
-def _sample(destination: FinishedDestination) -> list[SizeTask]:
-    good = destination.good.select(["id", "size_bytes"]).to_pylist()
-    chosen = choose([_Sized(row["id"], row["size_bytes"]) for row in good], SAMPLED_VIDEOS)
-    return [SizeTask(destination.path, item.id) for item in chosen]
+def _samples(destinations: list[FinishedDestination]) -> list[list[SizeTask]]:
+    """Videos that stand for each destination. Frames that several hold are measured in the first, so that their sizes agree."""
+    tasks: dict[_Sized, SizeTask] = {}
+    samples = []
+    for destination in destinations:
+        rows = destination.good.select([field.name for field in fields(_Sized)]).to_pylist()
+        chosen = choose([_Sized(**row) for row in rows], SAMPLED_VIDEOS)
+        samples.append([tasks.setdefault(item, SizeTask(destination.path, item.id)) for item in chosen])
+    return samples
 
 
 @dataclass(frozen=True, slots=True)
 class _Sized:
     id: str
-    size_bytes: int | None
+    num_frames: int | None
+    width: int | None
+    height: int | None
+    source_size_bytes: int | None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of the source: the same sample of every destination."""
+        return self.source_size_bytes
 
 
 def _decode(
@@ -150,7 +163,7 @@ def _decode(
 ) -> dict[Task, Taken]:  # fmt: skip
     tasks: list[Task] = [
         *(task for group in compared for task in group),
-        *(task for group in samples for task in group),
+        *dict.fromkeys(task for group in samples for task in group),
     ]
     on_start(len(tasks))
     shown: dict[Task, Taken] = {}

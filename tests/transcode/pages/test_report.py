@@ -166,7 +166,9 @@ def test_names_are_text_and_never_markup(browser, tmp_path):
 def test_several_destinations_stand_side_by_side(made, burst, browser, tmp_path):
     ran = report(made, burst, "--out", tmp_path)
     assert ran.code == 0
-    assert [each["holds"] for each in told(tmp_path)["destinations"]] == ["videos", "frames"]
+    first, second = told(tmp_path)["destinations"]
+    assert [first["holds"], second["holds"]] == ["videos", "frames"]
+    assert first["stills"]["png_bytes"] == second["stills"]["png_bytes"], "the same frames"
     browser.open(tmp_path / "report.html")
     text = browser.run("return document.body.innerText")
     assert all(heading in text for heading in ("At a glance: h264", "At a glance: burst", "Failures: burst"))
