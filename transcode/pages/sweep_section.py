@@ -19,12 +19,13 @@ from vidprep.transcode.pages.page import (
     layout,
 )  # fmt: skip
 
-BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top"}
+ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
 
 
 def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
-    """told: sweep.json."""
+    """summary: sweep.json."""
+    summary = _with_short_names(summary)
     cells, at = summary["cells"], summary["at_psnr"]
     if not cells:
         return [Section(f"Sweep{behind}", "No video went through every cell; nothing can be compared.")]
@@ -41,16 +42,40 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
         _reading(cells),
     ]
     section.tables = [_at_table(summary)]
-    delta = Section(f"Bjøntegaard delta rate{behind}", tables=[_delta_table(summary["bd_rate"])])
-    delta.text = (
-        "How many bytes a row takes at equal PSNR-Y, against the column: -20 % is a fifth less. The mean over the videos on which "
-        "both have four points and PSNR in common (ITU-T VCEG-M33)."
-    )
+    delta = Section(f"Bjøntegaard delta rate{behind}")
+    if any(each["mean"] is not None for row in summary["bd_rate"]["curves"].values() for each in row.values()):
+        delta.tables = [_delta_table(summary["bd_rate"])]
+        delta.text = (
+            "How many bytes a row takes at equal PSNR-Y, against the column: -20 % is a fifth less. The mean over the videos on which "
+            "both have four points and PSNR in common (ITU-T VCEG-M33)."
+        )
+    else:
+        delta.text = "No two curves have four points and PSNR in common on any video; give each at least four values."
     every = Section(f"Every setting{behind}", tables=[_cells_table(cells)])
     left_out = [(each["id"], each["why"]) for each in summary["left_out"]]
     if left_out:
         every.tables.append(Table([Column("left out"), Column("why")], left_out))
     return [section, delta, every]
+
+
+def _with_short_names(summary: dict[str, Any]) -> dict[str, Any]:
+    """The preset of a curve is named where its codec has several."""
+    presets: dict[str, set[Any]] = {}
+    for cell in summary["cells"]:
+        presets.setdefault(cell["codec"], set()).add(cell["preset"])
+    names = {
+        cell["curve"]: cell["curve"].partition(" preset ")[0] if len(presets[cell["codec"]]) == 1 else cell["curve"]
+        for cell in summary["cells"]
+    }
+
+    def named(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {names.get(key, key): named(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [named(item) for item in value]
+        return names.get(value, value) if isinstance(value, str) else value
+
+    return {**summary, **{key: named(summary[key]) for key in ("cells", "at_psnr", "bd_rate")}}
 
 
 def _tiles(summary: dict[str, Any]) -> list[Tile]:
@@ -88,14 +113,14 @@ def _traces(cells: Sequence[dict[str, Any]], y: str, *, lines: bool) -> list[dic
 
 
 def _curves(cells: Sequence[dict[str, Any]], score: str, label: str) -> Chart:
-    style = layout("kB per frame", label, xaxis=LOG, height=440, legend=BELOW)
+    style = layout("kB per frame", label, xaxis=LOG, height=440, legend=ABOVE)
     caption = f"{label.partition(',')[0]} against size. Higher and further left is better."
     return Chart({"data": _traces(cells, score, lines=True), "layout": style}, caption)
 
 
 def _reading(cells: Sequence[dict[str, Any]]) -> Chart:
     style = layout(
-        "kB per frame", "ms for a random sequence", xaxis=LOG, yaxis={"rangemode": "tozero"}, height=440, legend=BELOW
+        "kB per frame", "ms for a random sequence", xaxis=LOG, yaxis={"rangemode": "tozero"}, height=440, legend=ABOVE
     )
     caption = "Reading against size: one thread, files open and in the page cache. Lower and further left is better."
     return Chart({"data": _traces(cells, "ms_per_sequence", lines=False), "layout": style}, caption)
@@ -110,10 +135,9 @@ def _bars(summary: dict[str, Any]) -> Chart:
         "text": [in_bytes(size) for _, size in sizes], "textposition": "auto", "hoverinfo": "y+text",
         "marker": {"color": COLOURS[0]},
     }  # fmt: skip
-    style = layout("MB", "", yaxis={"autorange": "reversed", "automargin": True}, xaxis=LOG)
-    return Chart(
-        {"data": [bars], "layout": style}, f"Size at {at['psnr_y_db']:g} dB; PNG has no loss. The scale is logarithmic."
-    )
+    style = layout("MB", "", yaxis={"autorange": "reversed", "automargin": True})
+    caption = f"Size at {at['psnr_y_db']:g} dB; PNG has no loss." if png else f"Size at {at['psnr_y_db']:g} dB."
+    return Chart({"data": [bars], "layout": style}, caption)
 
 
 def at_rows(summary: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -138,7 +162,9 @@ def _at_table(summary: dict[str, Any]) -> Table:
         *(Column(f"{other} takes", decimals(1, " ×")) for other in ("PNG", "JPEG")),
         Column("ms a random frame", TWO), Column("ms a sequence", ONE), Column("frames per CPU second", decimals(0)),
     ]  # fmt: skip
-    return Table(columns, at_rows(summary))
+    rows = at_rows(summary)
+    filled = [number for number in range(len(columns)) if any(row[number] is not None for row in rows)]
+    return Table([columns[number] for number in filled], [tuple(row[number] for number in filled) for row in rows])
 
 
 def _delta_table(summary: dict[str, Any]) -> Table:

@@ -202,7 +202,8 @@ def test_a_browser_draws_the_curves(swept, browser):
         == 2
     )
     text = browser.run("return document.body.innerText")
-    assert "Bjøntegaard delta rate" in text and "h264 gop 4 preset medium" in text and "PNG takes" in text
+    assert "Bjøntegaard delta rate" in text and "against h264 gop 4\t" in text and "PNG takes" in text
+    assert "preset medium" not in text, "there is one preset, which the table of all settings names"
     assert len(browser.column(0)) == 8
 
 
