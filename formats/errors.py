@@ -3,7 +3,7 @@
 VidprepError                    path, stage, message; what failed, on which file, why, what to do
 ├── SettingsError (ValueError)      a setting that cannot work; known before the first file is opened
 ├── SourceError (ValueError)        a source list that cannot work: missing, colliding, malformed
-├── DestinationError (OSError)      a destination in use, made with other settings, or not writable
+├── DestinationError (OSError)      a destination in use, made with different settings, or not writable
 │   └── TakenOverError              another run has taken the destination over while this one was paused
 ├── ReadError (ValueError)          a source that cannot be opened or decoded
 │   ├── NoVideoError                it opens, and holds nothing to show

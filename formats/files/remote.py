@@ -79,7 +79,7 @@ class RemoteFolder:
         self.url = url if url.endswith("://") else url.rstrip("/")
         protocol = url.partition("://")[0]
         if "::" in url:
-            raise SettingsError(f"{url}: chained URLs are not taken; give one place")
+            raise SettingsError(f"{url}: chained URLs are not supported; give one location")
         if names_no_place(url):
             raise SettingsError(f"{url}: names no bucket; give {protocol}://bucket/folder")
         try:

@@ -74,7 +74,7 @@ class FrameStore(ABC):
     def __getitem__(self, id_: str) -> StoredVideo:
         """Raises KeyError; TypeError for what is no id."""
         if not isinstance(id_, str):
-            raise TypeError(f"store[{id_!r}]: videos are asked for by id; give store[store.ids[{id_!r}]]")
+            raise TypeError(f"store[{id_!r}]: videos are looked up by id; use store[store.ids[{id_!r}]]")
         return StoredVideo(self, id_, self.facts(id_))
 
     def read(self, wanted: Iterable[tuple[str, Indexes]]) -> list[Frames]:
@@ -179,7 +179,7 @@ class StoredVideo:
         if facts.pts is not None and facts.time_base is not None:
             return np.asarray(facts.pts, np.float64) * facts.time_base.numerator / facts.time_base.denominator
         if facts.frame_rate is None:
-            raise StoreError(f"says nothing of the times of {self.id}", path=self.store.path)
+            raise StoreError(f"has no times of {self.id}", path=self.store.path)
         return np.arange(len(self), dtype=np.float64) * facts.frame_rate.denominator / facts.frame_rate.numerator
 
     @property
@@ -211,7 +211,7 @@ class StoredVideo:
         """
         end = self.end_seconds if end_seconds is None else end_seconds
         if not -math.inf < start_seconds <= end < math.inf:
-            raise ValueError(f"[{start_seconds}, {end}) s; give a start that is not behind the end")
+            raise ValueError(f"[{start_seconds}, {end}) s; give a start that is not after the end")
         if num_channels not in (None, 1, 2) or (rate is not None and not 0 < rate <= MAX_RATE):
             raise ValueError(f"rate={rate}, num_channels={num_channels}; give samples per second, and 1 or 2 channels")
         return self.store.samples(self.id, (Fraction(start_seconds), Fraction(end)), rate, num_channels)

@@ -89,7 +89,7 @@ class GulpLayout(Layout):
                 yield f"{path}: is damaged: {error}"
         for row in rows:
             if found.pop(row.id, None) != self._places(row):
-                yield f"{root}/*.gmeta: {row.id}: its frames are said to lie elsewhere than the manifest says"
+                yield f"{root}/*.gmeta: {row.id}: its frames lie elsewhere than the manifest says"
         yield from (f"{root}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
 
 

@@ -218,7 +218,7 @@ def read_about(folder: Path, kind: str) -> dict[str, Any]:
     if version != VERSION or format_ != kind:
         raise StoreError(f"is {format_} version {version}; this vidprep reads {kind} {VERSION}", path=path)
     if not isinstance(shards, dict) or not all(type(size) is int for size in shards.values()):
-        raise StoreError("says nothing of its shards and how long they are; make the store again", path=path)
+        raise StoreError("does not list its shards and their lengths; make the store again", path=path)
     if outside := [name for name in shards if Path(name).name != name]:
         raise StoreError(f"{outside[0]!r} is a shard outside of the folder, which is not read", path=path)
     return content
@@ -316,7 +316,8 @@ class FrameIndex:
         base_num, base_den, rate_num, rate_den = (row[name][0].as_py() for name in names[1:])
         if not all(part and part > 0 for part in (base_num, base_den, *((rate_num, rate_den) if rate_num else ()))):
             raise StoreError(
-                f"{id_}: its times are said to be {base_num}/{base_den}, {rate_num}/{rate_den} a second", path=self.path
+                f"{id_}: its times are recorded as {base_num}/{base_den}, {rate_num}/{rate_den} a second",
+                path=self.path,
             )
         pts, sizes = _values(row, "pts"), self.places(id_).sizes
         if len(pts) != len(sizes):

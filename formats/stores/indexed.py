@@ -44,9 +44,9 @@ class IndexedLayout(Layout):
         for row in rows:
             video, due = indexed.pop(row.id, None), indexed_video(row, self.offsets(row))
             if video is None or not _same(video, due):
-                yield f"{index.path}: {row.id}: its row says something else than the manifest"
+                yield f"{index.path}: {row.id}: its row differs from the manifest"
         yield from (f"{index.path}: {id_}: is not in the manifest" for id_ in indexed)
-        yield from (f"{index.path}: {id_}: its labels are others than in the manifest" for id_ in relabelled)
+        yield from (f"{index.path}: {id_}: its labels differ from the manifest" for id_ in relabelled)
 
 
 def _same(one: IndexedVideo, other: IndexedVideo) -> bool:

@@ -69,7 +69,7 @@ class VideoFiles(FrameStore):
         self._files = {self._id_of(file): file for file in files}
         if len(self._files) < len(files):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
-            raise StoreError("is given twice, or has the name of another but for its extension; rename one", path=twin)
+            raise StoreError("is given twice, or differs from another only in its extension; rename one", path=twin)
         self._scanned: dict[str, _Scanned] = {}
         self._prepare()
 

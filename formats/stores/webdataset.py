@@ -199,7 +199,7 @@ class TarStore(FrameStore):
             if sample.video is not None:
                 return _facts_of_video(about, rate, sample.video[1])
         except (KeyError, ValueError) as error:
-            raise StoreError(f"{id_}: its .json makes no sense: {error}", path=self.path / sample.tar) from error
+            raise StoreError(f"{id_}: its .json is not valid: {error}", path=self.path / sample.tar) from error
         full = self._full_size(id_, sample)
         height, width = scaled_size(*full, self._short_side)
         return VideoFacts(len(sample.frames), height, width, rate)
@@ -275,7 +275,7 @@ def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> 
 def _object(data: bytes) -> dict[str, Any]:
     found = parse_json(data)
     if not isinstance(found, dict):
-        raise ValueError(f"a .json holds no object but {type(found).__name__}")
+        raise ValueError(f"a .json holds no object, but {type(found).__name__}")
     return found
 
 

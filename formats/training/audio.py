@@ -38,7 +38,7 @@ class Audio:
         if num_channels not in (1, 2):
             raise SettingsError(f"audio_channels is {num_channels!r}; give 1 or 2")
         if seconds is not None and not (isinstance(seconds, int | float) and 1 / rate <= seconds < math.inf):
-            raise SettingsError(f"audio_seconds is {seconds!r}; give seconds, a sample or more")
+            raise SettingsError(f"audio_seconds is {seconds!r}; give seconds, at least one sample")
         some = dict.fromkeys(np.linspace(0, len(ids) - 1, LOOKED_AT).round().astype(int).tolist())
         heard = next((each for each in (video(ids[place]) for place in some) if each.sample_rate), None)
         if heard is None:
@@ -47,9 +47,7 @@ class Audio:
             )
         due = clips.seconds(heard.frame_rate) if seconds is None else Fraction(seconds)
         if due is None:
-            raise SettingsError(
-                "audio_seconds is needed, how much is heard: clips are not all as long, or not known to be"
-            )
+            raise SettingsError("audio_seconds is needed: clips are not all of one length, or not known to be")
         return cls(rate, num_channels, round(due * rate), clips if seconds is None else None)
 
     @property

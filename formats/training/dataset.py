@@ -188,7 +188,7 @@ class VideoDataset:
             (a, one), (b, other) = sorted(self._results.items())[:2]
             raise SettingsError(
                 f"frames of {one!r} have {a[0]} lines of {a[1]} pixels, those of {other!r} {b[0]} of {b[1]}, "
-                "and make no batch together; give size or crop",
+                "and cannot form one batch; give size or crop",
                 path=self.store.path,
             )
         return next(iter(self._results))
@@ -308,11 +308,11 @@ class VideoDataset:
             with _seeded(key):
                 made = self.transform(_torch().from_numpy(frames) if self.tensors else frames)
             if not hasattr(made, "shape") or not hasattr(made, "dtype"):
-                raise TypeError(f"it returns {type(made).__name__}; give an array or a tensor back")
+                raise TypeError(f"it returns {type(made).__name__}; return an array or a tensor")
             if hasattr(made, "detach"):
                 made = made.detach().cpu()
             if np.asarray(made).dtype.hasobject:
-                raise TypeError("it returns an array of objects; give numbers back")
+                raise TypeError("it returns an array of objects; return numbers")
         except Exception as error:
             at = traceback.extract_tb(error.__traceback__)[-1]
             raise TransformError(

@@ -107,7 +107,7 @@ class PrefetchLoader:
         )
         seed = whole("seed", seed, 0)
         if shuffle and sampler is not None:
-            raise SettingsError("shuffle and sampler both say the order; give one of them")
+            raise SettingsError("shuffle and sampler both set the order; give one of them")
         if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, Iterator)):
             raise SettingsError(
                 f"sampler is {sampler!r}; give something that can be iterated over again in each epoch, such as a list"
@@ -461,7 +461,7 @@ def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArr
 
 def _one_of(workers: int | None, num_workers: int | None) -> int:
     if workers is not None and num_workers is not None:
-        raise SettingsError("workers and num_workers are one thing; give one of them")
+        raise SettingsError("workers and num_workers mean the same; give one of them")
     given = workers if workers is not None else num_workers
     return 2 if given is None else given
 

@@ -264,7 +264,7 @@ class _AtIndices(_OfIndices):
             if self.policy == "drop":
                 return 0
             raise ValueError(
-                f"its clips would begin in [{low}, {high}), which holds none of its {video.num_frames} frames"
+                f"its clips would start in [{low}, {high}), which holds none of its {video.num_frames} frames"
             )
         latest = low if self.num_clips == 1 and not self.is_random else high - 1
         if self.policy == "error" and latest + self._span > video.num_frames:
@@ -404,7 +404,7 @@ class _AtTimes(ClipSampler):
             if self.policy == "drop":
                 return 0
             raise ValueError(
-                f"its clips would begin in [{low:.3f}, {high:.3f}) s, and it ends at {video.end_seconds:.3f} s"
+                f"its clips would start in [{low:.3f}, {high:.3f}) s, and it ends at {video.end_seconds:.3f} s"
             )
         latest = high if self.is_random else float(self._regular(video)[-1])
         whole_until = video.end_seconds - (self.num_frames_per_clip - 1) * self._step(video)

@@ -66,7 +66,8 @@ class About(NamedTuple):
             data = pickle.dumps(dataset)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingsError(
-                f"the dataset cannot be sent to processes ({error}); give a transform that is a function of a module, or processes=False"
+                f"the dataset cannot be sent to processes ({error}); give a transform that is a function "
+                "defined in a module, or processes=False"
             ) from error
         if b"__main__" not in data:
             return cls(data, None)
@@ -75,7 +76,8 @@ class About(NamedTuple):
             return cls(data, {"init_main_from_name": spec.name, "sys_argv": sys.argv})
         if (path := getattr(program, "__file__", None)) is None:
             raise SettingsError(
-                "transform is of an interactive session, which no other process has; put it into a module, or processes=False"
+                "transform was defined in an interactive session, which worker processes cannot import; "
+                "put it into a module, or give processes=False"
             )
         return cls(data, {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
 

@@ -15,6 +15,7 @@ import av.logging
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
+from vidprep.formats.text import count_of
 from vidprep.formats.video.shown_frames import Shown
 
 KEPT_LOG_LINES = 3
@@ -166,19 +167,19 @@ class DamageLog:
     def found(self) -> list[str]:
         found = []
         if self._num_lines:
-            found.append(f"{self._num_lines} decoding errors ({'; '.join(self.lines)})")
+            found.append(f"{count_of(self._num_lines, 'decoding error')} ({'; '.join(self.lines)})")
         if self._undecodable_packets:
-            found.append(f"{self._undecodable_packets} packets could not be decoded")
+            found.append(f"{count_of(self._undecodable_packets, 'packet')} could not be decoded")
         if self._corrupt_packets:
-            found.append(f"{self._corrupt_packets} packets are marked corrupt")
+            found.append(f"{count_of(self._corrupt_packets, 'packet')} marked corrupt")
         if self._corrupt_frames:
-            found.append(f"{self._corrupt_frames} frames are marked corrupt")
+            found.append(f"{count_of(self._corrupt_frames, 'frame')} marked corrupt")
         if self._zeroed_packets:
-            found.append(f"{self._zeroed_packets} packets hold a block of zeros")
+            found.append(f"{count_of(self._zeroed_packets, 'packet')} with a block of zeros")
         if self._impossible_packets:
-            found.append(f"{self._impossible_packets} packets hold bytes that no encoder writes")
+            found.append(f"{count_of(self._impossible_packets, 'packet')} with bytes that no encoder writes")
         if self._passed_over:
-            found.append(f"{self._passed_over} bytes between its packets are unreadable")
+            found.append(f"{count_of(self._passed_over, 'unreadable byte')} between its packets")
         if self._stopped:
             found.append(f"reading stopped: {self._stopped}")
         return found

@@ -52,7 +52,7 @@ def _mastering(data: bytes, doubts: list[Remark]) -> MasteringDisplay | None:
         doubts.append(
             Remark(
                 "hdr_metadata_ignored",
-                f"its mastering display metadata was not believed, and not used: it tells of {fault}",
+                f"its mastering display metadata is implausible and was not used: it gives {fault}",
             )
         )
         return None
@@ -68,8 +68,8 @@ def _content(data: bytes, mastering: MasteringDisplay | None, doubts: list[Remar
         doubts.append(
             Remark(
                 "hdr_metadata_ignored",
-                f"its content light level was not believed, and not used: it tells of MaxCLL {brightest} and MaxFALL {average} "
-                f"where no more than {float(limit):g} cd/m² can be",
+                f"its content light level is implausible and was not used: it gives MaxCLL {brightest} and MaxFALL {average} "
+                f"where at most {float(limit):g} cd/m² is possible",
             )
         )
         return None

@@ -89,7 +89,7 @@ class EncoderOptions:
         row = self.profile
         if row.codec != self.codec:
             raise SettingsError(
-                f"<encoder> makes {row.codec}; say <codec>, or leave it out", encoder=row.name, codec=row.codec
+                f"<encoder> makes {row.codec}; give <codec>, or leave it out", encoder=row.name, codec=row.codec
             )
         box = CONTAINERS[self.container_name]
         if box.codecs and self.codec not in box.codecs:

@@ -33,6 +33,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
+from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, DamageLog, span_tolerance, tagged_seconds
 from vidprep.formats.video.mov_index import contradictions, has_dolby_colours, num_edits
@@ -103,7 +104,7 @@ class Source:
             if self.info.width * self.info.height > max_pixels:
                 raise LimitError(
                     f"{self.info.width}x{self.info.height} is over the limit of {max_pixels} pixels; "
-                    "raise --max-pixels if it is meant to be so large",
+                    "raise --max-pixels if it is meant to be that large",
                     path=self.path,
                 )
             if self.info.pixel_format.endswith("10le") and has_dolby_colours(self.path, self._stream.id):
@@ -313,7 +314,7 @@ class Source:
 
     def _raise_if_too_large(self) -> None:
         if any("exceeds specified max pixel count" in text for _, _, text in self._log):
-            raise LimitError("a frame is over --max-pixels; raise it if it is meant to be so large", path=self.path)
+            raise LimitError("a frame is over --max-pixels; raise it if it is meant to be that large", path=self.path)
 
     @cached_property
     def tells_shown_frames(self) -> bool:
@@ -364,7 +365,9 @@ class Source:
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
             if claimed_frames > self._packets_seen:
-                found.append(f"cut short: the header says {claimed_frames} frames, {self._packets_seen} are there")
+                found.append(
+                    f"cut short: the header says {count_of(claimed_frames, 'frame')}, the file has {self._packets_seen}"
+                )
             decoded = self._witnesses.num_frames
             missing = self._witnesses.missing_frames(begins_whole=self.info.format_name in INDEXED)
             if decoded and self._count is not None and missing:

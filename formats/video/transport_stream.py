@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from vidprep.formats.text import count_of
+
 # Bytes of a packet, and of what a recorder writes before it.
 SIZES = ((188, 0), (192, 4), (204, 0))
 SYNC = 0x47
@@ -83,6 +85,6 @@ def _missing(path: str | Path, stream_id: int, grid: Grid) -> Iterator[str]:
     if out_of_place:
         yield f"{out_of_place} of its {num_packets} packets do not begin where they should"
     if lost:
-        yield f"packets are missing in {lost} places"
+        yield f"packets are missing in {count_of(lost, 'place')}"
     if without_start:
         yield f"{without_start} of its packets do not begin a frame as they say"

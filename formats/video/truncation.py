@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from vidprep.formats.text import count_of
+
 TAIL_BYTES = 1 << 18
 EBML_SEGMENT = 0x18538067
 # Header, seek head, information, tracks, chapters, cluster, cues, attachments, tags, void and checksum.
@@ -248,7 +250,7 @@ def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
             ended.add(serial)
         at += 27 + header[26] + sum(file.read(header[26]))
     if lost:
-        yield f"{lost} holes between its pages"
+        yield f"{count_of(lost, 'hole')} between its pages"
     if at > size or numbers.keys() - ended:
         yield "cut short: its last page is missing"
 

@@ -159,7 +159,7 @@ class OpenCvLoader(Loader):
 
         capture = cv2.VideoCapture(str(self.path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
         if not capture.isOpened():
-            raise ReadError("OpenCV does not open it", path=self.path)
+            raise ReadError("OpenCV cannot open it", path=self.path)
         return capture
 
     def in_order(self) -> Iterator[Picture]:

@@ -40,7 +40,7 @@ def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Finding]
         seconds = second(seen_after, path, "mark").result()
         yield Finding(
             "seen by both", seconds is not None,
-            "what one writes the other sees" + (f" after {seconds:.1f} s" if seconds else ""),
+            "each sees what the other writes" + (f" after {seconds:.1f} s" if seconds else ""),
             "give a folder that all machines mount",
         )  # fmt: skip
         if seconds is None:
@@ -55,9 +55,9 @@ def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
     taken = [answer.result() for answer in answers]
     twice = set(taken[0][1]) & set(taken[1][1])
     how = "hard links" if taken[0][0] == taken[1][0] == "link" else "O_EXCL, as there are no hard links"
-    detail = f"of two that make one name at once one does, by {how}"
+    detail = f"of two that create one name at once, one succeeds, by {how}"
     if twice:
-        detail = f"{len(twice)} of {ROUNDS} names were made by both at once"
+        detail = f"{len(twice)} of {ROUNDS} names were created by both at once"
     return Finding("exclusive names", not twice, detail, "never start two runs in one destination here")
 
 

@@ -18,7 +18,7 @@ def files_without_row(destination: Path, rows: list[ManifestRow]) -> Iterator[st
     for path in sorted(destination.rglob("*")):
         name = path.relative_to(destination).as_posix()
         if path.is_file() and path.suffix in suffixes and not name.startswith(".vidprep/") and name not in known:
-            yield f"{path}: no row of the manifest speaks of it"
+            yield f"{path}: no row of the manifest mentions it"
 
 
 def faults_of_others(destination: Path, kept: str, rows: list[ManifestRow]) -> Iterator[str]:
@@ -37,7 +37,7 @@ def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) 
         spans[row.file_name].append((row.offset or 0, row.stored_bytes or 0, row.id))
     for path in sorted(destination.iterdir()):
         if layout.is_shard(path.name) and path.name not in spans:
-            yield f"{path}: no row of the manifest speaks of it"
+            yield f"{path}: no row of the manifest mentions it"
     for name, units in sorted(spans.items()):
         end = 0
         for offset, size, id_ in sorted(units):

@@ -124,7 +124,7 @@ def check_unit(check: Check) -> Checked:
     except VerifyError as error:
         done.faults.append(f"against its source: {error.message}")
     except (VidprepError, AvError, OSError, ValueError) as error:
-        done.faults.append(f"does not read: {error}")
+        done.faults.append(f"cannot be read: {error}")
     if check.seeks and not done.faults:
         done.faults += _faults_of_seeks(path, check, done)
     done.faults = [f"{path}: {row.id}: {fault}" for fault in done.faults]
@@ -152,7 +152,7 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
         if row.pts is not None and row.time_base_num and row.time_base_den:
             base = Fraction(row.time_base_num, row.time_base_den)
             if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
-                yield "its frames have other times than the manifest says"
+                yield "its frame times differ from the manifest"
         container.seek(0)
         sizes = []
         sampled, expected, to_rgb = set(sample_of(row)), dict[int, int](), ToRgb()
@@ -240,7 +240,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     due = list(range(len(indexes))) if row.source_frames is None else row.source_frames
     if indexes != due:
         number = next((n for n, pair in enumerate(zip(indexes, due, strict=False)) if len(set(pair)) > 1), len(due))
-        yield f"from frame {number} on it is made of other source frames than the manifest says"
+        yield f"from frame {number} on, its source frames are not those that the manifest lists"
     if quality is None:
         return
     done.scored_at = done.checked_at
@@ -310,7 +310,7 @@ def _compare_stored(
     for number, item in enumerate(stream):
         filtered = stream.picture_filter.apply(item.frame)
         if number >= len(frames):
-            yield f"holds {len(frames)} frames, its source makes more"
+            yield f"holds {len(frames)} frames, its source yields more"
             return None
         if settings.frames.is_coded and number % settings.gate.verify_every == 0:
             sums.add(number, scorer.score(filtered, coder.decode(frames[number], filtered)))
@@ -318,7 +318,7 @@ def _compare_stored(
             yield f"frame {number} differs from what its source makes"
             return None
     if (count := len(stream.source_indexes)) != len(frames):
-        yield f"holds {len(frames)} frames, its source makes {count}"
+        yield f"holds {len(frames)} frames, its source yields {count}"
         return None
     return sums.report(255) if settings.frames.is_coded else None
 
@@ -339,7 +339,7 @@ def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
     rng = random.Random(check.row.id)
     wanted = rng.sample(range(count), min(check.seeks, count))
     hint = (
-        "" if check.row.frame_rate_num else " (its frame rate varies; with --fps a loader that seeks by time is right)"
+        "" if check.row.frame_rate_num else " (its frame rate varies; with --fps, loaders that seek by time are right)"
     )
     for name in check.loaders:
         seeks = done.seeks[name] = Seeks()
@@ -366,4 +366,4 @@ def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
                 continue
             if not same:
                 seeks.wrong += 1
-                yield f"{name}: a seek to frame {number} gives another picture than reading in order{hint}"
+                yield f"{name}: a seek to frame {number} gives a different picture than reading in order{hint}"

@@ -234,9 +234,9 @@ def checked_in(child: Child, check: Check) -> Checked:
     except WorkerError:
         raise  # nothing is known of the unit
     except (CrashedError, MemoryError) as error:
-        why = f"does not read: {error}"
+        why = f"cannot be read: {error}"
     except DeadlineError:
-        why = f"does not read: it took over {allowed:.0f} s and was stopped"
+        why = f"cannot be read: it took over {allowed:.0f} s and was stopped"
     return Checked(
         row.id,
         row.file_name,

@@ -25,11 +25,11 @@ from vidprep.formats.files.local import replacing
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.stores.base import StoredVideo
+from vidprep.formats.text import for_json
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.choose.rates import on_limited_scale
 from vidprep.transcode.choose.reading import read_times
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of
-from vidprep.transcode.run.text import for_json
 from vidprep.transcode.run.trial import excerpt, run_trial
 from vidprep.transcode.settings.options import FrameOptions, Retime, Scale
 from vidprep.transcode.settings.run import RunSettings

@@ -13,11 +13,11 @@ import click
 from vidprep.formats.errors import DestinationError, MissingError
 from vidprep.formats.files.local import check_writable
 from vidprep.formats.option import options_of
+from vidprep.formats.text import megabytes, printable
 from vidprep.transcode.choose.api import bench as measure
 from vidprep.transcode.cli.command import BriefCommand
 from vidprep.transcode.cli.options import LocalPath, options
 from vidprep.transcode.pages.api import missing_for_pages
-from vidprep.transcode.run.text import megabytes, printable
 
 # Title, width, and when the terminal is narrow which go first: the highest number.
 COLUMNS = (
@@ -68,7 +68,7 @@ def bench(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = Fal
     """
     from tqdm import tqdm
 
-    from vidprep.transcode.run.text import for_json
+    from vidprep.formats.text import for_json
 
     if out is not None:
         _check_page(out)

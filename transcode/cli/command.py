@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from vidprep.formats.errors import SettingsError, VidprepError
-from vidprep.transcode.run.text import printable
+from vidprep.formats.text import printable
 
 USAGE_ERROR = 2
 INTERRUPTED = 130

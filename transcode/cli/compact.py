@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from vidprep.formats.text import count_of
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import FolderOrUrl
 from vidprep.transcode.run.api import compact as write_anew
@@ -20,4 +21,6 @@ def compact(destination: Path | str) -> None:
     writes all shards with dead bytes anew. The store can be read at any moment, and a kill loses nothing.
     """
     done = write_anew(destination)
-    click.echo(f"vidprep: {done.shards} shards rewritten; {done.dead_bytes} dead bytes freed", err=True)
+    click.echo(
+        f"vidprep: {count_of(done.shards, 'shard')} rewritten; {count_of(done.dead_bytes, 'dead byte')} freed", err=True
+    )

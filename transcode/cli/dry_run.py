@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from vidprep.formats.text import megabytes, printable
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.run.text import megabytes, printable
 from vidprep.transcode.sources.unit import SourceList
 
 
@@ -35,11 +35,7 @@ def print_dry_run(todo: Plan, sources: SourceList, place: Destination, *, as_jso
         click.echo(text, err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
     ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
-    guess = (
-        f"about {megabytes(total * ratio)} by the ratio of what is done"
-        if ratio is not None
-        else "at most about as much, as a rule"
-    )
+    guess = f"about {megabytes(total * ratio)} judging by what is done" if ratio is not None else "usually no larger"
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
         f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; "

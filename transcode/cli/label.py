@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from vidprep.formats.option import options_of
+from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import FolderOrUrl, LocalPath, options
 from vidprep.transcode.run.api import label as write_labels
-from vidprep.transcode.run.text import count_of, printable
 
 
 @click.command(cls=Command)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import FolderOrUrl
 from vidprep.transcode.run.api import merge as join
-from vidprep.transcode.run.text import printable
 
 
 @click.command(cls=Command)
@@ -19,7 +19,7 @@ def merge(destination: Path | str) -> None:
     """Join the parts of a run by --partition into one destination, when its tasks have ended.
 
     One manifest, the index of shards, nothing left of killed tasks. A line on stdout for each video of the run that is missing,
-    with the reason; run the tasks that did not end again, then merge again. Videos that came after the run had begun are made by
+    with the reason; run the tasks that did not finish again, then merge again. Videos that came after the run had begun are made by
     the next run: an array again, or the command without --partition.
 
     \b
@@ -28,12 +28,12 @@ def merge(destination: Path | str) -> None:
     merged = join(destination)
     for id_, why in merged.missing.items():
         click.echo(printable(f"{id_}: {why}"))
-    line = f"{merged.parts} parts joined; {merged.ok} ok, {merged.failed} failed"
+    line = f"{count_of(merged.parts, 'part')} joined; {merged.ok} ok, {merged.failed} failed"
     line += f", {len(merged.missing)} missing" if merged.missing else ""
     click.echo(f"vidprep: {line}", err=True)
     if merged.unended:
         parts = ", ".join(map(str, merged.unended[:10])) + " …" * (len(merged.unended) > 10)
-        line = f"{len(merged.unended)} of {merged.count} parts did not end ({parts}); run them again, then merge"
+        line = f"{len(merged.unended)} of {merged.count} parts did not finish ({parts}); run them again, then merge"
         click.echo(f"vidprep: {line}", err=True)
     if merged.changed:
         named = printable(", ".join(merged.changed[:10])) + " …" * (len(merged.changed) > 10)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from vidprep.formats.option import options_of
+from vidprep.formats.text import count_of
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import LocalPath, options
 from vidprep.transcode.export.api import pack as make
@@ -28,10 +29,10 @@ def pack(store: Path, out: Path, **given: Any) -> None:
     dali, mmaction                    their lists of files and numbered labels
     """
     packed = make(store, out, **given)
-    click.echo(f"vidprep: {packed.num_videos} videos packed into {out}", err=True)
+    click.echo(f"vidprep: {count_of(packed.num_videos, 'video')} packed into {out}", err=True)
     if "labels" in given:
         where = out / "labels.csv"
         click.echo(
-            f"vidprep: {packed.labels} labels in {where}; {packed.labels_unseen} lie where no output has a frame",
+            f"vidprep: {count_of(packed.labels, 'label')} in {where}; {packed.labels_unseen} lie where no output has a frame",
             err=True,
         )

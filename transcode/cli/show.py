@@ -11,9 +11,9 @@ import click
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
+from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import LocalPath
-from vidprep.transcode.run.text import count_of, printable
 
 HEAD = f"{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>9}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}  id"
 PIPED_WIDTH = 160

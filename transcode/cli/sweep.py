@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from vidprep.formats.option import options_of
+from vidprep.formats.text import count_of
 from vidprep.transcode.choose.api import sweep as measure
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import QUIET, LocalPath, options
@@ -57,7 +58,10 @@ def _print_table(summary: dict[str, Any]) -> None:
     from vidprep.transcode.pages.sweep_section import at_rows
 
     frames = len(summary["compared_videos"]), summary["num_frames"]
-    click.echo(f"at {summary['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {frames[0]} videos, {frames[1]:,} frames:", err=True)
+    click.echo(
+        f"at {summary['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {count_of(frames[0], 'video')}, {count_of(frames[1], 'frame')}:",
+        err=True,
+    )
     rows = [
         (name, value, size / summary["num_frames"] if size else None, png, jpeg, frame)
         for name, value, size, png, jpeg, frame, *_ in at_rows(summary)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidprep.formats.option import options_of
+from vidprep.formats.text import megabytes, printable
 from vidprep.transcode.choose.api import tune as recommend
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import LocalPath, options
-from vidprep.transcode.run.text import megabytes, printable
 from vidprep.transcode.settings.keywords import SAMPLE
 
 if TYPE_CHECKING:

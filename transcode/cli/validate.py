@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from vidprep.formats.option import options_of
+from vidprep.formats.text import count_of, printable
 from vidprep.transcode.check.api import validate as check
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import QUIET, FolderOrUrl, options
-from vidprep.transcode.run.text import count_of, printable
 from vidprep.transcode.settings.run_options import SourceOptions
 
 
@@ -39,7 +39,7 @@ def validate(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -
     say = partial(click.echo, err=True)
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
-        say(f"vidprep: {name}: {seeks.tried} seeks, {seeks.wrong} to another picture than in order{unread}")
+        say(f"vidprep: {name}: {count_of(seeks.tried, 'seek')}, {seeks.wrong} to a wrong picture{unread}")
     parts = [f"{count_of(report.checked, 'unit')} read again", count_of(len(report.faults), "fault")]
     parts += [f"{report.resumed} of the units by the check that was interrupted"] if report.resumed else []
     parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []

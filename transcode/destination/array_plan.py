@@ -159,7 +159,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
 
 
 def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:
-    """The plan of which a merge found parts that did not end, where this task is one of theirs."""
+    """The plan of which a merge found parts that did not finish, where this task is one of theirs."""
     path = None if overwrite else place.shared_file(MERGED_PLAN_NAME)
     if path is None:
         return None
@@ -176,7 +176,7 @@ def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> Non
     if before.selection.narrowing != selection.narrowing:
         raise DestinationError(
             f"an array run of {before.count} parts is incomplete here, and --include, --exclude or --limit would leave out some of"
-            " its videos; run its parts that did not end, or an array of all videos",
+            " its videos; run its parts that did not finish, or an array of all videos",
             path=place.shown,
         )
 
@@ -191,7 +191,7 @@ def _plan_in_force(place: Destination, part: Partition, settings: RunSettings) -
         raise DestinationError(f"is at work for an array run of {plan.count} parts; {first}", path=place.shown)
     if difference := "; ".join(differences(plan.settings, settings)):
         raise DestinationError(
-            f"an array run was begun here with other settings: {difference}. Give all its tasks the same, or {first}",
+            f"an array run was started here with different settings: {difference}. Give all its tasks the same, or {first}",
             path=place.shown,
         )
     return plan
@@ -276,7 +276,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
 
 
 def read_end(path: Path) -> PartitionEnd | None:
-    """None where a part did not end, or left what cannot be read."""
+    """None where a part did not finish, or left what cannot be read."""
     try:
         found = read_json(path, RUN_BYTES_MAX)
         return PartitionEnd(str(found["plan"]), int(found["units"]), texts(found["absent"]), texts(found["unplanned"]))

@@ -1,4 +1,4 @@
-"""What an array run was to make against the rows that are there: which parts did not end, and which videos are missing, and why.
+"""What an array run was to make against the rows that are there: which parts did not finish, and which videos are missing, and why.
 
 DST/.vidprep/merged.json   {"plan": digest, "ended": [0, 2], "missing": {id: why}}: the parts of the plan that ended and were
                            joined, and videos that running the same tasks again does not make
@@ -63,7 +63,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     rows = _rows(root)
     digest = plan.settings_digest if plan else _digest_of_run(state_dir)
     missing = {
-        id_: f"made with other settings than this destination (their digest is {row[0]}, not {digest})"
+        id_: f"made with different settings than this destination (their digest is {row[0]}, not {digest})"
         for id_, row in rows.items()
         if digest is not None and row[0] != digest
     }
@@ -90,9 +90,11 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
         if id_ in lasting or id_ in missing:
             continue
         if id_ not in rows:
-            missing[id_] = f"no row: part {index} of {plan.count} " + ("lost it" if index in ended else "did not end")
+            missing[id_] = f"no row: part {index} of {plan.count} " + (
+                "lost it" if index in ended else "did not finish"
+            )
         elif index not in ended and rows[id_][1:] != plan.states[id_]:
-            missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not end"
+            missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not finish"
         elif rows[id_][1:] != plan.states[id_]:
             changed.append(id_)
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}

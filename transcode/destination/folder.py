@@ -193,7 +193,7 @@ class Destination:
         # A run in which nothing succeeded binds nobody to its settings.
         if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):
             raise DestinationError(
-                "was made with other settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
+                "was made with different settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
                 path=self.shown,
             )
 
@@ -406,7 +406,7 @@ class Destination:
             shutil.rmtree(state_dir, ignore_errors=True)
 
     def put_plan_away(self, *, is_done: bool) -> None:
-        """What is left of the plan of an array run is for tasks that did not end."""
+        """What is left of the plan of an array run is for tasks that did not finish."""
         if is_done:
             self.remove_shared(MERGED_PLAN_NAME, PLAN_NAME)
         elif (plan := self.shared / PLAN_NAME).exists():

@@ -155,7 +155,7 @@ def first_at_work(storages: Sequence[LeaseStorage], say: Callable[[str], object]
         return None
     shown = next((str(entry.holder) for entry in watched.values() if entry.holder), "another run")
     wait = max(storages[number].gone_seconds for number in watched)
-    say(f"held by {shown}; watching for up to {wait:g} s whether it is at work")
+    say(f"held by {shown}; watching for up to {wait:g} s to see whether it is at work")
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(min(LOOK_SECONDS, wait / 4))
@@ -198,7 +198,7 @@ class Lease:
             number = max(now.number if now else 0, at_least) + 1
             if number > NUMBER_MAX:
                 raise DestinationError(
-                    f"has a lease of number {number - 1}, which no run gave it; remove it", path=self._shown
+                    f"has a lease of number {number - 1}, which no run wrote; remove it", path=self._shown
                 )
             self.mine = replace(self.mine, number=number)
             if self._storage.claim(now, self.mine, self._say):
@@ -234,7 +234,7 @@ class Lease:
     def _lost(self) -> TakenOverError:
         now = self._storage.read()
         if now is None:
-            why = "the lease of this run was removed by somebody"
+            why = "the lease of this run was removed by someone else"
         else:
             why = f"was taken over{f' by {now.holder}' if now.holder else ''}, as this run gave no sign for "
             why += f"{self._storage.gone_seconds:g} s"

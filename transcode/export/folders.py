@@ -111,7 +111,7 @@ def _torchcodec(store: FrameStore, out: Path, _options: FrameOptions) -> None:
 
 def _listed(text: str, out: Path) -> str:
     if any(letter.isspace() for letter in text):
-        raise StoreError(f"{text}: this format separates by spaces, and the path has some; take other names", path=out)
+        raise StoreError(f"{text}: this format separates fields by spaces, and the path has some; rename it", path=out)
     return text
 
 

@@ -21,6 +21,7 @@ from av.stream import Discard
 
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
+from vidprep.formats.text import count_of
 from vidprep.formats.video.pyav import fraction, open_input, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 
@@ -84,12 +85,12 @@ class AudioSource:
     @property
     def damage(self) -> list[str]:
         """What of the audio was lost, a line each."""
-        lost = [f"{len(self._bad)} packets of audio are damaged ({self._bad[0]})"] if self._bad else []
+        lost = [f"{count_of(len(self._bad), 'audio packet')} could not be decoded ({self._bad[0]})"] if self._bad else []
         return lost + self._stopped
 
     @property
     def warnings(self) -> list[Remark]:
-        holes = Remark("audio_holes", f"the audio has holes ({self._num_holes}), which are silent")
+        holes = Remark("audio_holes", f"the audio has gaps ({self._num_holes}), filled with silence")
         return [holes] if self._num_holes else []
 
     def _sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
@@ -109,7 +110,7 @@ class AudioSource:
             except StopIteration:
                 return
             except (AvError, OSError) as error:
-                self._stopped.append(f"reading of the audio stopped: {error.strerror}")
+                self._stopped.append(f"reading the audio stopped: {error.strerror}")
                 return
             if not packet.size:
                 continue

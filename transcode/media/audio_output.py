@@ -29,6 +29,7 @@ from vidprep.formats.errors import EncodeError, LimitError
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
+from vidprep.formats.text import count_of
 from vidprep.formats.video.pyav import reason_of
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio_input import AudioPacket, AudioSource, Samples
@@ -79,7 +80,7 @@ class AudioTrack:
             return
         if audio.stream is None:
             if audio.num_streams:
-                self.warnings.append(Remark("audio_left_out", "the audio is left out: nothing here decodes it"))
+                self.warnings.append(Remark("audio_left_out", "the audio is left out: there is no decoder for it"))
             return
         self._writer = writer
         if (self._copy if self._mode == "copy" else self._encode)(audio, audio.stream):
@@ -103,7 +104,7 @@ class AudioTrack:
         if self._next is not None:
             self.warnings.append(LEFT_OUT)
         if self._num_refused:
-            self.damage.append(f"{self._num_refused} packets of audio do not go into {self._box.name}")
+            self.damage.append(f"{count_of(self._num_refused, 'audio packet')} cannot be stored in {self._box.name}")
         if self._audio is not None:
             self.damage += self._audio.damage
             self.warnings += self._audio.warnings
@@ -192,7 +193,7 @@ class AudioTrack:
                 silent += min(at - due, self._rate)
                 if silent > MAX_SILENT_HOURS * 3600 * self._rate:
                     raise LimitError(
-                        f"its audio has holes of more than {MAX_SILENT_HOURS} hours; --audio drop or copy encodes no silence"
+                        f"its audio has gaps of more than {MAX_SILENT_HOURS} hours; --audio drop or copy encodes no silence"
                     )
                 silence = np.zeros((len(samples), min(at - due, self._rate)), np.float32)
                 yield from self._coded(silence, due)

@@ -164,9 +164,9 @@ def run_ffmpeg(command: list[str], path: str) -> str:
     tail = logged.decode("utf-8", "replace").strip()
     # ffmpeg 5.1 says so, and ends with 0.
     if process.returncode == -signal.SIGXFSZ or any(line.endswith(NO_ROOM) for line in tail.splitlines()):
-        raise DiskFullError("ffmpeg found no room left", path=path)
+        raise DiskFullError("ffmpeg ran out of disk space", path=path)
     if process.returncode:
-        last = " | ".join(tail.splitlines()[-3:]) or "it said nothing"
+        last = " | ".join(tail.splitlines()[-3:]) or "it printed nothing"
         raise FfmpegError(
             f"ffmpeg ended with {process.returncode}: {last}", command=command, stderr_tail=tail, path=path
         )

@@ -149,7 +149,7 @@ def _limited(frames: Iterator[VideoFrame], max_frames: int, worked: Callable[[],
     for count, frame in enumerate(frames, 1):
         worked()
         if count > max_frames:
-            raise LimitError(f"holds more than {max_frames} frames; raise --max-frames if it is meant to")
+            raise LimitError(f"holds more than {max_frames} frames; raise --max-frames if that is intended")
         yield frame
 
 

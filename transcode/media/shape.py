@@ -47,7 +47,7 @@ class Shape:
         stored, turned = source.size, source.orientation.transpose
         ratio = source.sample_aspect_ratio
         if not Fraction(1, 20) <= ratio <= 20:
-            warnings.append(Remark("pixel_shape_ignored", f"sample aspect ratio {ratio} is absurd; taken for 1:1"))
+            warnings.append(Remark("pixel_shape_ignored", f"sample aspect ratio {ratio} is implausible; 1:1 was used"))
             ratio = Fraction(1)
         width, height = Fraction(stored.width) * ratio, Fraction(stored.height)
         if turned:
@@ -62,7 +62,7 @@ class Shape:
         stays = like is None and grows and not scale.upscale
         if stays and fit != "pad":
             raise PictureError(
-                f"shown at {round(width)}x{round(height)} it is smaller than {target}; allow --upscale, or say --fit pad"
+                f"shown at {round(width)}x{round(height)} it is smaller than {target}; allow --upscale, or give --fit pad"
             )
         if stays:
             zoom = Fraction(1)

@@ -151,7 +151,7 @@ class Verifier:
         if self._keyframes != due:
             wrong = sorted(set(self._keyframes) ^ set(due))[0]
             state = "missing" if wrong in due else "too many"
-            raise VerifyError(f"a keyframe every {self._gop} frames was asked; at frame {wrong} one is {state}")
+            raise VerifyError(f"a keyframe every {self._gop} frames was requested; at frame {wrong} one is {state}")
         ends = [*due[1:], count]
         gops = [(due[-1], self._gop_frames.checksums())] if due else []
         if len(due) > 1:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats.files.local import replacing
+from vidprep.formats.text import for_json
 from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
@@ -28,7 +29,6 @@ from vidprep.transcode.pages.page import (
     in_percent,
     layout,
 )  # fmt: skip
-from vidprep.transcode.run.text import for_json
 
 Row = dict[str, Any]
 ONE, TWO = decimals(1), decimals(2)

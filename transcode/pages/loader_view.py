@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from vidprep.transcode.run.text import megabytes, printable
+from vidprep.formats.text import megabytes, printable
 
 HISTORY = 60
 BARS = " ▁▂▃▄▅▆▇█"

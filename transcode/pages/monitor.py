@@ -18,10 +18,10 @@ from rich.text import Text
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.files.untrusted import check_regular, open_regular, parse_json
+from vidprep.formats.text import count_of, megabytes, printable
 from vidprep.transcode.pages import loader_view
 from vidprep.transcode.pages.loader_view import LoaderState
 from vidprep.transcode.run.events import RunState, VideoState
-from vidprep.transcode.run.text import megabytes, printable
 
 WAIT_SECONDS = 60.0  # for a file that is to come
 EVERY_SECONDS = 0.5
@@ -177,7 +177,7 @@ def _view_of_runs(runs: list[RunState]) -> list[Text | Group | ProgressBar]:
 def _headline(run: RunState) -> Text:
     videos, frames, _ = run.rates()
     left = run.seconds_left()
-    parts = [f"{run.done:,} of {run.total:,} videos", f"{run.failed:,} failed"]
+    parts = [f"{run.done:,} of {count_of(run.total, 'video')}", f"{run.failed:,} failed"]
     parts += [f"{max(0, run.total - run.done - len(run.flying)):,} queued"] if run.exit_code is None else []
     parts += [f"{videos:.1f} videos/s, {frames:,.0f} frames/s"] if run.exit_code is None else []
     parts += [f"{_clock(left)} left"] if left is not None else []

@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any
 
 from vidprep.formats.errors import MissingError
-from vidprep.transcode.run.text import megabytes, printable
+from vidprep.formats.text import megabytes, printable
 
 MARKDOWN_ROWS = 50
 COLOURS = (

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.untrusted import read_json
+from vidprep.formats.text import for_json
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels
 from vidprep.transcode.pages.page import Page, Section, as_html, as_markdown
 from vidprep.transcode.pages.run_section import run_sections
 from vidprep.transcode.pages.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
 from vidprep.transcode.pages.sweep_section import sweep_sections
-from vidprep.transcode.run.text import for_json
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit

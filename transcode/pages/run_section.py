@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from vidprep.formats.text import count_of
 from vidprep.transcode.pages.classes_section import class_sections
 from vidprep.transcode.pages.figures import Doubles, FinishedDestination, kind_of, numbers
 from vidprep.transcode.pages.page import (
@@ -27,7 +28,6 @@ from vidprep.transcode.pages.page import (
     layout,
 )  # fmt: skip
 from vidprep.transcode.pages.stills import DIFFERENCE_GAIN, JPEG_QUALITY, Compared, CompareTask, Taken, Task
-from vidprep.transcode.run.text import count_of
 
 POINTS, WORST_POINTS = 3000, 500
 TABLE_ROWS = 1000
@@ -98,7 +98,9 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
                 f"{abs(1 - outputs / sources):.0%} {change}; {figure['larger_than_source']:,} larger than their source",
             )
         )
-    of_sample = f"measured on {stills['sampled_frames']} frames of {stills['sampled_videos']} videos"
+    of_sample = (
+        f"measured on {count_of(stills['sampled_frames'], 'frame')} of {count_of(stills['sampled_videos'], 'video')}"
+    )
     if outputs and stills["png_bytes"]:
         tiles.append(
             Tile(f"{stills['png_bytes'] / outputs:.1f} ×", f"as PNG: {in_bytes(stills['png_bytes'])}", of_sample)
@@ -121,7 +123,11 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
         tiles.append(Tile(f"{ssim['median']:.4f}", "SSIM, median", f"from {ssim['lowest']:.4f}"))
     if keys := figure["keyframes"]:
         held = keys["videos_that_hold_it"] == videos["ok"]
-        note = "read back in every video" if held else f"{videos['ok'] - keys['videos_that_hold_it']} videos break it"
+        note = (
+            "read back in every video"
+            if held
+            else f"broken by {count_of(videos['ok'] - keys['videos_that_hold_it'], 'video')}"
+        )
         tiles.append(
             Tile(f"{keys['asked_interval']}", f"frames per keyframe, {keys['count']:,} keyframes in all", note)
         )
@@ -175,7 +181,8 @@ def _bytes_chart(names: list[str], all_figures: list[dict[str, Any]]) -> Chart:
     stills = all_figures[0]["stills"]
     caption = (
         "Sources, what was made of them, and what the same frames would take one by one: "
-        f"estimated from {stills['sampled_frames']} frames of {stills['sampled_videos']} videos, by their bytes per pixel."
+        f"estimated from {count_of(stills['sampled_frames'], 'frame')} of {count_of(stills['sampled_videos'], 'video')}, by their "
+        "bytes per pixel."
     )
     return Chart({"data": traces, "layout": style}, caption)
 
@@ -192,7 +199,7 @@ def _histogram(names: list[str], values: list[Doubles], label: str, caption: str
         for number, (name, each) in enumerate(zip(names, finite, strict=True))
     ]  # fmt: skip
     lossless = sum(len(each) for each in values) - sum(len(each) for each in finite)
-    note = f" {lossless:,} videos lost nothing and are not drawn." if lossless else ""
+    note = f" Not drawn: {count_of(lossless, 'video')} that lost nothing." if lossless else ""
     few = max(max(trace["y"]) for trace in traces) <= FEW_VIDEOS
     ticks = {"tickformat": "d"} | ({"dtick": 1} if few else {})
     style = layout(label, "videos", barmode="overlay", bargap=0.05, showlegend=len(names) > 1, yaxis=ticks)
@@ -217,9 +224,7 @@ def _size_chart(names: list[str], destinations: list[FinishedDestination]) -> Ch
         )  # fmt: skip
     caption = "Each point is a video; its name shows when you point at it."
     if left_out:
-        caption += (
-            f" Drawn: the {WORST_POINTS} of the lowest PSNR-Y and a random sample; {left_out:,} videos are left out."
-        )
+        caption += f" Drawn: the {WORST_POINTS} of the lowest PSNR-Y and a random sample; {count_of(left_out, 'video')} left out."
     style = layout("kB per frame", "PSNR-Y, dB", xaxis=LOG, showlegend=len(names) > 1)
     return Chart({"data": traces, "layout": style}, caption)
 

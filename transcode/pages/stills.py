@@ -66,7 +66,7 @@ class CompareTask:
         try:
             stat = Path(self.unit.path).stat()
             if (stat.st_size, stat.st_mtime_ns) != (self.unit.size_bytes, self.unit.mtime_ns):
-                return Compared(failed=f"{self.unit.path} is another file than the one that was read")
+                return Compared(failed=f"{self.unit.path} is not the file that was read")
             stored = open_store(self.destination)[self.unit.id].frames([self.number])[0]
             source = _source_frame(self)
         except (VidprepError, AvError, OSError, ValueError, LookupError, TypeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vidprep.formats.text import count_of
 from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
@@ -31,8 +32,8 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
         return [Section(f"Sweep{behind}", "No video went through every cell; nothing can be compared.")]
     section = Section(f"At equal quality{behind}", tiles=_tiles(summary))
     section.text = (
-        f"{len(summary['compared_videos'])} videos, sampled from {summary['sampled_from']:,}, decoded and scaled once, then made in each "
-        "setting. PSNR-Y is the mean over the videos; that of JPEGs, whose luma has 255 steps, is given on the 219 of a video's "
+        f"{count_of(len(summary['compared_videos']), 'video')}, sampled from {summary['sampled_from']:,}, decoded and "
+        "scaled once, then made in each setting. PSNR-Y is the mean over the videos; that of JPEGs, whose luma has 255 steps, is given on the 219 of a video's "
         f"(1.32 dB more). Sizes at {at['psnr_y_db']:g} dB lie on the line between the two settings next to it."
     )
     section.charts = [
@@ -178,7 +179,7 @@ def _delta_table(summary: dict[str, Any]) -> Table:
 
 
 def _delta(summary: dict[str, Any]) -> str | None:
-    return None if summary["mean"] is None else f"{summary['mean']:+.1%} ({summary['videos']} videos)"
+    return None if summary["mean"] is None else f"{summary['mean']:+.1%} ({count_of(summary['videos'], 'video')})"
 
 
 def _cells_table(cells: Sequence[dict[str, Any]]) -> Table:

@@ -128,13 +128,13 @@ def label(
         Sequence[str] | None, Option("Take only these columns of TABLE.", "A,B", parse=parse_names)
     ] = None,
     remove: Annotated[Sequence[str], Option("Remove these labels.", "A,B", parse=parse_names)] = (),
-    on_bad_row: Annotated[str, Option("What to do with rows that speak of no video.", choices=BAD_ROWS)] = "fail",
+    on_bad_row: Annotated[str, Option("What to do with rows that match no video.", choices=BAD_ROWS)] = "fail",
     dry_run: Annotated[bool, Option("Show what would change; write nothing.")] = False,
 ) -> Relabelled:  # fmt: skip
     """Add, change and remove labels of a finished destination, without its sources; no output is touched.
 
     table: with a column `id`, or `path` and, for cuts, `start` and `end`; the others are labels, or those named by `labels`. What is not
-    in it stays. remove: labels that are to go. on_bad_row: "fail" or "skip", for rows that speak of no video. dry_run: say what would
+    in it stays. remove: labels that are to go. on_bad_row: "fail" or "skip", for rows that match no video. dry_run: say what would
     change. A run later gives its sources' labels again; columns that only this gave stay.
 
     Raises InUseError while a run is at work, SourceError for a table that cannot be used, DestinationError, StorageError, StoreError,

@@ -29,7 +29,7 @@ import click
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.local import memory_bytes
-from vidprep.transcode.run.text import printable
+from vidprep.formats.text import printable
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vidprep.transcode.run.text import count_of, printable
+from vidprep.formats.text import count_of, printable
 from vidprep.transcode.sources.table_rows import SKIPPED
 
 UNKNOWN = "unknown extension"

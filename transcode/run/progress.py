@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.text import count_of, megabytes, printable
 from vidprep.transcode.destination.array_plan import Share
 from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.ignored import in_words
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.run.run import Summary
-from vidprep.transcode.run.text import count_of, megabytes, printable
 from vidprep.transcode.unit.job import Job
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class Progress:
     def found(self, count: int) -> None:
         """So many entries or rows of the source were looked at so far."""
         if self._has_bar:
-            self.message(f"{count} files found so far")
+            self.message(f"{count_of(count, 'file')} found so far")
 
     def share(self, part: Partition, share: Share) -> None:
         """What this task of an array run takes, and in what its sources differ from the plan."""
-        self.message(f"part {part.index} of {part.count}: {len(share.sources.units)} videos")
+        self.message(f"part {part.index} of {part.count}: {count_of(len(share.sources.units), 'video')}")
         if share.absent:
             self.message(f"{len(share.absent)} videos planned for it are not among the sources: {_few(share.absent)}")
         if share.unplanned:

@@ -159,9 +159,9 @@ class RunState:
             self._killed[row.id] = row.message or ""
             return True
         if first is not None and row.ok:
-            row.warn(Remark("second_try", f"made in a second try, alone: in the first {first}"))
+            row.warn(Remark("second_try", f"made in a second attempt, alone; in the first {first}"))
         elif first is not None:
-            row.message = f"{row.message}; so it was in a first try, beside others" if was_killed(row) else row.message
+            row.message = f"{row.message}; so was a first attempt, beside others" if was_killed(row) else row.message
         return False
 
     def again(self, workers: Workers[Job, Made]) -> Iterator[tuple[Job, Made | None]]:

@@ -334,8 +334,8 @@ def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSetti
     ]
     if others:
         raise DestinationError(
-            f"holds {len(others)} outputs of other settings that are not among these sources ({why}), such as {one_line(min(others))}; "
-            "give all sources, or another folder",
+            f"holds {len(others)} outputs made with different settings whose sources are not listed here ({why}), such as "
+            f"{one_line(min(others))}; give all sources, or another folder",
             path=place.shown,
         )
 
@@ -345,7 +345,7 @@ def _say_what_was_found(
 ) -> None:
     message, journal = request.reporter.message, request.place.journal
     if recovered:
-        message(f"{recovered} finished outputs of a stopped run were given their names")
+        message(f"{recovered} finished outputs of a stopped run were published")
     if journal.unreadable:
         lines = ", ".join(map(str, journal.unreadable[:UNREADABLE_NAMED]))
         message(
@@ -353,7 +353,7 @@ def _say_what_was_found(
         )
     if todo.other_versions:
         message(
-            f"{todo.other_versions} outputs were made by another version than {encoder_version(settings, request.ffmpeg)}; "
+            f"{todo.other_versions} outputs were made by a version other than {encoder_version(settings, request.ffmpeg)}; "
             "they are kept (--overwrite makes them again)"
         )
     if left := sorted(set(todo.gone) - set(todo.removed)):

@@ -70,7 +70,7 @@ def parse_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
     try:
         return tuple(map(int, given.split(",") if isinstance(given, str) else given))
     except ValueError:
-        raise ValueError("give whole numbers with commas between") from None
+        raise ValueError("give whole numbers separated by commas") from None
 
 
 def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
@@ -82,7 +82,7 @@ def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
         shares = {}
     if not shares or "" in shares or len(shares) < len(pairs) or min(shares.values()) <= 0 or sum(shares.values()) != 1:
         raise SettingsError(
-            "<split_by>: give names and shares that make 1, such as train=0.8,val=0.1,test=0.1", split_by=given
+            "<split_by>: give names and shares that add up to 1, such as train=0.8,val=0.1,test=0.1", split_by=given
         )
     return shares
 
@@ -108,7 +108,7 @@ def parse_bytes(given: str | int) -> int:
     power = " kMGT".index(prefix.replace("K", "k")) if prefix else 0
     size = int(float(number) * (1024 if binary else 1000) ** power)
     if size > INT64_MAX:
-        raise SettingsError("<shard_size>: no file is so long; give bytes, such as 500MB or 1GiB", shard_size=text)
+        raise SettingsError("<shard_size>: no file is that long; give bytes, such as 500MB or 1GiB", shard_size=text)
     return size
 
 
@@ -120,7 +120,7 @@ def shortened(text: str) -> str:
 def given(path: str) -> str:
     """A path that is not empty, which would be the current folder. Raises SettingsError."""
     if not path.strip():
-        raise SettingsError("an empty path was given, as an unset variable leaves it; name a file or folder")
+        raise SettingsError("an empty path was given (an unset variable?); name a file or folder")
     return path
 
 

@@ -59,7 +59,7 @@ class RunSettings:
     split: Annotated[
         float | str,
         Option(
-            "Encode longer videos in segments of about SECONDS, several at a time, joined without another generation; auto: those of more "
+            "Encode longer videos in segments of about SECONDS, several at a time, joined without re-encoding; auto: those of more "
             "than two minutes.", "SECONDS|auto|off", parse=parse_split, must=SPLITS, only="transcode", heading="Encoding",
         ),
     ] = "auto"  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vidprep.formats.errors import SourceError
+from vidprep.formats.text import count_of
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import Unit
@@ -48,8 +49,7 @@ def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table
         return
     if is_table:
         lines = [" ".join((one_line(a.path), "and", one_line(b.path), "->", one_line(out))) for a, b, out in pairs]
-        files = "file" if len(pairs) == 1 else f"{len(pairs)} files"
-        message = f"two sources would write the same output {files} (names may differ in case or Unicode form)"
+        message = f"{count_of(len(pairs), 'pair')} of sources would write the same output file (names may differ in case or Unicode form)"
         advice = "give each row its own id, in a column `id`"
         raise SourceError("\n  ".join([f"{message}; {advice}", *lines[:PAIRS_SHOWN]]), path=source)
     kept = (replace(unit, id=unit.id + os.path.splitext(unit.path)[1]) for unit in search.units)

@@ -10,6 +10,7 @@ from typing import Any
 
 from vidprep.formats.errors import SourceError, StorageError
 from vidprep.formats.files.remote import is_url
+from vidprep.formats.text import count_of
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
 from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_of, why_not
@@ -65,7 +66,7 @@ def read_table(
         search.count()
     faults |= _same_cuts(search)
     if skipped := told_faults(faults, path, skips_bad_rows=skips_bad_rows):
-        search.why_partial = f"{len(skipped)} rows of the table were skipped"
+        search.why_partial = f"{count_of(len(skipped), 'row')} of the table skipped"
         search.ignored += [(path, f"{SKIPPED}{why}") for why in skipped]
     if remote.fault is not None and not remote.answered:
         raise remote.fault
@@ -77,7 +78,9 @@ def told_faults(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -
     if not lines or skips_bad_rows:
         return lines
     more = [f"and {len(lines) - FAULTS_SHOWN} more"] if len(lines) > FAULTS_SHOWN else []
-    raise SourceError("\n  ".join([*lines[:FAULTS_SHOWN], *more, "mend the table, or --on-bad-row skip"]), path=path)
+    raise SourceError(
+        "\n  ".join([*lines[:FAULTS_SHOWN], *more, "fix the table, or give --on-bad-row skip"]), path=path
+    )
 
 
 def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> list[str]:
@@ -187,7 +190,7 @@ def checked_id(value: object) -> str:
     if not unit_id.strip() or not {"", ".", ".."}.isdisjoint(unit_id.split("/")):
         fault = "is not a plain relative name"
     elif "\\" in unit_id or one_line(unit_id) != unit_id:
-        fault = "has a backslash, a control character or what is not Unicode"
+        fault = "has a backslash, a control character, or a character that is not Unicode"
     if fault:
         raise ValueError(f"id {value!r} {fault}; give a name such as a/b, without extension")
     return unit_id

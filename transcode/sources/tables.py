@@ -149,7 +149,10 @@ def _faults_of_labels(name: str, values: Sequence[Any]) -> Iterator[tuple[int, s
         kind = _kind(value)
         first = kind if first is None else first
         if kind != first:
-            yield number, f"{one_line(name)} is {value!r} in a column of {first}; the values of a label are of one kind"
+            yield (
+                number,
+                f"{one_line(name)} is {value!r} in a column of {first}; all values of a label must be of one kind",
+            )
         elif (isinstance(value, int) and not -(2**63) <= value < 2**63) or (
             isinstance(value, str) and storable(value) != value
         ):
@@ -252,7 +255,7 @@ def read_source_table(table: object) -> SourceTable:
 
 def _distinct(names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
-        raise ValueError(f"two columns of one name: {', '.join(names)}")
+        raise ValueError(f"two columns with the same name: {', '.join(names)}")
     return names
 
 

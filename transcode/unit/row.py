@@ -9,6 +9,7 @@ from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
+from vidprep.formats.text import count_of
 from vidprep.transcode.media.frames import SourceFacts, is_vfr
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.verify import Measured
@@ -95,44 +96,56 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
     if gap := _gap(facts, stream.info.time_base):
         warnings.append(Remark("gap", gap))
     if facts.num_deinterlaced:
-        warnings.append(Remark("deinterlaced", f"{facts.num_deinterlaced} interlaced frames deinterlaced (bwdif)"))
+        warnings.append(
+            Remark("deinterlaced", f"{count_of(facts.num_deinterlaced, 'interlaced frame')} deinterlaced (bwdif)")
+        )
     if facts.num_fields:
         warnings.append(
-            Remark("fields_kept", f"{facts.num_fields} of its pictures are single fields (HEVC), each kept as a frame")
+            Remark("fields_kept", f"{count_of(facts.num_fields, 'single field')} (HEVC), each kept as a frame")
         )
     if facts.stamps_sorted:
-        warnings.append(Remark("timestamps_sorted", f"{facts.stamps_sorted} timestamps ran backwards and were sorted"))
+        warnings.append(
+            Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards; sorted")
+        )
     if facts.stamps_joined:
         warnings.append(
-            Remark("timestamps_joined", f"time jumped back {facts.stamps_joined} times; joined where it left off")
+            Remark(
+                "timestamps_joined",
+                f"time jumped back {count_of(facts.stamps_joined, 'time')}; joined where it left off",
+            )
         )
     if facts.stamps_guessed:
         warnings.append(
-            Remark("timestamps_guessed", f"{facts.stamps_guessed} frames had no timestamp; set from the frame rate")
+            Remark(
+                "timestamps_guessed",
+                f"{count_of(facts.stamps_guessed, 'frame')} had no timestamp; set from the frame rate",
+            )
         )
     if facts.stamps_nudged:
         warnings.append(
-            Remark("timestamps_moved", f"{facts.stamps_nudged} frames shared a timestamp; moved one tick on")
+            Remark(
+                "timestamps_moved", f"{count_of(facts.stamps_nudged, 'frame')} shared a timestamp; moved one tick on"
+            )
         )
     if facts.stamps_crowded:
         warnings.append(
             Remark(
                 "frames_left_out",
-                f"{facts.stamps_crowded} frames shared a timestamp with the next one and were left out",
+                f"{count_of(facts.stamps_crowded, 'frame')} shared a timestamp with the next one; left out",
             )
         )
     if facts.stamps_spaced:
         warnings.append(
             Remark(
                 "timestamps_moved",
-                f"{facts.stamps_spaced} frames were closer than a tick of the container; moved apart by one",
+                f"{count_of(facts.stamps_spaced, 'frame')} closer than a tick of the container; moved apart by one",
             )
         )
     if made.shows_through:
         warnings.append(Remark("alpha_composited", "alpha composited over black"))
     if picture_filter.num_changes:
         more = picture_filter.num_changes - len(picture_filter.changes)
-        changes = [*picture_filter.changes, *([f"{more} times more"] if more else [])]
+        changes = [*picture_filter.changes, *([f"{count_of(more, 'time')} more"] if more else [])]
         warnings.append(
             Remark(
                 "picture_changed",

@@ -281,7 +281,7 @@ class ClusterWorkers(Workers[Job, Made]):
             first = next(iter(self._refused.values()))
             raise ClusterError(f"none of the {len(hosts)} workers of {self._name} can work on this run: worker {first}")
         elif idle > QUEUE_SECONDS:
-            raise ClusterError(f"{self._name} has had no worker that works for {QUEUE_SECONDS} s; {self._remedy}")
+            raise ClusterError(f"{self._name} has had no usable worker for {QUEUE_SECONDS} s; {self._remedy}")
         elif idle > NOBODY_SECONDS and not self._told:
             self._told = True
             if is_silent:

@@ -115,7 +115,7 @@ def look(expected: Expected) -> str | None:
 def _other_versions(expected: Expected) -> str | None:
     here = _versions(expected.settings, expected.ffmpeg)
     other = [f"{name} {here.get(name)}, not {due}" for name, due in expected.versions.items() if here.get(name) != due]
-    return f"has {'; '.join(other)}: outputs would have other bytes; install the same versions there" if other else None
+    return f"has {'; '.join(other)}: outputs would differ; install the same versions there" if other else None
 
 
 def _other_sources(expected: Expected) -> str | None:

@@ -122,8 +122,8 @@ def test_a_json_without_checksums_of_the_groups_is_refused(folder):
     [
         ({"shards": {"../data-00000.bin": 1}}, "outside of the folder"),
         ({"shards": {"/etc/passwd": 1}}, "outside of the folder"),
-        ({"shards": 5}, "nothing of its shards"),
-        ({"shards": {"data-00000.bin": "1"}}, "nothing of its shards"),
+        ({"shards": 5}, "does not list its shards"),
+        ({"shards": {"data-00000.bin": "1"}}, "does not list its shards"),
         ({"shards": {}}, "in shard data-00000.bin"),
         ({"version": None}, "version None"),
         ({"format": []}, r"is \[\] version"),

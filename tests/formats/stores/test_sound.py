@@ -160,7 +160,7 @@ def test_what_has_no_audio_says_so(heard, store_of):
     assert frames[frames.ids[0]].sample_rate is None
     with pytest.raises(StoreError, match="has no audio; vidprep transcode --audio copy keeps it"):
         frames[frames.ids[0]].samples()
-    for arguments, said in (((2, 1), "a start that is not behind the end"), ((0, float("nan")), "[0, nan) s")):
+    for arguments, said in (((2, 1), "a start that is not after the end"), ((0, float("nan")), "[0, nan) s")):
         with pytest.raises(ValueError, match=re.escape(said)):
             store["aac"].samples(*arguments)
     for how in ({"rate": 0}, {"num_channels": 3}):
@@ -272,9 +272,9 @@ def test_audio_that_cannot_be_is_refused(heard, store_of, tmp_path):
 
     for options, said in (
         ({"audio_rate": 8}, "audio_rate is 8"), ({"audio_seconds": 2.0}, "audio_seconds and audio_channels need audio_rate"),
-        ({"audio_rate": 8000, "audio_seconds": float("nan")}, "audio_seconds is nan; give seconds, a sample or more"),
+        ({"audio_rate": 8000, "audio_seconds": float("nan")}, "audio_seconds is nan; give seconds, at least one sample"),
         ({"audio_rate": 8000, "audio_seconds": 1e-9}, "audio_seconds is 1e-09"), ({"audio_rate": 8000, "audio_channels": 5}, "audio_channels is 5; give 1 or 2"),
-        ({"audio_rate": 8000, "clips": sample_frames(num_clips=4)}, "audio_seconds is needed, how much is heard: clips are not all as long"),
+        ({"audio_rate": 8000, "clips": sample_frames(num_clips=4)}, "audio_seconds is needed: clips are not all of one length"),
         ({"audio_rate": 8000, "ids": ["silent"]}, "'silent' and 0 others have no audio; vidprep transcode --audio copy keeps it"),
     ):  # fmt: skip
         with pytest.raises(SettingsError, match=re.escape(said)):

@@ -114,7 +114,7 @@ def test_a_json_that_makes_no_sense_is_an_error_that_names_the_tar(about, tmp_pa
         if not extra:
             assert len(open_store(tmp_path / "tar")["v"]) == 12
             continue
-        with pytest.raises(StoreError, match=r"x\.tar: v: its \.json makes no sense"):
+        with pytest.raises(StoreError, match=r"x\.tar: v: its \.json is not valid"):
             open_store(tmp_path / "tar")["v"]
 
 

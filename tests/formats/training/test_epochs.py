@@ -216,7 +216,7 @@ def test_what_a_loader_does_not_take_is_told(store_of):
     dataset = VideoDataset(store_of("tensor"), 2, step=3)
     with pytest.raises(SettingsError, match=r"is neither a VideoDataset nor torch's Subset of one; for several stores"):
         PrefetchLoader([dataset], 4)
-    with pytest.raises(SettingsError, match="workers and num_workers are one thing"):
+    with pytest.raises(SettingsError, match="workers and num_workers mean the same"):
         PrefetchLoader(dataset, 4, workers=1, num_workers=2)
     with PrefetchLoader(dataset, 4, num_workers=0) as loader:
         assert sum(len(batch["id"]) for batch in loader) == len(dataset)

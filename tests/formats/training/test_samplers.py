@@ -300,12 +300,12 @@ def test_what_is_too_short_is_repeated_wrapped_refused_or_dropped(lengths):
     for made, said in (
         (sample_frames(num_frames_per_clip=9, policy="error"), "a: its clips need 9 frames, and it has 5"),
         (dense_sample_frames(policy="error"), "a: its clips need 64 frames"),
-        (clips_at_random_timestamps(num_frames_per_clip=7, policy="error"), "a: its clips would begin in [0.000, -"),
+        (clips_at_random_timestamps(num_frames_per_clip=7, policy="error"), "a: its clips would start in [0.000, -"),
         (
             clips_at_regular_timestamps(seconds_between_clip_starts=1, sampling_range_start=9),
-            "a: its clips would begin in [9.000",
+            "a: its clips would start in [9.000",
         ),
-        (clips_at_random_indices(sampling_range_start=9), "a: its clips would begin in [9, 5)"),
+        (clips_at_random_indices(sampling_range_start=9), "a: its clips would start in [9, 5)"),
     ):
         with pytest.raises(SettingsError, match=re.escape(said)):
             VideoDataset(lengths, clips=made)

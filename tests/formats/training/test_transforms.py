@@ -158,7 +158,7 @@ def test_a_function_that_fails_names_the_video(processes, store_of):
     ):
         next(iter(loader))
     with pytest.raises(
-        TransformError, match=r"frames 0 to 2: TypeError .*it returns tuple; give an array or a tensor back"
+        TransformError, match=r"frames 0 to 2: TypeError .*it returns tuple; return an array or a tensor"
     ):
         VideoDataset(store_of("tensor"), 3, step=3, transform=gives_two)[0]
     other = VideoDataset(store_of("tensor"), 3, step=3, transform=loses_one)
@@ -205,7 +205,7 @@ def test_a_function_of_the_program_itself_reaches_the_workers(store_of, tmp_path
 def test_a_function_that_no_process_can_have_is_refused(store_of):
     dataset = VideoDataset(store_of("tensor"), 3, transform=lambda frames: frames)
     with pytest.raises(
-        SettingsError, match=r"cannot be sent to processes .*a function of a module, or processes=False"
+        SettingsError, match=r"cannot be sent to processes .*a function defined in a module, or processes=False"
     ):
         PrefetchLoader(dataset, 4)
     with PrefetchLoader(dataset, 4, processes=False) as loader:
@@ -390,7 +390,7 @@ def test_stores_videos_datasets_and_loaders_say_what_they_are(store_of, tmp_path
 
 def test_what_is_asked_in_the_wrong_way_says_the_right_one(store_of):
     store = open_store(store_of("burst"))
-    with pytest.raises(TypeError, match=re.escape("store[0]: videos are asked for by id; give store[store.ids[0]]")):
+    with pytest.raises(TypeError, match=re.escape("store[0]: videos are looked up by id; use store[store.ids[0]]")):
         store[0]
     with pytest.raises(TypeError, match=re.escape("frames(3): give a list of frame numbers, as in frames([3])")):
         store[store.ids[0]].frames(3)

@@ -210,7 +210,7 @@ def test_a_map_of_source_frames_that_is_not_true_is_found(made, tmp_path):
     rows["c00"].source_frames = due
     write_rows(folder / MANIFEST_NAME, None, rows.values())
     ran = validate(src, folder)
-    assert "c00: from frame 2 on it is made of other source frames" in ran.out
+    assert "c00: from frame 2 on, its source frames are not those" in ran.out
 
 
 # ------------------------------------------------------------------------------------------------ what it leaves, and going on
@@ -324,8 +324,8 @@ def test_a_video_that_kills_or_holds_its_reader_is_one_fault(made, tmp_path):
     )  # fmt: skip
     ran = validate(folder, "--jobs", 2, env=env)
     assert ran.code == 1
-    assert "c00.mp4: c00: does not read: the process that held it ended with code 7" in ran.out
-    assert "c01.mp4: c01: does not read: it took over 3 s and was stopped" in ran.out
+    assert "c00.mp4: c00: cannot be read: the process that held it ended with code 7" in ran.out
+    assert "c01.mp4: c01: cannot be read: it took over 3 s and was stopped" in ran.out
     assert len(ran.out.splitlines()) == 2
 
 

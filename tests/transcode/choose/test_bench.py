@@ -202,8 +202,8 @@ def test_a_video_whose_colours_loaders_guess_is_left_out(tmp_path):
     make_clip(tmp_path / "hd.mp4", 2, (1280, 720))
     alone = survey([tmp_path], BenchOptions())
     assert [len(alone.places[0].videos), *alone.notes] == [
-        1, f"{tmp_path}: loaders may be refused, and every video is such: its colour matrix is not tagged, and loaders "
-        "take it for BT.601 or for BT.709",
+        1, f"{tmp_path}: its colour matrix is not tagged, and loaders take it for BT.601 or for BT.709; all its videos are "
+        "such, so loaders may be refused",
     ]  # fmt: skip
     make_clip(tmp_path / "sd.mp4", 2)
     found = survey([tmp_path], BenchOptions())

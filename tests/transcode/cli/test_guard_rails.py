@@ -41,7 +41,7 @@ def test_a_run_in_which_nothing_succeeded_binds_nobody(verb: str, tmp_path: Path
     make_clip(source / "a.mp4")
     assert transcode(source, tmp_path / "dst", option, 30, verb=verb).code == 0
     ran = transcode(source, tmp_path / "dst", option, 40, verb=verb)
-    assert ran.code == 2 and "was made with other settings" in ran.err
+    assert ran.code == 2 and "was made with different settings" in ran.err
 
 
 def test_two_that_want_one_output_cost_two(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_settings_are_frozen_and_hashable():
 
 
 def test_the_digest_of_given_settings_never_changes():
-    """It is what resume goes by: another one makes every destination out there one "made with other settings".
+    """It is what resume goes by: another one makes every destination out there one "made with different settings".
 
     When a default of the encoder is changed on purpose, take the new value from the message of this test.
     """
@@ -205,7 +205,7 @@ def test_defaults_may_be_said(tmp_path):
         validate(tmp_path, limit=0)
     with pytest.raises(SettingsError, match="not one of whole, consecutive, strided, single"):
         bench(tmp_path, pattern="singel")
-    with pytest.raises(SettingsError, match=r"^crf='h264=a,b': give whole numbers with commas between$"):
+    with pytest.raises(SettingsError, match=r"^crf='h264=a,b': give whole numbers separated by commas$"):
         sweep(tmp_path, tmp_path / "x", crf=("h264=a,b",))
 
 

@@ -33,11 +33,11 @@ def ids_in(folder):
 
 
 def merge(made, env=None):
-    """Its exit code, the videos that it names as missing, and the parts that did not end."""
+    """Its exit code, the videos that it names as missing, and the parts that did not finish."""
     ran = transcode(made, verb="merge", env=env)
     named = [line.partition(": ")[0] for line in ran.out.splitlines()]
     assert len(named) == len({*named}), ran.out
-    ended = ran.err.partition(" parts did not end (")[2].partition(")")[0]
+    ended = ran.err.partition(" parts did not finish (")[2].partition(")")[0]
     return ran.code, {*named}, {int(number) for number in ended.split(", ") if number}
 
 
@@ -45,7 +45,7 @@ def missing_by_validate(sources, made):
     ran = transcode(sources, made, "--sample", 1, "--cross-check", 0, verb="validate")
     named = [line.partition(": ")[0] for line in ran.out.splitlines() if ": no row: " in line]
     others = [line for line in ran.out.splitlines() if ": no row: " not in line]
-    known = ("its source is not among", "no row of the manifest speaks of it")
+    known = ("its source is not among", "no row of the manifest mentions it")
     assert all(any(text in line for text in known) for line in others) and ran.code in (0, 1), ran.out + ran.err
     assert len(named) == len({*named})
     return {*named}

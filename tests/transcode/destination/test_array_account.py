@@ -118,7 +118,7 @@ def test_parts_begun_at_once_with_other_settings_do_not_mix(sources, tmp_path):
     ]  # fmt: skip
     said = [task.communicate(timeout=120)[1] for task in tasks]
     assert sorted(task.returncode for task in tasks) == [0, 2], said
-    assert any("an array run was begun here with other settings: encoder.crf" in text for text in said)
+    assert any("an array run was started here with different settings: encoder.crf" in text for text in said)
     code, named, unended = merge(made)
     won = 0 if tasks[0].returncode == 0 else 1
     assert (code, unended) == (1, {1 - won})
@@ -134,9 +134,9 @@ def test_rows_of_other_settings_are_named(sources, tmp_path):
     assert transcode(sources, other, *ENCODED[1:], *OTHER, "--limit", 2).code == 0
     (made / "manifest-00001-of-00002.parquet").write_bytes((other / "manifest.parquet").read_bytes())
     ran = transcode(made, verb="merge")
-    assert ran.code == 1 and ran.out.count("made with other settings") == 2
+    assert ran.code == 1 and ran.out.count("made with different settings") == 2
     ran = transcode(made, "--sample", 1, verb="validate")
-    assert ran.code == 1 and ran.out.count("made with other settings") == 2
+    assert ran.code == 1 and ran.out.count("made with different settings") == 2
 
 
 def test_another_number_of_parts_takes_over_after_a_merge(pool, sources, tmp_path):

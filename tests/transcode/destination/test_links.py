@@ -180,7 +180,7 @@ def test_parts_and_merge_follow_no_link(clips: Path, outside: Path, tmp_path: Pa
     (part / "partial").symlink_to(outside / "partial")
     assert transcode(tmp_path / "two", destination, *QUICK, "--shard", "1/2").code == 2
     merged = transcode(destination, verb="merge")
-    assert merged.code == 1 and "1 of 2 parts did not end (1)" in merged.err
+    assert merged.code == 1 and "1 of 2 parts did not finish (1)" in merged.err
     assert state(outside) == before
 
 

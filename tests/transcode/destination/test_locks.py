@@ -116,7 +116,7 @@ def test_of_two_runs_that_start_in_one_bucket_at_once_one_makes_everything(
     s3.behave()
     assert sorted(code for code, _ in told) == [0, 2], told
     loser = next(text for code, text in told if code == 2)
-    assert "in use by process" in loser or "was made with other settings" in loser
+    assert "in use by process" in loser or "was made with different settings" in loser
     made = s3.objects(f"pair{seed}/")
     assert differing(made) == []
     gop = 4 if told[0][0] == 0 else 8
@@ -157,7 +157,7 @@ def test_of_two_runs_on_two_hosts_one_makes_the_store_whatever_flock_does(
     told = ended(first, second)
     assert sorted(code for code, _ in told) == [0, 2], told
     loser = next(text for code, text in told if code == 2)
-    assert "in use by process" in loser or "was made with other settings" in loser
+    assert "in use by process" in loser or "was made with different settings" in loser
     assert leftovers(made) == []
     checked = transcode(made, verb="validate")
     assert (checked.code, "6 units read again, 0 faults" in checked.err) == (0, True), checked.out
@@ -311,7 +311,7 @@ def test_of_many_that_claim_a_lease_at_once_one_gets_it_and_the_number_goes_up(t
             assert now is not None and now.number == number
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
     lease = Lease(FolderLeaseStorage(tmp_path / "new"), "made", print)
-    with pytest.raises(DestinationError, match="of number 1000000000000, which no run gave it"):
+    with pytest.raises(DestinationError, match="of number 1000000000000, which no run wrote"):
         lease.take(10**12)
     assert not storage.claim(None, myself(3), lambda _text: None)  # it looked before, and comes too late
     assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]

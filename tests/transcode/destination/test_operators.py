@@ -173,10 +173,10 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
     for part, env in ((0, environment(tmp_path / "two", kill, **keys)), (1, there.environment)):
         burst(src, "s3://videos/parts", *options, "--shard", f"{part}/2", env=env)
     merged = transcode("s3://videos/parts", verb="merge", env=there.environment)
-    assert merged.code == 1 and "1 of 2 parts did not end (0)" in merged.err, merged.err
+    assert merged.code == 1 and "1 of 2 parts did not finish (0)" in merged.err, merged.err
     for name in ("refused", "parts"):
         checked = transcode(f"s3://videos/{name}", "--cross-check", 0, verb="validate", env=there.environment)
-        assert all(": no row: part 0 of 2 did not end" in line for line in checked.out.splitlines()), checked.out
+        assert all(": no row: part 0 of 2 did not finish" in line for line in checked.out.splitlines()), checked.out
         assert burst(src, f"s3://videos/{name}", *options, env=there.environment).code == 0
         checked = transcode(src, f"s3://videos/{name}", "--cross-check", 0, verb="validate", env=there.environment)
         assert checked.code == 0, checked.out + checked.err

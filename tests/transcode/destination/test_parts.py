@@ -180,14 +180,14 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
     )
     ran = merge(made)
     for _ in range(2):
-        assert ran.code == 1 and "2 of 2 parts did not end (0, 1)" in ran.err, ran.err
+        assert ran.code == 1 and "2 of 2 parts did not finish (0, 1)" in ran.err, ran.err
         ran = merge(made)
     kept = {row.id for row in read_manifest(made) if row.ok}
     assert len(kept) >= 2
     before = {row.id: row.sha256 for row in read_manifest(made)}
     ran = transcode(sources, made, *options, verb=verb)
     assert ran.code == 1 and f"{len(kept)} done before" in ran.err
-    assert "did not end" not in merge(made).err
+    assert "did not finish" not in merge(made).err
     assert rows_of(made) == rows_of(whole(kind))
     assert before.items() <= {row.id: row.sha256 for row in read_manifest(made)}.items()
 
@@ -218,7 +218,7 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     ran = transcode(made, verb="validate")
     assert ran.code == 2 and "vidprep merge" in ran.err
     ran = transcode(sources, made, "--shard", "1/2", "--gop", 5)
-    assert ran.code == 2 and "begun here with other settings: encoder.gop 16 -> 5" in ran.err
+    assert ran.code == 2 and "started here with different settings: encoder.gop 16 -> 5" in ran.err
     ran = transcode(sources, tmp_path / "other", "--shard", "0/2", "--target-psnr", 38)
     assert ran.code == 2 and "--target-mode per-video" in ran.err
     ran = transcode(tmp_path / "nothing", verb="merge")
@@ -273,10 +273,10 @@ def test_parts_that_were_joined_before_are_not_missed_by_a_later_merge(sources, 
     made, options = tmp_path / "made", KINDS["h264"][1:]
     for shard in ("0/3", "2/3"):
         assert transcode(sources, made, *options, "--shard", shard).code in (0, 1)
-    assert "1 of 3 parts did not end (1)" in merge(made).err
+    assert "1 of 3 parts did not finish (1)" in merge(made).err
     assert transcode(sources, made, *options, "--shard", "1/3").code in (0, 1)
     for _ in range(2):
-        assert "did not end" not in merge(made).err
+        assert "did not finish" not in merge(made).err
     (made / ".vidprep" / "merged.json").write_text("[5]")
     ran = merge(made)
     assert ran.code == 2 and "merged.json: cannot be read" in ran.err

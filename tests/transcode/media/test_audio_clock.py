@@ -188,7 +188,7 @@ def test_a_hole_does_not_move_what_follows(mode, container, clips, tmp_path):
     row, path = good(source, settings(mode, container), tmp_path)
     in_sync(path)
     if mode != "copy":
-        assert "the audio has holes (1), which are silent" in row.warnings
+        assert "the audio has gaps (1), filled with silence" in row.warnings
         time, _ = heard(path)
         assert np.diff(time).max() < 0.002, "encoded audio has no gap"
 

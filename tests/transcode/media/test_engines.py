@@ -255,7 +255,7 @@ STAMPED = (
 )  # fmt: skip
 NOT_BY_FFMPEG = {"swapped.mkv", "doubled.mkv", "below_zero.mkv"}
 REMARKS = {
-    "swapped.mkv": "timestamps ran backwards and were sorted", "doubled.mkv": "6 frames shared a timestamp",
+    "swapped.mkv": "timestamps ran backwards; sorted", "doubled.mkv": "6 frames shared a timestamp",
     "jumps_back.ts": "time jumped back 2 times", "below_zero.mkv": "9 frames had no timestamp", "annexb.h264": "20 frames had no timestamp",
 }  # fmt: skip
 

@@ -180,9 +180,9 @@ def test_frames_of_another_size_are_not_scored(h264):
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_keyframe_too_few_or_too_many_is_named(codec, folder):
     long, short = (encode(folder / f"{codec}_{gop}.mkv", codec, gop) for gop in (10, 5))
-    with pytest.raises(VerifyError, match="every 5 frames was asked; at frame 5 one is missing"):
+    with pytest.raises(VerifyError, match="every 5 frames was requested; at frame 5 one is missing"):
         verify(long, gop=5)
-    with pytest.raises(VerifyError, match="every 10 frames was asked; at frame 5 one is too many"):
+    with pytest.raises(VerifyError, match="every 10 frames was requested; at frame 5 one is too many"):
         verify(short, gop=10)
 
 

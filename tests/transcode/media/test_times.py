@@ -197,7 +197,7 @@ def test_validate_counts_the_frames_before_a_cut_by_decoding_them(media, cli, tm
     monkeypatch.setattr(frames, "seek_to", seek_to)
     row.source_frames = list(range(20, 38))
     (fault,) = check_unit(check).faults
-    assert "from frame 0 on it is made of other source frames" in fault
+    assert "from frame 0 on, its source frames are not those" in fault
 
 
 def test_a_folder_with_packets_that_are_no_frames_is_read_by_number(odd_packets, cli):
@@ -290,9 +290,9 @@ def restamped(path: Path, stamps: list[int], cli: Any) -> Path:
 
 
 @pytest.mark.parametrize(("stamps", "due", "said"), [
-    ([0, 1, 2, 2, 3, 4, 5], [0, 1, 3, 4, 5, 6], "1 frames shared a timestamp with the next one and were left out"),
-    ([0, 1, 2, 2, 4, 5], [0, 1, 2, 3, 4, 5], "1 frames shared a timestamp; moved one tick on"),
-    ([0, 1, 1, 1, 4, 5], [0, 2, 3, 4, 5], "1 frames shared a timestamp; moved one tick on"),
+    ([0, 1, 2, 2, 3, 4, 5], [0, 1, 3, 4, 5, 6], "1 frame shared a timestamp with the next one; left out"),
+    ([0, 1, 2, 2, 4, 5], [0, 1, 2, 3, 4, 5], "1 frame shared a timestamp; moved one tick on"),
+    ([0, 1, 1, 1, 4, 5], [0, 2, 3, 4, 5], "1 frame shared a timestamp; moved one tick on"),
 ])  # fmt: skip
 def test_a_timestamp_that_comes_twice_moves_no_later_frame(stamps, due, said, cli, tmp_path):
     """One tick is 40 ms: each frame after it was late by as much."""

@@ -207,7 +207,7 @@ def test_a_changed_source_is_not_shown_as_if_it_were_the_one_that_was_read(sourc
     assert transcode(clips, tmp_path / "made").code == 0
     shutil.copy(sources / "c01.mp4", clips / "c.mp4")
     assert report(tmp_path / "made").code == 0
-    assert "is another file than the one that was read" in (tmp_path / "made" / "report.html").read_text()
+    assert "is not the file that was read" in (tmp_path / "made" / "report.html").read_text()
 
 
 @pytest.mark.long

@@ -115,7 +115,7 @@ def test_what_is_shown_is_text_whatever_a_file_is_called(tmp_path):
     shown = monitor(tmp_path / "events.jsonl", "--once")
     assert "[red]x[red]\\x1b[2J\\n<b>" in shown.stdout
     assert "\x1b[2J" not in shown.stdout
-    assert "1 of 1 videos, 0 failed" in shown.stdout and "\nslowest so far" in shown.stdout
+    assert "1 of 1 video, 0 failed" in shown.stdout and "\nslowest so far" in shown.stdout
 
 
 def test_what_no_worker_took_is_queued(tmp_path):

@@ -129,7 +129,7 @@ def test_nothing_is_pruned_where_only_some_sources_are_listed(raw, dst, tmp_path
     listed = table(
         tmp_path / "t.csv", [{"path": tmp_path / "away" / "bear.mp4", "start": ""}, {"path": "x", "start": "?"}]
     )
-    assert "nothing is pruned: 1 rows of the table" in transcode(listed, dst, "--prune", "--on-bad-row", "skip").err
+    assert "nothing is pruned: 1 row of the table" in transcode(listed, dst, "--prune", "--on-bad-row", "skip").err
     assert {"nature/bear", "nature/fox", "people/ann"} <= set(manifest(dst))
 
 
@@ -155,7 +155,9 @@ def test_overwrite_of_some_sources_never_leaves_outputs_of_two_settings(raw, dst
     assert transcode(raw, dst, "--quiet").code == 0
     before = identities(dst)
     ran = transcode(raw, dst, "--overwrite", "--limit", 1, "--gop", 3)
-    assert ran.code == 2 and "2 outputs of other settings that are not among these sources (--limit" in ran.err
+    assert (
+        ran.code == 2 and "2 outputs made with different settings whose sources are not listed here (--limit" in ran.err
+    )
     assert identities(dst) == before
     assert transcode(raw, dst, "--overwrite", "--limit", 1).code == 0 and len(manifest(dst)) == 3
 

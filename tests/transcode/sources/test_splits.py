@@ -113,7 +113,7 @@ def test_a_run_fills_the_column_and_draws_anew_without_encoding(tmp_path: Path) 
     "text", ["", "train", "train=0.8", "train=0.8,val=0.3", "a=1,b=0", "a=0.5,a=0.5", "=1", "a=x", "a=2,b=-1"]
 )
 def test_shares_that_make_no_whole_are_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="shares that make 1"):
+    with pytest.raises(SettingsError, match="shares that add up to 1"):
         parse_shares(text)
 
 

@@ -181,7 +181,7 @@ def test_a_malformed_row_stops_with_table_row_and_value(
         ({"id": ""}, "id '' is not a plain"),
         ({"id": True}, "id True"),
         ({"id": "a\0b"}, "has a backslash, a control"),
-        ({"id": "\ud800"}, "what is not Unicode"),
+        ({"id": "\ud800"}, "not Unicode"),
         ({"start": True}, "start is True"),
         ({"start": [1]}, r"start is \[1\]"),
         ({"start": 10**400}, "start is 10"),

@@ -24,7 +24,7 @@ from vidprep.transcode.sources.listing import find_sources
         ("t.csv", b"path,label\n", "has no rows"),
         ("t.csv", b"file,label\nx.mp4,1\n", "has no column `path`; columns: file, label"),
         ("t.csv", b"file;label\nx.mp4;1\n", "has no column `path`; columns: file;label"),
-        ("t.csv", b"path,path\nx.mp4,x.mp4\n", "two columns of one name"),
+        ("t.csv", b"path,path\nx.mp4,x.mp4\n", "two columns with the same name"),
         ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1 has not the 3 cells"),
         ("t.csv", b"path,label\nx.mp4,a\nx.mp4,a,b\n", "row 2 has not the 2 cells"),
         ("t.csv", b'path,label\nx.mp4,"a\n', "cannot be read"),
@@ -53,7 +53,7 @@ def test_a_parquet_table_with_two_columns_of_one_name_is_refused(src: Path, dst:
     touch(src / "x.mp4")
     column = pyarrow.array(["x.mp4"])
     parquet.write_table(pyarrow.table([column, column], names=["path", "path"]), src / "t.parquet")
-    with pytest.raises(SourceError, match="two columns of one name"):
+    with pytest.raises(SourceError, match="two columns with the same name"):
         find_sources(src / "t.parquet", dst)
 
 
@@ -92,7 +92,7 @@ def test_rows_with_one_output_are_refused_with_the_way_out(
 ) -> None:
     touch(src / "x.mp4")
     table = write_table(src / "t.jsonl", [{"path": "x.mp4", **first}, {"path": "x.mp4", **second}])
-    with pytest.raises(SourceError, match=r"two sources would write the same output file .*;.*column `id`"):
+    with pytest.raises(SourceError, match=r"1 pair of sources would write the same output file .*;.*column `id`"):
         find_sources(table, dst)
 
 

@@ -86,7 +86,7 @@ def test_a_video_whose_worker_is_killed_is_tried_again_alone(store, clips, dst, 
             continue
         (failed,) = (row for row in rows if row["status"] == "failed")
         assert (ran.code, failed["id"], failed["error"]) == (1, "c03", "CrashedError")
-        assert failed["message"].endswith("so it was in a first try, beside others")
+        assert failed["message"].endswith("so was a first attempt, beside others")
         assert len(is_whole(dst / name)) == 4
         again = burst(clips, dst / name, "--format", store, "--json")
         assert (again.code, again.summary["done_before"]) == (0, 4)

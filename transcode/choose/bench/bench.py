@@ -86,7 +86,7 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     if not (shared := _common_ids(found)) and (shared := _common_ids(suffixed := list(map(with_source_suffix, found)))):
         found = suffixed
     if not shared and len(found) > 1:
-        notes.append("no id is in all of the stores: each is read with videos of its own")
+        notes.append("no id is in all stores: each is measured on videos of its own")
     pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in found]
     order = sorted(set().union(*pools))
     random.Random(options.seed).shuffle(order)
@@ -102,7 +102,7 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
         if len(ambiguous) < len(opened.videos):
             unread |= ambiguous
         elif ambiguous:
-            notes.append(f"{place.path}: loaders may be refused, and every video is such: {min(ambiguous.values())}")
+            notes.append(f"{place.path}: {min(ambiguous.values())}; all its videos are such, so loaders may be refused")
         if len(pool) > len(chosen):
             notes.append(f"{place.path}: {len(chosen)} of {len(pool)} videos, chosen at random")
     notes += [f"left out: {id_}: {why}" for id_, why in unread.items()]

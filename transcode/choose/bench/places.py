@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
-import av
-
 from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, StoreError, VidprepError
 from vidprep.formats.manifest.table import read_table, with_columns
@@ -22,6 +20,7 @@ from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.webdataset import TarStore
 from vidprep.formats.video.rgb import HD_LINES, UNSPECIFIED
+from vidprep.formats.video.source import open_video
 from vidprep.transcode.check.other_readers import LOADERS, STREAM_LOADERS
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS
 
@@ -142,7 +141,7 @@ def _of_loose_files(path: Path) -> Place:
         elif suffix[1:] in VIDEO_EXTENSIONS:
             videos.append(file)
     if videos and folders:
-        raise StoreError(f"holds videos ({videos[0].name} …) and pictures; give folders of one of them", path=path)
+        raise StoreError(f"holds videos ({videos[0].name} …) and pictures; give a folder of one kind", path=path)
     if videos:
         have_twins = len({video.with_suffix("") for video in videos}) < len(videos)
         return _of_videos(path, sorted(videos), keep_source_suffix=have_twins)
@@ -223,7 +222,7 @@ def _why_ambiguous(video: Path, facts: VideoFacts) -> str | None:
     """Of a raw video: chroma of an odd size is made for pairs of pixels or interpolated; colours that are not tagged are guessed."""
     if facts.width % 2 or facts.height % 2:
         return f"{facts.width}x{facts.height} is an odd size"
-    with av.open(video) as container:
+    with open_video(video) as container:
         context = container.streams.video[0].codec_context
         untagged = context.colorspace == UNSPECIFIED and context.height >= HD_LINES
     return "its colour matrix is not tagged, and loaders take it for BT.601 or for BT.709" if untagged else None
@@ -237,6 +236,6 @@ def numbered_pictures(folder: Path) -> list[str]:
             continue
         numbers = re.findall(r"\d+", path.stem)
         if not numbers:
-            raise StoreError("has no number in its name, so its place is not known", path=path)
+            raise StoreError("has no number in its name, so its position is not known", path=path)
         found.append((int(numbers[-1]), str(path)))
     return [path for _, path in sorted(found)]

@@ -76,7 +76,7 @@ def _interrupt_held() -> Iterator[None]:
 
 def _told(mine: Connection, deadline: float) -> tuple[str, Any]:
     if not mine.poll(max(0.0, deadline - time.monotonic())):
-        raise DeadlineError("takes too long and was stopped")
+        raise DeadlineError("took too long and was stopped")
     try:
         kind, found = mine.recv()
     except EOFError:
