@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import Option
 from vidprep.transcode.settings.keyword_types import SourceKeywords
@@ -71,6 +71,9 @@ def validate(
 
     place, units = as_place(destination), None
     choice = build_options(SourceOptions, which)
+    if source is None and which:
+        keywords: dict[str, Any] = dict([*which.items()][:1])
+        raise SettingsError(f"<{min(keywords)}> chooses sources; give them too", **keywords)
     options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
     with as_folder(place) as folder, bar(is_shown=progress) as shown:
         if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):

@@ -155,8 +155,12 @@ def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
         built = [row.name for row in ENCODERS.values() if has_encoder(binary, row.name)]
         yield Finding("ffmpeg", True, f"{ffmpeg_version(binary)} at {binary}, built with {', '.join(built)}")
     except VidprepError as error:
-        advice = f"{reinstall} imageio-ffmpeg, or give --ffmpeg the path of one"
-        yield Finding("ffmpeg", False, error.message, advice, needed=False)
+        advice = (
+            "correct --ffmpeg, or leave it out"
+            if asked_ffmpeg
+            else f"{reinstall} imageio-ffmpeg, or give --ffmpeg the path of one"
+        )
+        yield Finding("ffmpeg", False, error.message, advice, needed=asked_ffmpeg is not None)
         return
     if CODECS["h264"].encoder in built:
         settings = RunSettings(engine="ffmpeg", encoder=EncoderOptions(gop=GOP))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from vidprep.transcode.choose.tune import Tuned
     from vidprep.transcode.sources.unit import Unit
 
+BATCH_SIZE = 8
+
 
 def _crfs_of_codecs(written: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return {codec: parse_numbers(values) for codec, values in parse_by_codec(written).items()}
@@ -66,7 +68,7 @@ def sweep(
     at_psnr: Annotated[float, Option("Compare sizes at this PSNR-Y.", "DB")] = 36.0,
     sample: Annotated[int, Option("How many of the sources to measure.", "N", least=1)] = 12,
     seconds: Annotated[float, Option("How much of each source to take, from its start.", "SECONDS", least=0.1)] = 10.0,
-    sequence_length: Annotated[int, Option("Frames per sequence when reading is timed.", "N", least=1)] = 8,
+    sequence_length: Annotated[int, Option("Frames per sequence when reading is timed.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
@@ -110,7 +112,7 @@ def tune(
     *,
     hdr: Annotated[str | None, Option("PQ and HLG are tone-mapped to SDR.", choices=HDR)] = None,
     target_psnr: Annotated[float, Option("The quality to reach, as in transcode --target-psnr.", "DB")] = 38.0,
-    sequence_length: Annotated[int, Option("Frames per sequence.", "N", least=1)] = 8,
+    sequence_length: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
     storage: Annotated[float | None, Option("How fast the storage serves one reader.", "MB/S", above=0)] = None,
     loader: Annotated[
@@ -178,7 +180,7 @@ def bench(
     pattern: Annotated[
         Sequence[str], Option("How frames are asked for; may be repeated.", choices=PATTERNS)
     ] = ("consecutive", "single"),
-    frames: Annotated[int, Option("Frames per sequence.", "N", least=1)] = 8,
+    frames: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between frames in the pattern strided.", "N", least=1)] = 4,
     workers: Annotated[
         Sequence[int], Option("Worker processes that read at once; may be repeated.", "N", least=1)
@@ -188,7 +190,7 @@ def bench(
     sample: Annotated[int, Option("How many videos to read.", "N", least=1)] = 16,
     seed: Annotated[int, Option("Seed of the sample and of the requested frames.", "N")] = 0,
     step_ms: Annotated[float | None, Option("Simulate training with a step of this time.", "MS", least=0)] = None,
-    batch_size: Annotated[int, Option("Batch size of the simulated training.", "N", least=1)] = 8,
+    batch_size: Annotated[int, Option("Batch size of the simulated training.", "N", least=1)] = BATCH_SIZE,
     advise: Annotated[bool, Option("Search for the number of workers and the batch size.")] = False,
     on_row: Callable[[str, dict[str, Any]], object] = lambda _kind, _row: None,
     on_note: Callable[[str], object] = lambda _text: None,
@@ -208,6 +210,8 @@ def bench(
     from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
     from vidprep.transcode.choose.bench.results import machine, results
 
+    if batch_size != BATCH_SIZE and step_ms is None and not advise:
+        raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)
     caches = ("warm", "cold") if cache == "both" else (cache,)
     options = BenchOptions(
         tuple(loader), tuple(pattern), frames, stride, tuple(workers), caches, seconds, sample, seed

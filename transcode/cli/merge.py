@@ -28,7 +28,8 @@ def merge(destination: Path | str) -> None:
     merged = join(destination)
     for id_, why in merged.missing.items():
         click.echo(printable(f"{id_}: {why}"))
-    line = f"{count_of(merged.parts, 'part')} joined; {merged.ok} ok, {merged.failed} failed"
+    joined = f"{count_of(merged.parts, 'part')} joined" if merged.parts else "no parts to join"
+    line = f"{joined}; {merged.ok} ok, {merged.failed} failed"
     line += f", {len(merged.missing)} missing" if merged.missing else ""
     click.echo(f"vidprep: {line}", err=True)
     if merged.unended:

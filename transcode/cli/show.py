@@ -55,7 +55,7 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
         click.echo(_line(row)[:width])
         codes = row.warning_codes or ["-"] * len(row.warnings)  # which 0.1.0 did not write
         for code, text in zip(codes, row.warnings, strict=False) if warnings else ():
-            click.echo(printable(f"    {code}: {text}")[:width])
+            click.echo(printable(f"    {code}: {text.removeprefix(f'{code}: ')}"))
     click.echo(f"vidprep: {count_of(count, 'video')}, {num_failed} failed", err=True)
 
 

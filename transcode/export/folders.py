@@ -16,6 +16,7 @@ import csv
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -41,9 +42,13 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOptions) -> in
     refuse_odd_ids(store)
     refuse_linked_files(store)
     make_empty(out)
-    {"frames": _frames, "hf": _hf, "torchcodec": _torchcodec, "dali": _dali, "mmaction": _mmaction}[kind](
-        store, out, options
-    )
+    write = {"frames": _frames, "hf": _hf, "torchcodec": _torchcodec, "dali": _dali, "mmaction": _mmaction}[kind]
+    try:
+        write(store, out, options)
+    except StoreError:
+        with suppress(OSError):  # of what was not refused at once
+            out.rmdir()
+        raise
     return len(store)
 
 

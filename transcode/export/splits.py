@@ -35,9 +35,7 @@ def numbered_classes(store: FrameStore, out: Path) -> dict[str, int]:
     """
     column = store.label_columns().columns.get(CLASS_LABEL)
     if column is None or column.null_count:
-        raise StoreError(
-            "has videos without a `label`; make it with --label-from-folder, or from a table", path=store.path
-        )
+        raise StoreError("has videos without a `label`; give them one with `vidprep label`", path=store.path)
     values = dict(zip(store.ids, values_of(column), strict=True))
     if pa.types.is_integer(column.type):
         return values

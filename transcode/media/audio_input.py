@@ -85,7 +85,9 @@ class AudioSource:
     @property
     def damage(self) -> list[str]:
         """What of the audio was lost, a line each."""
-        lost = [f"{count_of(len(self._bad), 'audio packet')} could not be decoded ({self._bad[0]})"] if self._bad else []
+        lost = (
+            [f"{count_of(len(self._bad), 'audio packet')} could not be decoded ({self._bad[0]})"] if self._bad else []
+        )
         return lost + self._stopped
 
     @property

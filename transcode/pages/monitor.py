@@ -138,6 +138,8 @@ def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
             while not seen.is_over:
                 time.sleep(EVERY_SECONDS)
                 if time.monotonic() - begun > WAIT_SECONDS and not any(path.exists() for path in paths):
+                    live.stop()
+                    console.print()
                     raise SourceError(
                         f"did not appear within {WAIT_SECONDS:g} s; give what a run writes with --events", path=paths[0]
                     )

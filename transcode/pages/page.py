@@ -171,7 +171,7 @@ def as_markdown(page: Page) -> str:
         lines += [_literal(section.text), ""] if section.text else []
         for tile in section.tiles:
             note = f" ({_literal(tile.note)})" if tile.note else ""
-            lines.append(f"- {_literal(tile.label)}: **{_literal(tile.value)}**{note}")
+            lines.append(f"- **{_literal(tile.value)}** {_literal(tile.label)}{note}")
         lines += [""] if section.tiles else []
         for table in section.tables:
             lines += ["| " + " | ".join(_literal(column.name) for column in table.columns) + " |"]

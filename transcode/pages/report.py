@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import SettingsError, StoreError
@@ -122,7 +123,8 @@ def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
 def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
     """Random frames of random videos, the same each time."""
     good, chance = destination.good, random.Random(0)
-    rows = good.take(chance.sample(range(good.num_rows), min(count, good.num_rows))).to_pylist()
+    drawn = pa.array(chance.sample(range(good.num_rows), min(count, good.num_rows)), pa.int64())
+    rows = good.take(drawn).to_pylist()
     return [_compared(destination, row, chance.randrange(row["num_frames"])) for row in rows if row["num_frames"]]
 
 

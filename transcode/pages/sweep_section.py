@@ -33,8 +33,9 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
     section = Section(f"At equal quality{behind}", tiles=_tiles(summary))
     section.text = (
         f"{count_of(len(summary['compared_videos']), 'video')}, sampled from {summary['sampled_from']:,}, decoded and "
-        "scaled once, then made in each setting. PSNR-Y is the mean over the videos; that of JPEGs, whose luma has 255 steps, is given on the 219 of a video's "
-        f"(1.32 dB more). Sizes at {at['psnr_y_db']:g} dB lie on the line between the two settings next to it."
+        "scaled once, then made in each setting. PSNR-Y is the mean over the videos; that of JPEGs, whose luma has 255 steps, is "
+        f"given on the 219 of a video's (1.32 dB more). Sizes at {at['psnr_y_db']:g} dB lie on the line between "
+        "the two settings next to it."
     )
     section.charts = [
         _curves(cells, "psnr_y_db", "PSNR-Y, dB"),

@@ -147,7 +147,7 @@ def label(
 
     removed = tuple(filter(None, remove))
     if table is None and not removed:
-        raise SettingsError("neither a table nor labels to remove were given")
+        raise SettingsError("give a table of labels, or labels to remove")
     place = finished(as_place(destination))
     if place.shared_file(PLAN_NAME) is not None:
         raise SettingsError(f"{destination}: an array run is at work or was not joined; `vidprep merge` first")

@@ -127,7 +127,7 @@ class Progress:
             self.message(in_words(summary.ignored_reasons))
         parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
         parts += [f"{summary.done_before} done before"] if summary.done_before else []
-        parts += [f"{summary.moved} of them moved with their sources"] if summary.moved else []
+        parts += [f"{summary.moved} of them moved or renamed with their sources"] if summary.moved else []
         parts += [f"{summary.relabelled} relabelled"] if summary.relabelled else []
         parts += [f"{summary.removed} removed whose source or cut is gone"] if summary.removed else []
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []

@@ -270,7 +270,7 @@ def _count(row: ManifestRow, plan: Plan, summary: Summary) -> None:
     summary.warned += not NOTES.issuperset(row.warning_codes)
     for code, text in dict(zip(reversed(row.warning_codes), reversed(row.warnings), strict=False)).items():
         summary.warnings[code] = summary.warnings.get(code, 0) + 1
-        summary.examples.setdefault(code, f"{row.id}: {text}")
+        summary.examples.setdefault(code, f"{row.id}: {text.removeprefix(f'{code}: ')}")
     if row.ok:
         summary.ok += 1
         summary.bytes_before += plan.source_bytes(row)

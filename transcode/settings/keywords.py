@@ -64,8 +64,10 @@ def build_settings(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettin
                 **{value: keywords[value], "target_psnr": keywords["target_psnr"]},
             )
         target = build_options(Target, keywords)
-    elif keywords.get("target_mode") is not None:  # checked all the same
-        build_options(Target, {"target_psnr": 40.0, "target_mode": keywords["target_mode"]})
+    elif (mode := keywords.get("target_mode")) is not None:
+        usual = {"target_psnr": 40.0}
+        if build_options(Target, usual | {"target_mode": mode}) != build_options(Target, usual):
+            raise SettingsError("<target_mode> needs <target_psnr>", target_mode=mode, target_psnr=40)
     frames = build_options(FrameOptions, keywords) if of_frames else None
     return build_options(
         RunSettings, keywords, frames=frames, target=target, encoder=build_options(EncoderOptions, keywords),

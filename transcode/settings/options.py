@@ -58,7 +58,7 @@ class Scale:
                 "<short_side> and <size> exclude each other; give one", short_side=self.short_side, size=str(self.size)
             )
         for option, value in (("short_side", self.short_side), *zip(("size",) * 2, self.size or (), strict=False)):
-            named: dict[str, Any] = {option: value}
+            named: dict[str, Any] = {option: value if option == "short_side" else str(self.size)}
             if value is not None and (value < 2 or value % 2 or value > 16384):
                 raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
 

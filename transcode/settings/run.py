@@ -22,7 +22,7 @@ HDR = ("sdr", "keep")
 AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
 MIN_SPLIT_SECONDS = 1
-SPLITS = f"give auto, off, or {MIN_SPLIT_SECONDS} seconds or more, such as 60"
+SPLITS = f"give auto, off, or seconds from {MIN_SPLIT_SECONDS}, such as 60"
 LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # what "auto" splits, and into what
 Built = TypeVar("Built")
 

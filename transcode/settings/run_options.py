@@ -76,6 +76,8 @@ class SourceOptions:
         check_options(self)
         if self.split_group is not None and self.split_by is None:
             raise SettingsError("<split_group> needs <split_by>", split_group=self.split_group, split_by="train=0.8,…")
+        if self.split_seed and self.split_by is None:
+            raise SettingsError("<split_seed> needs <split_by>", split_seed=self.split_seed, split_by="train=0.8,…")
 
 
 @dataclass(frozen=True, slots=True)

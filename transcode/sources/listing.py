@@ -91,7 +91,9 @@ def find_sources(
         _refuse_labels(path, labels)
     if not is_folder and (fault := fault_of_file(path, status)):
         raise SourceError(f"{fault}; give a folder, a video or a table", path=path)
-    if not is_table and (search.in_destination(path) or identity_of(status) == there):
+    if not is_table and identity_of(status) == there:
+        raise SourceError("is the destination, too; give a destination outside of it", path=path)
+    if not is_table and search.in_destination(path):
         raise SourceError(f"is inside the destination {destination}; give a destination outside of it", path=path)
     if is_folder:
         if into.startswith(os.path.join(os.path.realpath(path), "")):
@@ -107,7 +109,7 @@ def find_sources(
 
 def _refuse_labels(path: str, labels: Sequence[str] | None) -> None:
     if labels is not None:
-        raise SourceError("--labels chooses columns of a table, and this is none", path=path)
+        raise SourceError("--labels takes columns of a table, which this is not", path=path)
 
 
 def _source_list(

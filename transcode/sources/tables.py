@@ -179,7 +179,7 @@ def _csv_table(table: str) -> SourceTable:
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
             raise ValueError(
-                f"row {number} has not the {len(names)} cells of the header; quote cells that hold {mark!r}"
+                f"row {number} does not have the {len(names)} cells of the header; quote cells that hold {mark!r}"
             )
     for name in names:
         convert = str if name in KEYS else _converter([str(row[name]) for row in rows if row[name]])

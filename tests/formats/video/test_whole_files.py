@@ -223,10 +223,7 @@ def test_fields_of_hevc_are_not_deinterlaced(engine: str, tmp_path: Path) -> Non
     ran = transcode(clip.parent, tmp_path / "dst", "--engine", engine, *own, "--crf", "1")
     assert ran.code == 0, ran.err
     row = manifest(tmp_path / "dst")["a"]
-    assert (
-        row["source_is_interlaced"]
-        and "25 single fields (HEVC), each kept as a frame" in row["warnings"]
-    )
+    assert row["source_is_interlaced"] and "25 single fields (HEVC), each kept as a frame" in row["warnings"]
     made = (tmp_path / "dst" / "a.mp4", clip)
     scored = [
         ffmpeg,

@@ -199,13 +199,13 @@ def test_videos_whose_ids_kept_the_suffix_are_matched_too(tmp_path):
 
 
 def test_a_video_whose_colours_loaders_guess_is_left_out(tmp_path):
-    make_clip(tmp_path / "hd.mp4", 2, (1280, 720))
+    make_clip(tmp_path / "hd.mp4", 8, (1280, 720))
     alone = survey([tmp_path], BenchOptions())
     assert [len(alone.places[0].videos), *alone.notes] == [
         1, f"{tmp_path}: its colour matrix is not tagged, and loaders take it for BT.601 or for BT.709; all its videos are "
         "such, so loaders may be refused",
     ]  # fmt: skip
-    make_clip(tmp_path / "sd.mp4", 2)
+    make_clip(tmp_path / "sd.mp4", 8)
     found = survey([tmp_path], BenchOptions())
     assert [video.id for video in found.places[0].videos] == ["sd"]
     assert found.notes[0].startswith("left out: hd: its colour matrix is not tagged")

@@ -46,7 +46,7 @@ def test_warnings_have_codes_and_the_summary_one_line_for_each(ready):
         assert len(row["warnings"]) == len(row["warning_codes"]) and set(row["warning_codes"]) <= CODES.keys()
     codes = {row["id"]: row["warning_codes"] for row in rows}
     assert "damaged" in codes["c01"] and "damaged" not in codes["c00"]
-    assert "vidprep: warning: damaged: 1 video, such as c01: damaged: " in said
+    assert "vidprep: warning: damaged: 1 video, such as c01: " in said and "damaged: damaged" not in said
     assert all(f"note: {code}: " in said for code in NOTES & set(codes["c00"]))
 
 
@@ -62,7 +62,7 @@ def test_show_prints_rows_one_row_failures_and_warnings(ready):
     assert "failed: none: read: is not a readable video" in every.stdout and "3 videos, 1 failed" in every.stderr
     assert vidprep("show", folder, "--failed").stdout.count("\n") == 1
     told = vidprep("show", folder, "--warnings").stdout
-    assert "    damaged: damaged: " in told and "none" not in told
+    assert "    damaged: " in told and "damaged: damaged" not in told and "none" not in told
     one = vidprep("show", folder, "c00").stdout.splitlines()
     assert "status: ok" in one and "keyframes: [0, 5, 10, 15, 20, 25]" in one
     for wrong, said in (
@@ -107,15 +107,41 @@ def test_options_stand_under_headings():
         (("transcode", "{src}", "{src}/c00.mp4"), "{src}/c00.mp4: is a file; DST is a folder"),
         (("transcode", "{src}", "{src}/../x", "--include", "*.mpeg9"), "{src}: no video left: --include and --exclude leave out all files: .mp4 (3)"),
         (("transcode", "{src}", "{src}/../x", "--fit", "crop"), "--fit crop needs --size WxH"),
+        (("transcode", "{src}", "{src}/../x", "--split-seed", 3), "--split-seed 3 needs --split-by train=0.8,…"),
+        (("transcode", "{src}", "{src}/../x", "--target-mode", "per-video"), "--target-mode per-video needs --target-psnr 40"),
+        (("transcode", "{src}", "{src}"), "{src}: is the destination, too; give a destination outside of it"),
+        (("transcode", "{src}", "{src}/../x", "--size", "225x225"), "--size 225x225: give an even number of pixels from 2 to 16384"),
+        (("validate", "{ready}", "--limit", 3), "--limit 3 chooses sources; give them too"),
+        (("bench", "{ready}", "--batch-size", 4), "--batch-size 4 needs --step-ms 50"),
+        (("label", "{ready}"), "give a table of labels, or labels to remove"),
         (("bench", "{src}/nope"), "{src}/nope: is not a folder; give a store, a folder of videos, or a folder with pictures of each video"),
         (("monitor", "{src}/nope", "--once"), "{src}/nope: is not there; give what a run writes with --events"),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_line(words, said, ready):
     places = {"ready": ready[0], "src": ready[0].parent / "src"}
-    ran = vidprep(*(word.format(**places) for word in words))
+    ran = vidprep(*(str(word).format(**places) for word in words))
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == f"vidprep: {said.format(**places)}\n"
+
+
+def test_a_refused_pack_leaves_nothing(ready, tmp_path):
+    ran = vidprep("pack", ready[0], tmp_path / "dali", "--to", "dali")
+    assert ran.returncode == 2 and ran.stderr.endswith(
+        "has videos without a `label`; give them one with `vidprep label`\n"
+    )
+    assert not (tmp_path / "dali").exists()
+
+
+def test_a_report_without_worst_frames(ready, tmp_path):
+    ran = vidprep("report", ready[0], "--worst", 0, "--out", tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "- **2 ok** 1 failed" in (tmp_path / "report.md").read_text()
+
+
+def test_an_ffmpeg_that_was_asked_for_and_is_not_there_is_no_ok():
+    ran = vidprep("doctor", "--ffmpeg", "/nosuch")
+    assert ran.returncode == 1 and "no   ffmpeg: no ffmpeg at /nosuch" in ran.stdout
 
 
 def test_a_dry_run_speaks_json(ready, tmp_path):

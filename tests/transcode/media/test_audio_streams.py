@@ -182,7 +182,9 @@ def test_damaged_sound_is_silent_and_said_and_the_pictures_convert(clips, tmp_pa
         clips.get("mp4"), tmp_path / "bad.mkv", lambda t, audio: BROKEN * len(audio) if 1.3 < t < 1.7 else audio
     )
     row, path = good(source, settings("aac", "mp4"), tmp_path)
-    assert any(re.search(r"damaged: \d+ audio packets? could not be decoded \(", said) for said in row.warnings), row.warnings
+    assert any(re.search(r"damaged: \d+ audio packets? could not be decoded \(", said) for said in row.warnings), (
+        row.warnings
+    )
     in_sync(path)
     assert np.diff(heard(path)[0]).max() < 0.002
     failed, path = made(source, settings("aac", "mp4", on_damage="fail"), tmp_path)

@@ -110,6 +110,10 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
         places = [replace(each, videos=tuple(v for v in each.videos if v.id not in unread)) for each in places]
     if empty := [place for place in places if not place.videos]:
         raise StoreError("holds no readable video", path=empty[0].path)
+    counts = [video.num_frames for place in places for video in place.videos]
+    span = max((access.span for access in options.accesses if access.pattern != "whole"), default=0)
+    if short := sum(count < span for count in counts):
+        notes.append(f"{short} of {len(counts)} videos have fewer than {span} frames: sequences end where they do")
     return PlaceSurvey(tuple(places), tuple(notes))
 
 

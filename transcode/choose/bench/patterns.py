@@ -35,11 +35,15 @@ class Access:
         """Frames of a sequence that is no whole video."""
         return 1 if self.pattern == "single" else self.frames
 
+    @property
+    def span(self) -> int:
+        """From the first frame of a sequence to the last."""
+        return (self.length - 1) * self.step + 1
+
     def numbers(self, video: Video, rng: random.Random) -> range:
         """A sequence of a video that is not read whole."""
-        span = (self.length - 1) * self.step + 1
-        start = rng.randrange(max(1, video.num_frames - span + 1))
-        return range(start, min(start + span, video.num_frames), self.step)
+        start = rng.randrange(max(1, video.num_frames - self.span + 1))
+        return range(start, min(start + self.span, video.num_frames), self.step)
 
     def __str__(self) -> str:
         named = {"whole": "whole video", "single": "1 random", "consecutive": f"{self.frames} consecutive"}
