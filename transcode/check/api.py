@@ -52,7 +52,8 @@ def validate(
     sample: read so many units again, None for all. cross_check: with a source, score so many by the ffmpeg command too. vmaf: all
     of them, by libvmaf. seek_check: so many random seeks in each video, in every reader that is installed. out: a folder that is
     given validation.parquet too; what lies behind a URL is copied to TMPDIR, and nothing is written there. which: the keywords
-    that the run chose its sources by. on_fault: called with each fault as it is found; all are in the report as well.
+    that the run chose its sources by; those that leave out some have only what was made of the others
+    read again. on_fault: called with each fault as it is found; all are in the report as well.
 
     Raises StoreError, ManifestError, SettingsError, MissingError, SourceError; KeyboardInterrupt when it was interrupted.
     """
@@ -69,7 +70,7 @@ def validate(
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.local import default_jobs
 
-    place, units = as_place(destination), None
+    place, units, are_all = as_place(destination), None, True
     choice = build_options(SourceOptions, which)
     if source is None and which:
         keywords: dict[str, Any] = dict([*which.items()][:1])
@@ -86,9 +87,9 @@ def validate(
                 **asdict(choice),
             )
             asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
-            units = {unit.id: unit for unit in asked}
+            units, are_all = {unit.id: unit for unit in asked}, found.why_partial is None
         report = check_destination(
-            folder, units, options, jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update,
+            folder, units, options, are_all=are_all, jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update,
             on_fault=lambda text: on_fault(text.replace(str(folder), str(place))),
         )  # fmt: skip
         report.faults = [text.replace(str(folder), str(place)) for text in report.faults]

@@ -120,9 +120,7 @@ def check_unit(check: Check) -> Checked:
     try:
         done.faults += _faults_of_frames(path, check) if check.settings.frames else _faults_of_video(path, check)
         if check.source is not None and not done.faults:
-            done.faults += _faults_against_source(path, check, check.source, done)
-    except VerifyError as error:
-        done.faults.append(f"against its source: {error.message}")
+            done.faults += _against_source(path, check, check.source, done)
     except (VidprepError, AvError, OSError, ValueError) as error:
         done.faults.append(f"cannot be read: {error}")
     if check.seeks and not done.faults:
@@ -130,6 +128,17 @@ def check_unit(check: Check) -> Checked:
     done.faults = [f"{path}: {row.id}: {fault}" for fault in done.faults]
     done.seconds = time.perf_counter() - started
     return done
+
+
+def _against_source(path: Path, check: Check, source: Unit, done: Checked) -> list[str]:
+    try:
+        faults = list(_faults_against_source(path, check, source, done))
+    except VerifyError as error:
+        faults = [f"against its source: {error.message}"]
+    is_as_it_was = (source.size_bytes, source.mtime_ns) == (check.row.source_size_bytes, check.row.source_mtime_ns)
+    if is_as_it_was or not faults:
+        return faults
+    return [f"{source.path} has changed since the run ({faults[0]}); run the same command again"]
 
 
 def _faults_of_video(path: Path, check: Check) -> Iterator[str]:

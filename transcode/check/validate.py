@@ -89,11 +89,13 @@ def check_destination(
     options: ValidateOptions,
     *,
     jobs: int,
+    are_all: bool = True,
     on_fault: Callable[[str], object],
     on_start: Callable[[int], None] = lambda _count: None,
     on_unit: Callable[[], object] = lambda: None,
 ) -> ValidationReport:
     """Check the structure, then units. sources: units by id, to make the frames anew; each must have a row.
+    are_all: whether there are no others; else only what was made of these is read again.
 
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
@@ -119,7 +121,8 @@ def check_destination(
     tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
     found, unopened = opened_ids(destination, layout.name if layout else None, good)
     tell(unopened)
-    checks = _checks(destination, good, settings, sources, options, found)
+    asked = good if sources is None or are_all else [row for row in good if row.id in sources]
+    checks = _checks(destination, asked, settings, sources, options, found)
     if sources is not None:
         tell(
             f"{check.row.id}: its source is not among those given, or not cut like this (a run with --prune removes it)"

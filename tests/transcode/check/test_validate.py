@@ -126,9 +126,18 @@ def test_a_changed_source_is_found(finished, tmp_path):
     (other / "c02.mp4").unlink()
     ran = validate(other, folder)
     assert ran.code == 1
-    assert "c01" in ran.out
+    assert f"c01: {other / 'c01.mp4'} has changed since the run (" in ran.out
     assert "c02: its source is not among those given" in ran.out
     assert "c00" not in ran.out
+
+
+def test_of_sources_that_are_not_all_only_theirs_is_checked(made, tmp_path):
+    src, whole = made("h264")
+    folder = Path(shutil.copytree(whole, tmp_path / "dst"))
+    for given, more, said in ((src, ("--limit", 2), "2 units"), (src / "c01.mp4", (), "1 unit")):
+        ran = validate(given, folder, *more, "--cross-check", 0)
+        assert (ran.code, ran.out) == (0, "")
+        assert f"{said} read again, 0 faults" in ran.err
 
 
 def test_an_index_that_says_something_else_is_found(made, tmp_path):
