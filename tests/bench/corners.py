@@ -72,7 +72,7 @@ DESERVED = {
     "N frames had no timestamp": "decided: a bare stream has none",
     "N frames shared a timestamp": "decided: made so",
     "time jumped back": "decided: made so, of a file three times",
-    "the audio has holes": "lost: timestamps leave them",
+    "the audio has gaps": "lost: timestamps leave them",
     "the audio's N channels": "lost: what was around the listener",
     "holds N video streams": "decided: one of them",
     "PQ kept|HLG kept": "decided: without tone mapping it is dark on other screens",

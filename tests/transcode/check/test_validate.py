@@ -275,7 +275,7 @@ def test_seeks_are_told_for_each_loader(made, tmp_path):
     ran = validate(folder, "--seek-check", 5)
     assert ran.code == 0, ran.out
     for loader in ("PyAV", "OpenCV"):
-        assert f"{loader}: 15 seeks, 0 to another picture" in ran.err
+        assert f"{loader}: 15 seeks, 0 to a wrong picture" in ran.err
     told = {seeks["loader"]: seeks for seeks in results(folder)["c02"]["seeks"]}
     assert told["PyAV"] == {"loader": "PyAV", "tried": 5, "wrong": 0, "unread": 0, "reason": None}
 

@@ -114,6 +114,7 @@ def test_options_stand_under_headings():
         (("validate", "{ready}", "--limit", 3), "--limit 3 chooses sources; give them too"),
         (("bench", "{ready}", "--batch-size", 4), "--batch-size 4 needs --step-ms 50"),
         (("label", "{ready}"), "give a table of labels, or labels to remove"),
+        (("pack", "{src}", "{src}/../x", "--to", "burst"), "{src}: is not a store: nothing named burst.json, *.gmeta, *.tar, tensor.json, manifest*.parquet in it; make one with `vidprep transcode` or `burst`, or give VideoDataset a list of video files"),
         (("bench", "{src}/nope"), "{src}/nope: is not a folder; give a store, a folder of videos, or a folder with pictures of each video"),
         (("monitor", "{src}/nope", "--once"), "{src}/nope: is not there; give what a run writes with --events"),
     ],

@@ -99,7 +99,7 @@ def test_timestamps_that_only_jitter_tear_no_hole(jitter, clips, tmp_path):
         clips.get("mp4"), tmp_path / "jitter.mkv", lambda n, at: at + (jitter if n % 2 else -jitter) if n else at
     )
     row, path = good(source, settings("aac", "mp4"), tmp_path)
-    assert not [text for text in row.warnings if "holes" in text]
+    assert not [text for text in row.warnings if "gaps" in text]
     in_sync(path, within=0.002 + 2 * jitter)
     time, level = heard(path)
     beep = level[(time > 1.02) & (time < 1.08)]

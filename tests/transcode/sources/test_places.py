@@ -63,7 +63,7 @@ def test_source_and_destination_must_differ(src: Path, tmp_path: Path) -> None:
     touch(src / "x.mp4")
     (tmp_path / "link").symlink_to(src)
     for destination in (src, tmp_path / "link", src / ".." / "src"):
-        with pytest.raises(SourceError, match="is inside the destination"):
+        with pytest.raises(SourceError, match="is the destination, too"):
             find_sources(src, destination)
 
 

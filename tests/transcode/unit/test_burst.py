@@ -160,7 +160,7 @@ def test_other_settings_are_refused_and_another_shard_size_is_not(clips, dst):
     assert "jpeg" not in burst(clips, dst, "--shard-size", "2MiB").err
     ran = transcode(clips, dst)
     assert ran.code == 2
-    assert "other settings" in ran.err
+    assert "different settings" in ran.err
 
 
 def test_gulpio2_reads_what_we_wrote(clips, dst):

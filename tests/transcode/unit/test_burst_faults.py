@@ -80,7 +80,7 @@ def test_a_video_whose_worker_is_killed_is_tried_again_alone(store, clips, dst, 
         rows = manifest(dst / name).values()
         if name == "once":
             assert ran.code == 0, ran.err
-            (again,) = (row for row in rows if "second try, alone" in " ".join(row["warnings"]))
+            (again,) = (row for row in rows if "second attempt, alone" in " ".join(row["warnings"]))
             assert "killed by SIGKILL; the machine may be short of memory" in " ".join(again["warnings"])
             assert len(is_whole(dst / name)) == 5
             continue

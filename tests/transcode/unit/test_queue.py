@@ -50,17 +50,15 @@ def joinable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def split(jobs: list[Job], count: int = 3) -> tuple[JobQueue, list[Job]]:
     """A queue whose first video was split, and the jobs of its segments."""
-    waiting = JobQueue(jobs, lambda _job: None)
+    waiting = JobQueue(jobs)
     first = next(waiting)
     assert waiting.settle(first, segments(count)) is None
     return waiting, [next(waiting) for _ in range(count)]
 
 
-def test_videos_come_in_order_and_each_is_told_once(jobs: list[Job]) -> None:
-    seen: list[Job] = []
-    waiting = JobQueue(jobs, seen.append)
+def test_videos_come_in_order(jobs: list[Job]) -> None:
+    waiting = JobQueue(jobs)
     assert [job.unit.id for job in waiting] == ["long", "a", "b"]
-    assert seen == jobs
     assert waiting.settle(jobs[1], row(jobs[1])) == row(jobs[1])
 
 
@@ -79,7 +77,7 @@ def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: lis
 
 
 def test_a_segment_that_has_failed_leaves_those_of_other_videos_where_they_are(tmp_path: Path) -> None:
-    waiting = JobQueue([job_of(name, tmp_path) for name in ("b", "a", "c")], lambda _job: None)
+    waiting = JobQueue([job_of(name, tmp_path) for name in ("b", "a", "c")])
     for job in [next(waiting) for _ in range(3)]:
         waiting.settle(job, segments(2))
     part = next(waiting)
@@ -101,7 +99,7 @@ def test_segments_that_cannot_be_joined_make_the_video_whole(
 
 
 def test_after_a_segment_has_failed_the_others_are_not_begun(jobs: list[Job], tmp_path: Path) -> None:
-    waiting = JobQueue(jobs, lambda _job: None)
+    waiting = JobQueue(jobs)
     waiting.settle(next(waiting), segments(4))
     parts = [next(waiting), next(waiting)]
     assert (
@@ -129,7 +127,7 @@ def test_a_segment_that_kills_its_process_fails_the_video_and_what_comes_later_o
 
 
 def test_what_is_given_up_leaves_no_segment(jobs: list[Job], tmp_path: Path) -> None:
-    waiting = JobQueue(jobs, lambda _job: None)
+    waiting = JobQueue(jobs)
     waiting.settle(next(waiting), segments(3))
     part = next(waiting)
     waiting.settle(part, made(part))

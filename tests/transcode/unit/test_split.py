@@ -374,8 +374,8 @@ def test_a_frame_that_is_shown_for_longer_than_a_segment(cli, tmp_path):
 
 def test_usage(long, tmp_path):
     for options, said in (
-        (("--split", 0.5), "give auto, off, or 1 seconds or more"),
-        (("--split", "nan"), "give auto, off, or 1 seconds or more"),
+        (("--split", 0.5), "give auto, off, or seconds from 1"),
+        (("--split", "nan"), "give auto, off, or seconds from 1"),
         (("--split", 5, "--engine", "ffmpeg"), "--split 5 needs --engine av"),
         (("--split", 5, "--target-psnr", 40), "exclude each other"),
     ):
