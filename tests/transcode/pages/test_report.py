@@ -235,7 +235,7 @@ def test_very_many_rows_are_sampled_and_it_is_said(made, browser, tmp_path):
     assert page.stat().st_size < 8e6
     browser.open(page)
     text = browser.run("return document.body.innerText")
-    assert "The 1,000 of the lowest PSNR-Y, of 20,000" in text and "17,000 videos are left out" in text
+    assert "The 1,000 of the lowest PSNR-Y, of 20,000" in text and "17,000 videos left out" in text
 
 
 def test_what_is_no_destination_is_said(tmp_path):
