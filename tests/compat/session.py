@@ -139,7 +139,7 @@ def go_on(clips: Path, out: Path, other: Path) -> None:
     shutil.copytree(other / "begun", mixed)
     told = vidprep("transcode", clips, mixed, *H264)
     versions = {row["encoder_version"] for row in rows(mixed).values()}
-    lines = [line for line in told.splitlines() if "another version" in line]
+    lines = [line for line in told.splitlines() if "made by a version other than" in line]
     assert len(lines) == len(versions) - 1, told
     vidprep("validate", clips, mixed, "--quiet")
 

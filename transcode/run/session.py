@@ -13,6 +13,7 @@ from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import OBJECT_STORES, is_url
 from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
+from vidprep.formats.text import count_of
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.partition import Partition, parse_partition
@@ -353,8 +354,8 @@ def _say_what_was_found(
         )
     if todo.other_versions:
         message(
-            f"{todo.other_versions} outputs were made by a version other than {encoder_version(settings, request.ffmpeg)}; "
-            "they are kept (--overwrite makes them again)"
+            f"{count_of(todo.other_versions, 'output')} made by a version other than {encoder_version(settings, request.ffmpeg)}; "
+            "kept (--overwrite makes them again)"
         )
     if left := sorted(set(todo.gone) - set(todo.removed)):
         outputs, them = ("outputs", "them") if len(left) > 1 else ("output", "it")
