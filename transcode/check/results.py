@@ -41,8 +41,7 @@ def read_results(destination: Path) -> pa.Table | None:
     try:
         with arrow_file(destination / VALIDATION_NAME) as file:
             found = as_parquet(file, destination / VALIDATION_NAME).read()
-        missing = (field for field in SCHEMA if field.name not in found.column_names and field.name != "id")
-        for field in missing:
+        for field in [field for field in SCHEMA if field.name not in (*found.column_names, "id")]:
             found = found.append_column(field, pa.nulls(found.num_rows, field.type))
         return found.select(SCHEMA.names).cast(SCHEMA)
     except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException):

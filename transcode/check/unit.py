@@ -138,7 +138,8 @@ def _against_source(path: Path, check: Check, source: Unit, done: Checked) -> li
     is_as_it_was = (source.size_bytes, source.mtime_ns) == (check.row.source_size_bytes, check.row.source_mtime_ns)
     if is_as_it_was or not faults:
         return faults
-    return [f"{source.path} has changed since the run ({faults[0]}); run the same command again"]
+    changed = f"{source.path} has another size or time than when it was read; if it was replaced, run again to make this video anew"
+    return [f"{changed} ({'; '.join(faults)})"]
 
 
 def _faults_of_video(path: Path, check: Check) -> Iterator[str]:

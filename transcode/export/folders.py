@@ -41,13 +41,15 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOptions) -> in
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)
     refuse_odd_ids(store)
     refuse_linked_files(store)
+    is_new = not out.exists()
     make_empty(out)
     write = {"frames": _frames, "hf": _hf, "torchcodec": _torchcodec, "dali": _dali, "mmaction": _mmaction}[kind]
     try:
         write(store, out, options)
     except StoreError:
-        with suppress(OSError):  # of what was not refused at once
-            out.rmdir()
+        if is_new:
+            with suppress(OSError):  # what was not refused at once stays
+                out.rmdir()
         raise
     return len(store)
 

@@ -126,7 +126,7 @@ def test_a_changed_source_is_found(finished, tmp_path):
     (other / "c02.mp4").unlink()
     ran = validate(other, folder)
     assert ran.code == 1
-    assert f"c01: {other / 'c01.mp4'} has changed since the run (" in ran.out
+    assert f"c01: {other / 'c01.mp4'} has another size or time than when it was read; if" in ran.out
     assert "c02: its source is not among those given" in ran.out
     assert "c00" not in ran.out
 
@@ -251,7 +251,7 @@ def test_a_later_check_keeps_what_it_does_not_measure_of_the_same_bytes(made, tm
     assert all(row["scored_at"] == row["checked_at"] > 1.7e9 for row in before.values())
     row = next(row for row in read_manifest(folder) if row.id == "c01")
     (folder / row.file_name).write_bytes(b"no video")
-    assert validate(folder, "--sample", 1).code in (0, 1)
+    validate(folder, "--sample", 1)
     sampled = results(folder)
     assert {id_: row["psnr_y_db"] for id_, row in sampled.items() if id_ != "c01"} == {
         id_: row["psnr_y_db"] for id_, row in before.items() if id_ != "c01"
