@@ -147,7 +147,6 @@ class EncoderOptions:
         values = {
             "gop": full.gop,
             "threads": full.threads or 1,
-            "cores": full.threads or cores,
             "rows": int(has_rows := full.threads is None and _is_large(size)),
             "pools": cores if has_rows else "none",
             "crf": f"{full.crf:g}",
