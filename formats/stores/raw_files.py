@@ -135,6 +135,8 @@ class VideoFiles(FrameStore):
 class _CountingReader(VideoReader):
     """Frames by their place in the order in which they are decoded."""
 
+    _probes = True
+
     def _read_from_keyframe(self, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
         last = max(wanted)
         self.close()  # what cannot be trusted to seek can be opened again

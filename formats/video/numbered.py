@@ -22,6 +22,9 @@ from vidprep.formats.model import VideoFacts, rescale
 from vidprep.formats.video.pyav import fraction, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
+# libavcodec guesses how far H.264 reorders that does not say so, and drops what comes later than it guessed; this way it expects the most.
+DECODER_OPTIONS = {"h264": {"strict": "1"}}
+
 
 class NumberedFrames:
     """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it.
@@ -29,6 +32,8 @@ class NumberedFrames:
     origin_pts: PTS of frame 0 in the file. stream_index: of the video; None means the first. hardware: what decodes in the place
     of the processor, as libavutil names it.
     """
+
+    _probes = False
 
     def __init__(
         self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
@@ -43,7 +48,7 @@ class NumberedFrames:
     def _open(self) -> None:
         on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
         try:
-            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on)
+            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on, probes=self._probes)
         except (AvError, OSError, ValueError) as error:
             if on is not None:
                 raise StoreError(
@@ -60,6 +65,7 @@ class NumberedFrames:
         self._stream, self._base = streams[0], base
         self._stream.thread_count = 1
         streams[0].codec_context.flags |= Flags.unaligned  # as `Source` decodes it
+        streams[0].codec_context.options = DECODER_OPTIONS.get(streams[0].codec_context.name, {})
 
     def close(self) -> None:
         container = getattr(self, "_container", None)

@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any, BinaryIO, Protocol, cast
 
 import av
+import av.logging
 from av.codec.hwaccel import HWAccel
 from av.container import InputContainer, OutputContainer
 from av.sidedata.sidedata import Type as SideDataType
@@ -22,6 +23,7 @@ IS_18 = int(av.__version__.split(".")[0]) < 19
 # PyAV 18 decodes metadata strictly unless told otherwise; PyAV 19 knows no such argument and never fails.
 # AV_FRAME_DATA_VIEW_ID; PyAV 18 has no name for it.
 VIEW_ID = 29
+NO_DECODER = {"codec_whitelist": "none"}
 _METADATA: dict[str, Any] = {"metadata_errors": "surrogateescape"} if IS_18 else {}
 
 
@@ -50,15 +52,22 @@ def time_base_of(timed: Any) -> Fraction:
 
 
 def open_input(
-    file: str | PathLike[str] | BinaryIO, options: dict[str, str], *, hwaccel: HWAccel | None = None
+    file: str | PathLike[str] | BinaryIO, options: dict[str, str], *, hwaccel: HWAccel | None = None, probes: bool = True
 ) -> InputContainer:
     """A container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError.
 
-    A local file is a regular one: a named pipe in its place would be waited for.
+    probes: decode the first frames already, as libavformat does to learn what some containers do not say, such as the pixel format; that
+    takes five times as long as the rest. A local file is a regular one: a named pipe in its place would be waited for.
     """
     if isinstance(file, str) and file.startswith("file:"):
         check_regular(file.removeprefix("file:"))
-    return cast(InputContainer, av.open(file, "r", options=options, hwaccel=hwaccel, **_METADATA))
+    if probes:
+        return cast(InputContainer, av.open(file, "r", options=options, hwaccel=hwaccel, **_METADATA))
+    with av.logging.Capture():  # of each decoder that was not opened
+        return cast(
+            InputContainer,
+            av.open(file, "r", options=options, container_options=NO_DECODER, hwaccel=hwaccel, **_METADATA),
+        )
 
 
 def open_output(file: str | BinaryIO, *, format: str, options: dict[str, str]) -> OutputContainer:

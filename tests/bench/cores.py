@@ -5,7 +5,8 @@
 one     a 1280x720 clip of five seconds, and the same at 1920x1080 with hevc and av1, against ffmpeg with its own threads and our options
 long    five minutes of it, against ffmpeg with its own threads; whether one job and as many as there are cores make the same bytes
 few     five videos of 10, 10, 10, 20, 30 s: wall time against CPU time over the cores
-start   one tiny clip, from the command to its end; and what a run of 12 clips costs beside its frames, which a child makes one by one
+start   twelve frames of 192x128, from the command to its end
+around  48 clips, transcode and burst: what the run takes beside its jobs
 
 Rounds alternate; medians of BENCH_ROUNDS. Every frame of ours is decoded back and scored.
 """
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import CORES, ENVIRONMENT, QUIET, ROUNDS, by_size
+from history import keep
 
 from vidprep.formats.manifest.table import read_manifest
 from vidprep.formats.model import FrameSize
@@ -31,6 +33,7 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 
 GOP = 5
+COMMAND = Path(sys.executable).with_name("vidprep")
 Measured = tuple[float, float]
 
 
@@ -50,10 +53,12 @@ def medians(tools: dict[str, Callable[[], Measured]]) -> dict[str, Measured]:
     return {name: (statistics.median(w for w, _ in each), statistics.median(c for _, c in each)) for name, each in times.items()}  # fmt: skip
 
 
-def vidprep(source: Path, to: Path, *options: object) -> Callable[[], Measured]:
+def vidprep(source: Path, to: Path, *options: object, verb: str = "transcode") -> Callable[[], Measured]:
+    gop = ["--gop", GOP] if verb == "transcode" else []
+
     def run() -> Measured:
         shutil.rmtree(to, ignore_errors=True)
-        return timed(["vidprep", "transcode", source, to, "--gop", GOP, "--quiet", *options])
+        return timed([COMMAND, verb, source, to, *gop, "--quiet", *options])
 
     return run
 
@@ -86,7 +91,8 @@ def cut(source: Path, to: Path, seconds: int, *, lines: int | None = None) -> Pa
 def one(clip: Path, work: Path) -> None:
     large = cut(clip, work / "1080.mp4", 5, lines=1080)
     for codec, source, size in (
-        ("h264", clip, FrameSize(1280, 720)), ("hevc", clip, FrameSize(1280, 720)), ("av1", clip, FrameSize(1280, 720)),
+        ("h264", clip, FrameSize(1280, 720)), ("hevc", clip, FrameSize(1280, 720)), ("vp9", clip, FrameSize(1280, 720)),
+        ("av1", clip, FrameSize(1280, 720)),
         ("hevc", large, FrameSize(1920, 1080)), ("av1", large, FrameSize(1920, 1080)),
     ):  # fmt: skip
         ours, theirs = vidprep(source, work / "one", "--codec", codec), ffmpeg(source, work, codec, size)
@@ -115,24 +121,38 @@ def few(clip: Path, work: Path) -> None:
 
 
 def start(clip: Path, work: Path) -> None:
-    folder = work / "twelve"
-    folder.mkdir()
     tiny = work / "tiny.mp4"
-    subprocess.run([find_ffmpeg(None), *QUIET, "-y", "-i", clip, "-an", "-vf", "scale=96:64", "-frames:v", "10", tiny], check=True)  # fmt: skip
-    for number in range(12):
-        shutil.copy(clip, folder / f"{number}.mp4")
+    subprocess.run([find_ffmpeg(None), *QUIET, "-y", "-i", clip, "-an", "-vf", "scale=192:128", "-frames:v", "12", tiny], check=True)  # fmt: skip
     ((_, (wall, cpu)),) = medians({"tiny": vidprep(tiny, work / "started")}).items()
-    print(f"\none tiny clip: {wall:.2f} s from command to exit, {cpu:.2f} s of CPU time")
-    beside = []
-    for _ in range(ROUNDS):
-        _, cpu = vidprep(folder, work / "run", "--short-side", 240)()
-        beside.append(cpu - sum(row.cpu_seconds or 0.0 for row in read_manifest(work / "run")))
-    print(f"a run of 12 clips: {statistics.median(beside):.2f} s of CPU time beside their frames")
+    print(f"\n12 frames of 192x128: {wall:.2f} s from command to exit, {cpu:.2f} s of CPU time")
+    keep("12 frames of 192x128: s, wall", wall)
+    keep("12 frames of 192x128: s, CPU", cpu)
+
+
+def around(clip: Path, work: Path) -> None:
+    folder = work / "many"
+    folder.mkdir()
+    for number in range(48):
+        shutil.copy(clip, folder / f"{number}.mp4")
+    for verb in ("transcode", "burst"):
+        found = []
+        for _ in range(ROUNDS):
+            wall, cpu = vidprep(folder, work / verb, "--short-side", 240, verb=verb)()
+            rows = read_manifest(work / verb)
+            jobs = sum(row.encode_seconds or 0.0 for row in rows) / CORES
+            found.append((wall, jobs, wall - 1.03 * jobs, cpu - sum(row.cpu_seconds or 0.0 for row in rows)))
+        wall, jobs, over, beside = map(statistics.median, zip(*found, strict=True))
+        print(
+            f"\n48 clips, {verb}: {wall:.2f} s, {jobs:.2f} s of jobs on each of {CORES} cores, {over:.2f} s over 1.03 times that; "
+            f"{beside:.2f} s of CPU time beside them"
+        )
+        keep(f"48 clips, {verb}: s over 1.03 times its jobs", over)
 
 
 def told(name: str, found: dict[str, Measured]) -> None:
     ours = found["vidprep"]
     print(f"\n{name}")
+    keep(f"{name}: wall, of ffmpeg's", ours[0] / found["ffmpeg"][0])
     for tool, (wall, cpu) in found.items():
         print(
             f"    {tool:20} {wall:6.2f} s wall, {cpu:6.2f} s CPU; vidprep takes {ours[0] / wall:.2f} of its wall time"
@@ -141,7 +161,7 @@ def told(name: str, found: dict[str, Measured]) -> None:
 
 def main() -> None:
     (clip, *_) = by_size(1280, 720)
-    parts = {"one": one, "long": long, "few": few, "start": start}
+    parts = {"one": one, "long": long, "few": few, "start": start, "around": around}
     os.environ.setdefault("SVT_LOG", "1")
     for name in sys.argv[1:] or parts:
         with tempfile.TemporaryDirectory() as work:

@@ -4,7 +4,8 @@
 
 Clips at 240 lines, H.264 at GOP 5 and burst; 8 frames in a row from random places, 112x112, one thread. Beside ours: torchcodec
 with torch's antialiased interpolate, torchcodec's own resize, and simplejpeg alone on the same bytes. Medians of BENCH_ROUNDS of the
-time of all sequences, of which each tool gets the same, in turn. Then what float32 with mean and deviation adds to uint8.
+time of all sequences, of which each tool gets the same, in turn. Then whole frames, what float32 with mean and deviation adds to
+uint8, and what two workers of a PrefetchLoader give against reading without them.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ import numpy as np
 import simplejpeg
 import torch
 from bench import ROUNDS, clips
-from feeding import vidprep
+from feeding import BATCH, WORKERS, sequences_per_second, vidprep
+from history import keep
 from torchcodec.decoders import VideoDecoder
 from torchcodec.transforms import Resize
 
-from vidprep.formats import VideoDataset, open_store
+from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.stores.base import FrameStore
 
-FRAMES, SIDE, SEQUENCES = 8, 112, 120
+FRAMES, SIDE, SEQUENCES, CACHE = 8, 112, 120, 64 << 20
 NORMALIZED = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 Sequence = tuple[str, int]
 Tool = Callable[[Sequence], object]
@@ -43,16 +45,18 @@ def chosen(store: FrameStore) -> list[Sequence]:
     ]
 
 
-def of_video(folder: Path) -> dict[str, Tool]:
+def of_video(folder: Path, size: tuple[int, int] | None) -> dict[str, Tool]:
     def ours(which: Sequence) -> object:
         id_, first = which
-        return stores[id_][id_].frames(range(first, first + FRAMES), size=(SIDE, SIDE))
+        return stores[id_][id_].frames(range(first, first + FRAMES), size=size)
 
-    def torchcodec(which: Sequence) -> object:
+    def whole(which: Sequence) -> object:
         id_, first = which
         decoder = VideoDecoder(str(folder / f"{id_}.mp4"), num_ffmpeg_threads=1, seek_mode="approximate")
-        frames = decoder.get_frames_in_range(first, first + FRAMES).data
-        return torch.nn.functional.interpolate(frames, (SIDE, SIDE), mode="bilinear", antialias=True)
+        return decoder.get_frames_in_range(first, first + FRAMES).data
+
+    def torchcodec(which: Sequence) -> object:
+        return torch.nn.functional.interpolate(whole(which), (SIDE, SIDE), mode="bilinear", antialias=True)
 
     def resizing(which: Sequence) -> object:
         id_, first = which
@@ -62,6 +66,13 @@ def of_video(folder: Path) -> dict[str, Tool]:
 
     store = open_store(folder)
     stores = _Anew(store)
+    if size is None:
+        coarse = _Anew(open_store(folder, fast=True))
+        return {
+            "vidprep": ours,
+            "vidprep, fast=True": lambda which: coarse[which[0]][which[0]].frames(range(which[1], which[1] + FRAMES)),
+            "torchcodec": whole,
+        }
     return {"vidprep": ours, "torchcodec + interpolate": torchcodec, "torchcodec Resize": resizing}
 
 
@@ -84,10 +95,15 @@ def of_jpegs(folder: Path) -> dict[str, Tool]:
         id_, first = which
         return [simplejpeg.decode_jpeg(data) for data in coded[id_][first : first + FRAMES]]
 
-    def of(made: FrameStore) -> Tool:
-        return lambda which: made[which[0]].frames(range(which[1], which[1] + FRAMES), size=(SIDE, SIDE))
+    def of(made: FrameStore, size: tuple[int, int] | None = (SIDE, SIDE)) -> Tool:
+        return lambda which: made[which[0]].frames(range(which[1], which[1] + FRAMES), size=size)
 
-    return {"JPEG decoding alone": decoding, "vidprep": of(store), "vidprep, short_side": of(halved)}
+    return {
+        "vidprep": of(store),
+        "vidprep, whole": of(store, None),
+        "vidprep, short_side": of(halved),
+        "JPEG decoding alone": decoding,
+    }
 
 
 def of_types(folder: Path) -> dict[str, Tool]:
@@ -95,8 +111,27 @@ def of_types(folder: Path) -> dict[str, Tool]:
         dataset = VideoDataset(folder, FRAMES, size=(SIDE, SIDE), **options)  # type: ignore[arg-type]
         return lambda which: dataset[hash(which) % len(dataset)]
 
-    return {"uint8": of(), "float32 normalised": of(dtype="float32", normalize=NORMALIZED),
+    return {"float32 normalised": of(dtype="float32", normalize=NORMALIZED), "uint8": of(),
             "float16 normalised": of(dtype="float16", normalize=NORMALIZED)}  # fmt: skip
+
+
+def loaded(name: str, folder: Path) -> None:
+    """Two workers of a loader, which keep one frame in thirty, against two of what reads the same items in their order."""
+    dataset = VideoDataset(folder, FRAMES, step=FRAMES, size=(SIDE, SIDE))
+    order = np.random.default_rng(0).permutation(len(dataset)).tolist()
+    speeds: dict[str, list[float]] = {"direct": [], "loader": []}
+    with PrefetchLoader(dataset, BATCH, sampler=order, workers=WORKERS, cache_bytes=CACHE) as loader:
+        for _ in range(ROUNDS + 1):
+            started = time.perf_counter()
+            for index in order:
+                dataset[index]
+            speeds["direct"].append(len(order) / (time.perf_counter() - started))
+            speeds["loader"].append(sequences_per_second(loader))
+    direct, ahead = (statistics.median(found[1:]) for found in speeds.values())
+    print(
+        f"\n{name}: PrefetchLoader with {WORKERS} workers gives {ahead / WORKERS / direct:.2f} of as many direct reads"
+    )
+    keep(f"{name}: PrefetchLoader, of {WORKERS} direct reads", ahead / WORKERS / direct)
 
 
 def compared(name: str, tools: dict[str, Tool], sequences: list[Sequence]) -> None:
@@ -110,8 +145,10 @@ def compared(name: str, tools: dict[str, Tool], sequences: list[Sequence]) -> No
     medians = {tool: statistics.median(seconds[1:]) for tool, seconds in times.items()}
     first = next(iter(medians.values()))
     print(f"\n{name}")
+    for tool in list(medians)[1:]:
+        keep(f"{name}: {next(iter(medians))}, of {tool}", first / medians[tool])
     for tool, milliseconds in medians.items():
-        print(f"    {tool:28} {milliseconds:6.2f} ms   {milliseconds / first:.2f}")
+        print(f"    {tool:28} {milliseconds:6.2f} ms; {next(iter(medians))} takes {first / milliseconds:.2f} of it")
 
 
 def main() -> None:
@@ -122,10 +159,13 @@ def main() -> None:
             verb, *options = args
             vidprep(verb, clips(), work / name, "--exclude", "bad/*", "--short-side", 240, "--quiet", *options)
         video, jpegs = open_store(work / "h264"), open_store(work / "burst")
-        print(f"8 frames of {SIDE}x{SIDE} from {len(video.ids)} clips of 240 lines, ms a sequence and times the first")
-        compared("h264, GOP 5, opened anew", of_video(work / "h264"), chosen(video))
-        compared("burst", of_jpegs(work / "burst"), chosen(jpegs))
-        compared("types, h264", of_types(work / "h264"), chosen(video))
+        print(f"8 frames of {SIDE}x{SIDE} from {len(video.ids)} clips of 240 lines, ms a sequence")
+        compared("h264, GOP 5, opened anew, resized", of_video(work / "h264", (SIDE, SIDE)), chosen(video))
+        compared("h264, GOP 5, opened anew, whole", of_video(work / "h264", None), chosen(video))
+        compared("burst, resized", of_jpegs(work / "burst"), chosen(jpegs))
+        compared("h264, types", of_types(work / "h264"), chosen(video))
+        for name in ("burst", "h264"):
+            loaded(name, work / name)
 
 
 if __name__ == "__main__":

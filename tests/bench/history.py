@@ -1,0 +1,60 @@
+"""The ratios of `make bench`, kept where BENCH_KEEP=1 asks for it: one line each in history.csv, with commit and versions.
+
+BENCH_KEEP=1 make bench
+python tests/bench/history.py       the newest figure of each name, and the one before it
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+FILE = Path(__file__).with_name("history.csv")
+COLUMNS = ("date", "commit", "cores", "processor", "python", "pyav", "name", "value")
+
+
+def keep(name: str, value: float) -> None:
+    if os.environ.get("BENCH_KEEP") != "1":
+        return
+    is_new = not FILE.exists()
+    with FILE.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(COLUMNS)
+        writer.writerow([*_here(), name, f"{value:.4g}"])
+
+
+@cache
+def _here() -> tuple[str, ...]:
+    """A tree that differs from its commit says so."""
+    git = ["git", "-C", str(FILE.parent)]
+    commit = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=True)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return today, commit.stdout.strip(), str(cores), _processor(), platform.python_version(), version("av")
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
+
+
+def main() -> None:
+    with FILE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for name in dict.fromkeys(row["name"] for row in rows):
+        *before, newest = [row for row in rows if row["name"] == name]
+        was = f"   before {before[-1]['value']} ({before[-1]['commit']})" if before else ""
+        print(f"{newest['value']:>8}  {name} ({newest['commit']}){was}")
+
+
+if __name__ == "__main__":
+    main()
