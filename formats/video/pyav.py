@@ -52,7 +52,11 @@ def time_base_of(timed: Any) -> Fraction:
 
 
 def open_input(
-    file: str | PathLike[str] | BinaryIO, options: dict[str, str], *, hwaccel: HWAccel | None = None, probes: bool = True
+    file: str | PathLike[str] | BinaryIO,
+    options: dict[str, str],
+    *,
+    hwaccel: HWAccel | None = None,
+    probes: bool = True,
 ) -> InputContainer:
     """A container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError.
 
