@@ -33,6 +33,7 @@ from pathlib import Path
 
 import av
 from av.video.frame import VideoFrame
+from history import keep
 
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.profiles import CODECS, ENCODERS
@@ -139,6 +140,12 @@ def speed() -> None:
                 both = statistics.median(each.ours.wall / (each.encode[peer].wall + each.psnr.wall) for each in rounds)
                 cpu = statistics.median(each.ours.cpu / each.encode[peer].cpu for each in rounds)
                 print(f"{name:20}{codec:7}{wall:10.2f}  {peer:8}{alone:10.2f}{both:10.2f}{cpu:12.2f}", flush=True)
+                for figure, value in (
+                    ("wall, of encode", alone),
+                    ("wall, of encode and psnr", both),
+                    ("CPU, of encode", cpu),
+                ):
+                    keep(f"{name}, {codec}, {peer} options: {figure}", value)
 
 
 def put(source: Path, copy: Path, *, square: bool) -> None:
@@ -364,6 +371,7 @@ def validate() -> None:
         wall = statistics.median(ours.wall for ours, *_ in rounds)
         ratios = [statistics.median(each[0].wall / each[n] for each in rounds) for n in (1, 2)]
         print(f"{name:20}{wall:10.2f}{ratios[0]:19.2f}{ratios[1]:15.2f}", flush=True)
+        keep(f"{name}, validate: wall, of psnr and ssim in one", ratios[1])
         pairs.remove()
 
 
