@@ -138,7 +138,7 @@ def around(clip: Path, work: Path) -> None:
         found = []
         for _ in range(ROUNDS):
             wall, cpu = vidprep(folder, work / verb, "--short-side", 240, verb=verb)()
-            rows = read_manifest(work / verb)
+            rows = list(read_manifest(work / verb))
             jobs = sum(row.encode_seconds or 0.0 for row in rows) / CORES
             found.append((wall, jobs, wall - 1.03 * jobs, cpu - sum(row.cpu_seconds or 0.0 for row in rows)))
         wall, jobs, over, beside = map(statistics.median, zip(*found, strict=True))
