@@ -48,7 +48,7 @@ class NumberedFrames:
     def _open(self) -> None:
         on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
         try:
-            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on, probes=self._probes)
+            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on, probes=self._probes or on is not None)
         except (AvError, OSError, ValueError) as error:
             if on is not None:
                 raise StoreError(
