@@ -125,9 +125,9 @@ class EncoderProfile:
 
     crf_option: the option that takes the quality; crf_range: its ends, best quality first. presets: slowest last where
     they are names. params: name of the option that holds `key=value:…`, whose entries come from `params_of`.
-    options and params may hold {gop}, {crf}, {qmin} (ten below the CRF), {threads}, and for
-    large pictures {rows} (1: lines of blocks side by side) and {pools} (threads for these, which change no byte). smallest: the
-    smallest picture that survives a round trip. in_process: PyAV has it; else `--engine ffmpeg`.
+    options and params may hold {gop}, {crf}, {qmin} (ten below the CRF), {threads}, and for large pictures {rows} (1: lines of
+    blocks side by side) and {pools} (threads for these, which change no byte). smallest: the smallest picture that survives a round
+    trip. in_process: PyAV has it; else `--engine ffmpeg`.
     only_ffmpeg: pixel formats that the one in PyAV was built without. ticks_per_second: of the clock that it rounds times to;
     0: it keeps any. Such an encoder gives packets in the order of their frames. light_params: the entries of params for the
     mastering display, in decimals or in integer units, and for the content light level. threads_when_large: libavcodec's threads for
@@ -327,8 +327,8 @@ ENCODERS = {
             params_option="svtav1-params",
             light_params=("mastering-display", "content-light"),
             light_in_decimals=True,
-            # With less look-ahead the bytes differ from one run to the next, in one of five for some clips. With lp=2 on a busy machine,
-            # SVT-AV1 4.2 hangs in one of some 1,500 encodes, and in one of 4,000 a packet is broken, or has the time of another frame.
+            # With less look-ahead the bytes differ from one run to the next, in one of five for some clips. With lp=2 on a busy machine
+            # SVT-AV1 4.2 hangs in one of some thousand encodes, or breaks a packet or its time.
             params={"scd": "0", "lp": "{threads}", "lookahead": "8", "hierarchical-levels": "3"},
             tune_params={
                 "psnr": {"tune": "1", "enable-tf": "0", "enable-dlf": "2", "qp-scale-compress-strength": "1"},

@@ -5,6 +5,7 @@ Everything else opens containers, reads rationals and reads side data through th
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from fractions import Fraction
 from os import PathLike
 from typing import Any, BinaryIO, Protocol, cast
@@ -65,12 +66,10 @@ def open_input(
     """
     if isinstance(file, str) and file.startswith("file:"):
         check_regular(file.removeprefix("file:"))
-    if probes:
-        return cast(InputContainer, av.open(file, "r", options=options, hwaccel=hwaccel, **_METADATA))
-    with av.logging.Capture():  # of each decoder that was not opened
+    with nullcontext() if probes else av.logging.Capture():  # of each decoder that was not opened
+        asked = {} if probes else NO_DECODER
         return cast(
-            InputContainer,
-            av.open(file, "r", options=options, container_options=NO_DECODER, hwaccel=hwaccel, **_METADATA),
+            InputContainer, av.open(file, "r", options=options, container_options=asked, hwaccel=hwaccel, **_METADATA)
         )
 
 

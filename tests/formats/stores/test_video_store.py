@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import av
+import av.logging
 import numpy as np
 import pytest
 
@@ -105,6 +106,18 @@ def test_threads_have_a_decoder_each(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         for order, frames in zip(orders, pool.map(video.frames, orders), strict=True):
             assert np.array_equal(frames, every[order])
+
+
+def test_opening_says_nothing_where_what_decoders_say_is_heard(tmp_path, caplog):
+    """libavformat complains of every decoder that it may not try."""
+    write_video(tmp_path / "v.mp4")
+    before = av.logging.get_level()
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        assert open_store(tmp_path)["v"].frames([5]).shape == (1, HEIGHT, WIDTH, 3)
+    finally:
+        av.logging.set_level(before)
+    assert caplog.messages == []
 
 
 def test_a_manifest_of_before_is_refused_by_name(tmp_path):
