@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -56,7 +57,8 @@ class WorkerPool:
         self._size = memory_bytes
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._lines: dict[int, Line] = {}
-        self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._file)
+        self._threads: list[threading.Thread] = []
+        self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._threads, self._file)
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """(size,) of the shared memory."""
@@ -78,7 +80,7 @@ class WorkerPool:
         line = self._lines[worker] = Line()
         if self._file is None or self._about is None:
             made = Worker(self._dataset, self._memory, self._frame_bytes)
-            threading.Thread(target=_serve, args=(made, line, _Reply(self.inbox, worker)), daemon=True).start()
+            self._start_thread(_serve, made, line, _Reply(self.inbox, worker))
             return
         ours, theirs = Pipe()
         fds = theirs.fileno(), self._file.fileno()
@@ -87,10 +89,15 @@ class WorkerPool:
             pass_fds=fds, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         theirs.close()
-        speaker = threading.Thread(target=_pass_on, args=(line, ours), daemon=True)
-        speaker.start()
-        threading.Thread(target=_listen, args=(worker, process, ours, line, speaker, self.inbox), daemon=True).start()
+        speaker = self._start_thread(_pass_on, line, ours)
+        self._start_thread(_listen, worker, process, ours, line, speaker, self.inbox)
         line.put(self._about)
+
+    def _start_thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return thread
 
     def close(self) -> None:
         """End the workers, and wait for them."""
@@ -142,7 +149,10 @@ def _pass_on(line: Line, connection: Connection) -> None:
         connection.send(None)
 
 
-def _end(processes: dict[int, subprocess.Popen[bytes]], lines: dict[int, Line], file: IO[bytes] | None) -> None:
+def _end(
+    processes: dict[int, subprocess.Popen[bytes]], lines: dict[int, Line], threads: list[threading.Thread], file: IO[bytes] | None
+) -> None:  # fmt: skip
+    """A thread that is still in a decoder when Python ends is torn out of it, and C++ ends the program for that."""
     for line in lines.values():
         line.put(None)
     for process in processes.values():
@@ -151,6 +161,9 @@ def _end(processes: dict[int, subprocess.Popen[bytes]], lines: dict[int, Line], 
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(END_SECONDS)
     processes.clear()
     lines.clear()
     if file is not None:
