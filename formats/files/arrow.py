@@ -18,6 +18,7 @@ class ArrowStream(Protocol):
 def import_pyarrow() -> None:
     """What reading and writing tables imports. pyarrow asks for pandas again when a table is to be a data frame."""
     import pyarrow as pa
+    import pyarrow.compute
     import pyarrow.parquet
 
     finder: Any = _NoPandas(threading.get_ident())

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
@@ -220,11 +222,12 @@ def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
         raise VerifyError(f"the packet at tick {packet.pts} is broken: {error}") from error
 
 
-def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) -> FileTimes:
+def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction, cores: int = 1) -> FileTimes:
     """Hold the closed file against what was measured, and read back when its frames are shown.
 
-    The same number of packets, each at a time of its own, PTS, keyframe flags and coded bytes (container framing undone); then
-    `check_numbers`. Raises VerifyError.
+    The same number of packets, each at a time of its own, PTS, keyframe flags and coded bytes (container framing undone); then frames
+    by their numbers, as a store reads them: of the first GOP and the last, either side of what was joined, the two that are
+    closest in time, and frames 1, 2, 4, 8 and so on. With several cores two threads read them. Raises VerifyError.
     """
     try:
         with open_video(path) as container:
@@ -234,19 +237,25 @@ def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction) 
             times = _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream))
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {reason_of(error)}") from error
-    check_numbers(path, measured, time_base)
-    return times
-
-
-def check_numbers(path: Path, measured: Measured, time_base: Fraction) -> None:
-    """Read frames of the closed file by their numbers, as a store does, and hold them against what was measured: its first GOP,
-    its last, either side of what was joined, the two frames that are closest in time, and frames 1, 2, 4, 8 and so on.
-
-    Raises VerifyError.
-    """
     expected = dict(measured.samples)
     for first, checksums in measured.gops:
         expected |= enumerate(checksums, first)
+    numbers, keyframes, later = sorted(expected), measured.keyframes, 0
+    if cores > 1 and numbers:
+        gops = sorted({bisect_right(keyframes, number) - 1 for number in numbers})
+        later = bisect_left(numbers, keyframes[gops[len(gops) // 2]])
+    with ThreadPoolExecutor(2) as threads:
+        halves = [
+            threads.submit(_check_numbers, path, measured, time_base, {number: expected[number] for number in half})
+            for half in (numbers[:later], numbers[later:])
+            if half
+        ]
+    for half in halves:
+        half.result()
+    return times
+
+
+def _check_numbers(path: Path, measured: Measured, time_base: Fraction, expected: dict[int, int]) -> None:
     facts = VideoFacts(
         measured.num_frames, 0, 0, pts=sorted(measured.pts), time_base=time_base, keyframes=measured.keyframes
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
 
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version
 from vidprep.transcode.settings.run import RunSettings
@@ -14,6 +13,8 @@ def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
     import av
 
     if settings.frames is not None:
+        from importlib.metadata import version  # late, as children that encode never need what it loads
+
         return f"PyAV {av.__version__}, " + (
             f"simplejpeg {version('simplejpeg')}" if settings.frames.is_coded else "raw"
         )
@@ -33,6 +34,8 @@ def is_of_this_pyav(encoder_version: str | None) -> bool:
 
 
 def used_versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
+    from importlib.metadata import version
+
     return {
         "vidprep": version("vidprep"),
         "encoder": encoder_version(settings, ffmpeg),

@@ -68,11 +68,11 @@ def store_frame_by_frame(job: Job, stream: FrameStream, context: Context) -> Out
 def encode_in_process(job: Job, stream: FrameStream, context: Context) -> Outcome:
     with closing(_audio(job, stream)) as audio:
         measured = encode_and_measure(job.settings, Path(job.partial), stream, audio, context.cores)
-    made = _outcome(stream, measured, _read_back(job, stream, measured), "same pass")
+    made = _outcome(stream, measured, _read_back(job, stream, measured, context), "same pass")
     return replace(made, warnings=tuple(audio.warnings), damage=tuple(audio.damage))
 
 
-def join_segments(job: Job, stream: FrameStream, _context: Context) -> Outcome:
+def join_segments(job: Job, stream: FrameStream, context: Context) -> Outcome:
     """Only the first frame of the stream is decoded, which tells what the pictures are."""
     segments, output = job.segments, stream.output
     with closing(_audio(job, stream)) as audio:
@@ -80,7 +80,7 @@ def join_segments(job: Job, stream: FrameStream, _context: Context) -> Outcome:
         end_pts = 0 if output.frame_rate else facts.duration
         measured = join(job.settings, Path(job.partial), output, segments, end_pts, audio)
     return Outcome(
-        measured, _read_back(job, stream, measured), "same pass", facts,
+        measured, _read_back(job, stream, measured, context), "same pass", facts,
         source_indexes=[index for each in segments for index in each.source_indexes],
         shows_through=any(each.shows_through for each in segments),
         warnings=tuple(audio.warnings), damage=tuple(audio.damage),
@@ -98,7 +98,7 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
     try:
         run_ffmpeg(command, unit.path)
         measured = measure_file(settings, partial, stream, context.cores)
-        times = _read_back(job, stream, measured)
+        times = _read_back(job, stream, measured, context)
         # Its fps filter may have picked other frames, at the right times.
         changed = stream.picture_filter.is_reshaped or stream.picture_filter.is_recoloured
         if changed or (facts.stamps_sorted and output.frame_rate):
@@ -129,8 +129,8 @@ def _audio(job: Job, stream: FrameStream) -> AudioTrack:
     return AudioTrack(job.unit.path, settings.audio, box, origin=facts.origin_pts * base, seconds=seconds)
 
 
-def _read_back(job: Job, stream: FrameStream, measured: Measured) -> FileTimes:
-    return check_file(Path(job.partial), measured, job.settings.encoder.codec, stream.output.time_base)
+def _read_back(job: Job, stream: FrameStream, measured: Measured, context: Context) -> FileTimes:
+    return check_file(Path(job.partial), measured, job.settings.encoder.codec, stream.output.time_base, context.cores())
 
 
 def _outcome(stream: FrameStream, measured: Measured | StoredFrames, times: FileTimes, verified_in: str) -> Outcome:
