@@ -11,6 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +21,9 @@ from vidprep.formats.files.no_links import open_unlinked
 from vidprep.formats.manifest.table import ManifestRow
 
 COPY_BYTES = 1 << 20
+FLUSH_BYTES = (
+    32 << 20
+)  # so many go to the disk while the workers work, so that closing a shard does not wait for all of it
 NUMBERED_SHARD = re.compile(r"data-(\d{5,}(p\d{5})?-)?\d{5,}", re.ASCII)
 PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one and its index where it is a part of an array run
 
@@ -76,6 +80,9 @@ class ShardWriter:
         self._root, self._layout, self._shard_bytes, self._run = root, layout, shard_bytes, run
         self._number = self._end = 0
         self._fd: int | None = None  # of the newest shard, which is not whole yet
+        self._to_disk = ThreadPoolExecutor(1)
+        self._flushes: list[Future[None]] = []
+        self._flushed = 0  # bytes of the newest shard that are on the disk, or on their way
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> None:
         """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
@@ -100,6 +107,9 @@ class ShardWriter:
             raise
         row.file_name, row.offset, row.stored_bytes = self._path.name, self._end, end - self._end
         self._end = end
+        if end - self._flushed >= FLUSH_BYTES:
+            self._flushes.append(self._to_disk.submit(os.fsync, self._fd))
+            self._flushed = end
 
     @property
     def _path(self) -> Path:
@@ -119,9 +129,12 @@ class ShardWriter:
         """The newest shard is whole: what comes next goes into another."""
         if self._fd is None:
             return
+        for flush in self._flushes:
+            flush.result()
         os.fsync(self._fd)
         os.close(self._fd)
         self._fd, self._number = None, self._number + 1
+        self._flushes, self._flushed = [], 0
 
     @property
     def unfinished(self) -> str | None:
