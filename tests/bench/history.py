@@ -32,12 +32,13 @@ def keep(name: str, value: float) -> None:
 
 @cache
 def _here() -> tuple[str, ...]:
-    """A tree that differs from its commit says so."""
-    git = ["git", "-C", str(FILE.parent)]
-    commit = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=True)
+    """A tree that differs from its commit, in more than this history, says so."""
+    git = ["git", "-C", str(FILE.parents[2])]
+    commit = subprocess.run([*git, "describe", "--always"], capture_output=True, text=True, check=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", f":!{FILE}"], check=False).returncode
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return today, commit.stdout.strip(), str(cores), _processor(), platform.python_version(), version("av")
+    return today, commit.stdout.strip() + "+" * changed, str(cores), _processor(), platform.python_version(), version("av")
 
 
 def _processor() -> str:
