@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tests.bench import history
 from vidprep.formats.manifest.columns import described
 from vidprep.formats.manifest.remarks import codes_described
 from vidprep.formats.manifest.row import ManifestRow
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 TYPES = ROOT / "transcode" / "settings" / "keyword_types.py"
 TABLE = ROOT / "docs" / "options.md"
 COLUMNS = ROOT / "formats" / "README.md"
+FIGURES = ROOT / "tests" / "bench" / "README.md"
 HEAD = '''"""Types of the keywords of the Python functions. Written by `make generated` from the options of the dataclasses."""
 
 from __future__ import annotations
@@ -86,8 +88,17 @@ def table() -> str:
 
 def columns() -> str:
     """formats/README.md with the tables of columns and codes of now."""
-    text = COLUMNS.read_text()
-    for made in (described(ManifestRow), codes_described()):
+    return _with_tables(COLUMNS, described(ManifestRow), codes_described())
+
+
+def figures() -> str:
+    """tests/bench/README.md with the newest figures that were kept."""
+    return _with_tables(FIGURES, history.table())
+
+
+def _with_tables(file: Path, *tables: str) -> str:
+    text = file.read_text()
+    for made in tables:
         old = text[text.index(made.partition("\n")[0]) :].partition("\n\n")[0]
         text = text.replace(old, made)
     return text
@@ -95,5 +106,6 @@ def columns() -> str:
 
 if __name__ == "__main__":
     COLUMNS.write_text(columns())
+    FIGURES.write_text(figures())
     TYPES.write_text(keyword_types())
     TABLE.write_text(table())

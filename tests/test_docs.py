@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.generated import COLUMNS, TABLE, TYPES, columns, every_command, keyword_types, table
+from tests.generated import COLUMNS, FIGURES, TABLE, TYPES, columns, every_command, figures, keyword_types, table
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -45,6 +45,7 @@ def test_what_is_generated_is_up_to_date() -> None:
     assert TYPES.read_text() == keyword_types()
     assert TABLE.read_text() == table()
     assert COLUMNS.read_text() == columns()
+    assert FIGURES.read_text() == figures()
 
 
 def test_every_folder_of_modules_is_packaged() -> None:

@@ -17,7 +17,7 @@ def main() -> None:
     atexit.register(gc.freeze)  # or Python would look for garbage in all that was imported, for 50 ms
     code: str | int | None = 0
     try:
-        command_line()
+        command_line(prog_name="vidprep")
     except SystemExit as end:
         code = end.code
     except OSError as error:  # of --help and --version, which are no commands of ours

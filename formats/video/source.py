@@ -32,6 +32,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import cropping_of
@@ -63,6 +64,7 @@ ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 RESTART_SECONDS = (
     10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
 )
+LINE_BYTES = 4096
 
 
 def file_url(path: str | Path) -> str:
@@ -158,7 +160,7 @@ class Source:
                 raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
             if os.path.getsize(self.path) == 0:  # noqa: PTH202
                 raise ReadError("is empty (0 bytes); fetch it again", path=self.path) from error
-            reason = logged or reason_of(error)
+            reason = _as_text(self.path) or logged or reason_of(error)
             raise ReadError(f"is not a readable video: {reason}", path=self.path) from error
 
     def _moving_streams(self) -> list[VideoStream]:
@@ -398,3 +400,21 @@ class Source:
             if end - claimed > tolerance and self.info.format_name == "matroska":
                 yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
                 return
+
+
+def _as_text(path: str) -> str:
+    """What stands in the place of a video is often text: what Git keeps of large files, a server's page, a list. None of it is shown:
+    a link may lead to what is nobody's business. "" for what is no text.
+    """
+    try:
+        with open_regular(path) as file:
+            line = file.readline(LINE_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if not line.isprintable() or not line:
+        return ""
+    if line.startswith("version https://git-lfs"):
+        return "it is a Git LFS pointer; `git lfs pull` fetches the video"
+    if line.lower().startswith(("<!doctype html", "<html")):
+        return "it is a web page; fetch the video again"
+    return "it is text; a list of videos is a .csv, .tsv, .parquet or .jsonl with a column `path`"

@@ -1,7 +1,7 @@
 """The ratios of `make bench`, kept where BENCH_KEEP=1 asks for it: one line each in history.csv, with commit and versions.
 
 BENCH_KEEP=1 make bench
-python tests/bench/history.py       the newest figure of each name, and the one before it
+python tests/bench/history.py       the newest figure of each name, and the one before it; `make generated` puts it into README.md
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ def _here() -> tuple[str, ...]:
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", f":!{FILE}"], check=False).returncode
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return today, commit.stdout.strip() + "+" * changed, str(cores), _processor(), platform.python_version(), version("av")
+    return (
+        today,
+        commit.stdout.strip() + "+" * changed,
+        str(cores),
+        _processor(),
+        platform.python_version(),
+        version("av"),
+    )
 
 
 def _processor() -> str:
@@ -48,14 +55,17 @@ def _processor() -> str:
     return named[0] if named else platform.machine()
 
 
-def main() -> None:
+def table() -> str:
+    """The newest figure of each name, the one before it, and where the newest was measured."""
     with FILE.open(newline="") as file:
         rows = list(csv.DictReader(file))
+    lines = ["| figure | newest | before | commit |", "| --- | --- | --- | --- |"]
     for name in dict.fromkeys(row["name"] for row in rows):
         *before, newest = [row for row in rows if row["name"] == name]
-        was = f"   before {before[-1]['value']} ({before[-1]['commit']})" if before else ""
-        print(f"{newest['value']:>8}  {name} ({newest['commit']}){was}")
+        was = f"{float(before[-1]['value']):.2f}" if before else ""
+        lines.append(f"| {name} | {float(newest['value']):.2f} | {was} | {newest['commit']} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    print(table())

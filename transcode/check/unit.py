@@ -263,8 +263,12 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     ):  # fmt: skip
         if recorded is None or not (found == recorded or abs(found - recorded) <= same):
             yield f"{name} against its source is {found:.4f}, the manifest says {recorded}"
-    if check.ffmpeg and not _engines_differ(row, stream.facts, stream.picture_filter):
-        yield from _faults_by_ffmpeg(path, check, stream.picture_filter.picture, settings, done)
+    if not check.ffmpeg:
+        return
+    if why := _why_engines_differ(row, stream.facts, stream.picture_filter):
+        done.ffmpeg_failed = f"{row.id}: it makes other frames of a source {why}"
+        return
+    yield from _faults_by_ffmpeg(path, check, stream.picture_filter.picture, settings, done)
 
 
 def _faults_by_ffmpeg(
@@ -287,13 +291,18 @@ def _faults_by_ffmpeg(
         yield f"PSNR-Y by the ffmpeg command is {found:.4f} dB, in process {here:.4f}"
 
 
-def _engines_differ(row: ManifestRow, facts: SourceFacts, picture_filter: PictureFilter) -> bool:
-    """Whether ffmpeg's command would make other frames: it neither sorts timestamps nor keeps the clock when sizes change or
-    a source is damaged, and its bwdif makes another first frame."""
+def _why_engines_differ(row: ManifestRow, facts: SourceFacts, picture_filter: PictureFilter) -> str:
+    """Why ffmpeg's command would make other frames, "" where it makes the same: it neither sorts timestamps nor keeps the clock when
+    sizes change or a source is damaged, and its bwdif makes another first frame."""
+    if any(text.startswith("damaged") for text in row.warnings):
+        return "that is damaged"
+    if picture_filter.num_changes:
+        return "whose pictures change size or format"
+    if facts.num_deinterlaced:
+        return "that is interlaced"
     moved = facts.stamps_nudged or facts.stamps_crowded
     mended = facts.stamps_sorted or facts.stamps_joined or facts.stamps_guessed or moved
-    damaged = any(text.startswith("damaged") for text in row.warnings)
-    return bool(mended or damaged or picture_filter.num_changes or facts.num_deinterlaced)
+    return "whose timestamps had to be mended" if mended else ""
 
 
 def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:

@@ -59,7 +59,7 @@ class ValidateOptions:
 class ValidationReport:
     """checked: units that were read again, of them `resumed` by a check before. faults: a line each.
 
-    ffmpeg_failed: why the ffmpeg command could not score one. unwritten: why nothing could be recorded in the destination.
+    ffmpeg_failed: why the ffmpeg command did not score one. unwritten: why nothing could be recorded in the destination.
     """
 
     checked: int = 0

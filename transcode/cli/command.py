@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -21,6 +21,15 @@ def _say(error: Exception) -> None:
     """What names, ids and labels from elsewhere would do to a terminal is shown, not done."""
     text = error.on_command_line if isinstance(error, SettingsError) else str(error)
     click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
+
+
+def refuse(error: click.UsageError) -> NoReturn:
+    """On one line, where click takes four."""
+    said = error.format_message()
+    usage = "vidprep" if error.ctx is None else error.ctx.command_path
+    end = "" if said.endswith((".", "?", ")")) else "."
+    _say(Exception(f"{said[:1].lower()}{said[1:]}{end} See `{usage} --help`"))
+    sys.exit(USAGE_ERROR)
 
 
 class LinePrinter:
@@ -44,6 +53,14 @@ class Command(click.Command):
     """Turns our own errors and the file system's into one line on stderr, and 2 for what stops a run before it starts."""
 
     interrupted = "interrupted; run the same command again to go on"
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            refuse(error)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Under headings where options have them; the others come last."""

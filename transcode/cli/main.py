@@ -50,10 +50,14 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Says which command may have been meant."""
-        from difflib import get_close_matches
+        if args[0] not in COMMANDS:
+            from difflib import get_close_matches
 
-        if args and args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+            from vidprep.transcode.cli.command import refuse
+
+            near = get_close_matches(args[0], COMMANDS, 1)
+            meant = f". Did you mean {near[0]!r}?" if near else ""
+            refuse(click.UsageError(f"No such command {args[0]!r}{meant}", ctx))
         return super().resolve_command(ctx, args)
 
 

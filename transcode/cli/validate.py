@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import options_of
 from vidprep.formats.text import count_of, printable
 from vidprep.transcode.check.api import validate as check
@@ -33,7 +34,7 @@ def validate(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -
     Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage, 130 interrupted.
     """
     if len(paths) > 2:
-        raise click.UsageError("give a destination, or its sources and the destination")
+        raise SettingsError("give a destination, or its sources and the destination")
     *source, destination = paths
     report = check(destination, *source, progress=not quiet, on_fault=lambda text: click.echo(printable(text)), **given)
     say = partial(click.echo, err=True)
@@ -46,7 +47,7 @@ def validate(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -
     parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []
     say(f"vidprep: {', '.join(parts)}")
     if report.ffmpeg_failed:
-        say(f"vidprep: the ffmpeg command could not score every video; the first: {printable(report.ffmpeg_failed)}")
+        say(f"vidprep: the ffmpeg command did not score every video; the first: {printable(report.ffmpeg_failed)}")
     if report.unwritten:
         say(f"vidprep: nothing was recorded: {report.unwritten}")
     sys.exit(1 if report.faults else 0)

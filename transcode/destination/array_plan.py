@@ -164,7 +164,7 @@ def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings,
     if path is None:
         return None
     plan = read_array_plan(path)
-    return path if plan.count == part.count and not any(differences(plan.settings, settings)) else None
+    return path if plan.count == part.count and not differences(plan.settings, settings) else None
 
 
 def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> None:

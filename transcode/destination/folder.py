@@ -189,7 +189,7 @@ class Destination:
             if overwrite:
                 return
             raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=path) from error
-        difference = [] if overwrite else list(differences(before, settings))
+        difference = [] if overwrite else differences(before, settings)
         # A run in which nothing succeeded binds nobody to its settings.
         if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):
             raise DestinationError(

@@ -10,12 +10,15 @@ from typing import Any
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import read_json
 from vidprep.formats.manifest.columns import is_text
-from vidprep.transcode.settings.options import Target
+from vidprep.formats.option import options_of
+from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode.settings.options import FrameOptions, QualityGate, Retime, Scale, Target
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 RUN_BYTES_MAX = 16 << 20
 SHOWN_LETTERS = 200
+SETTINGS = (RunSettings, EncoderOptions, FrameOptions, Retime, Scale, QualityGate, Target)
 
 
 def settings_of(destination: Path, shown: str = "") -> RunSettings:
@@ -60,20 +63,25 @@ def value_found_for(target: Target, state_dir: Path) -> int | None:
     return int(before.quality_value) if before.target == target else None
 
 
-def differences(before: dict[str, Any], settings: RunSettings) -> Iterator[str]:
+def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
     """In words, what differs between settings that were written down and these."""
-    return _difference(before, json.loads(json.dumps(settings.as_dict())))
+    now = json.loads(json.dumps(settings.as_dict()))
+    if is_other_store(before, settings):
+        return [f"{_store_of(before)} -> {_store_of(now)}"]
+    flags = {each.name: f"--{each.keyword.replace('_', '-')}" for kind in SETTINGS for each in options_of(kind)}
+    return list(_difference(before, now, flags))
 
 
-def _difference(before: Any, now: Any, name: str = "") -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
+def _difference(before: Any, now: Any, flags: Mapping[str, str], name: str = "") -> Iterator[str]:
+    if isinstance(before, dict | None) and isinstance(now, dict | None):
+        before, now = before or {}, now or {}
         for key in sorted(before.keys() | now.keys()):
             if key != "library_options":
-                yield from _difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
+                yield from _difference(before.get(key), now.get(key), flags, key)
         if before.get("library_options") != now.get("library_options") and before.get("encoder") == now.get("encoder"):
             yield f"library_options {before.get('library_options')} -> {now.get('library_options')}"
-    elif before != now:
-        yield f"{name} {_brief(before)} -> {now}"
+    elif before != now and (before, now) not in ((None, False), (False, None)):
+        yield f"{flags.get(name, name)} {_brief(before)} -> {now}"
 
 
 def _brief(value: Any) -> str:
@@ -83,4 +91,8 @@ def _brief(value: Any) -> str:
 
 def is_other_store(before: Mapping[str, Any], settings: RunSettings) -> bool:
     """Whether what these settings made lies in files of another kind."""
-    return (before.get("frames") or {}).get("store") != (settings.frames.store if settings.frames else None)
+    return _store_of(before) != _store_of(settings.as_dict())
+
+
+def _store_of(settings: Mapping[str, Any]) -> str:
+    return (settings.get("frames") or {}).get("store") or "encoded videos"

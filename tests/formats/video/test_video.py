@@ -221,6 +221,24 @@ def test_without_the_file_prefix_such_a_name_is_no_file(tmp_path: Path, monkeypa
         decode_all(Path("a:b.mp4"))
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n", "it is a Git LFS pointer; `git lfs pull` fetches"),
+        (b"<!DOCTYPE html>\r\n<title>404</title>", "it is a web page"), ("/videos/größe.mp4\n".encode(), "it is text; a list of videos"),
+        (bytes(range(256)), None), (b"\n\n", None), (b"RIFF\x10\x00\x00\x00AVI LIST", None), ("ä".encode("latin-1") * 90, None),
+    ],
+)  # fmt: skip
+def test_text_in_the_place_of_a_video_is_told_and_not_shown(content: bytes, said: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(content)
+    with pytest.raises(ReadError) as caught:
+        decode_all(path)
+    assert f"is not a readable video: {said or ''}" in str(caught.value)
+    assert said or "it is " not in str(caught.value)
+    assert "größe" not in str(caught.value)
+
+
 def test_terminal_escapes_and_newlines_in_names_are_shown_not_obeyed(tmp_path: Path) -> None:
     src = tmp_path / "src"
     src.mkdir()

@@ -243,6 +243,19 @@ def test_scores_agree_with_the_manifest_the_ffmpeg_command_and_libvmaf_speaks(ma
         assert 60 < found[row.id]["vmaf_min"] <= found[row.id]["vmaf"] <= 100
 
 
+def test_a_video_that_ffmpeg_would_make_otherwise_is_named(tmp_path):
+    src = make_clips(tmp_path / "src", 1, 30)
+    data = (src / "c00.mp4").read_bytes()
+    at = data.index(b"mdat") + len(data) // 3
+    (src / "c00.mp4").write_bytes(data[:at] + bytes(300) + data[at + 300 :])
+    assert transcode(src, tmp_path / "dst", "--gop", 5).code == 0
+    ran = validate(src, tmp_path / "dst", "--cross-check", 1)
+    assert ran.code == 0, ran.out
+    why = "c00: it makes other frames of a source that is damaged"
+    assert f"the ffmpeg command did not score every video; the first: {why}" in ran.err
+    assert results(tmp_path / "dst")["c00"]["ffmpeg_failed"] == why
+
+
 def test_a_later_check_keeps_what_it_does_not_measure_of_the_same_bytes(made, tmp_path):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))

@@ -82,8 +82,7 @@ def test_a_near_word_is_named(given, meant, tmp_path):
     assert str(caught.value).endswith(f"did you mean {meant}?") if meant else "did you mean" not in str(caught.value)
 
 
-def test_a_near_command_is_named_and_no_summary_is_cut():
-    assert "Did you mean 'transcode'?" in vidprep("trancode").stderr
+def test_no_summary_of_a_command_is_cut():
     helped = vidprep("--help").stdout
     assert "..." not in helped.partition("Commands:")[2] and helped.count("\n  ") > 14
 
@@ -116,6 +115,13 @@ def test_options_stand_under_headings():
         (("label", "{ready}"), "give a table of labels, or labels to remove"),
         (("pack", "{src}", "{src}/../x", "--to", "burst"), "{src}: is not a store: nothing named burst.json, *.gmeta, *.tar, tensor.json, manifest*.parquet in it; make one with `vidprep transcode` or `burst`, or give VideoDataset a list of video files"),
         (("bench", "{src}/nope"), "{src}/nope: is not a folder; give a store, a folder of videos, or a folder with pictures of each video"),
+        (("transcode",), "missing argument 'SRC'. See `vidprep transcode --help`"),
+        (("transcode", "{src}", "{src}/../x", "--pixel-formt", 3), "no such option '--pixel-formt'. Did you mean '--pixel-format'? See `vidprep transcode --help`"),
+        (("burst", "{src}", "{src}/../x", "--limit", "x"), "invalid value for '--limit': 'x' is not a valid integer. See `vidprep burst --help`"),
+        (("trancode",), "no such command 'trancode'. Did you mean 'transcode'? See `vidprep --help`"),
+        (("validate", "{src}", "{ready}", "{ready}"), "give a destination, or its sources and the destination"),
+        (("transcode", "{src}", "{ready}", "--gop", 8, "--fps", 5), "{ready}: was made with different settings: --gop 5 -> 8; --fps None -> 5. Take another folder, or --overwrite"),
+        (("burst", "{src}", "{ready}"), "{ready}: was made with different settings: encoded videos -> burst. Take another folder, or --overwrite"),
         (("monitor", "{src}/nope", "--once"), "{src}/nope: is not there; give what a run writes with --events"),
     ],
 )  # fmt: skip

@@ -118,7 +118,7 @@ def test_parts_begun_at_once_with_other_settings_do_not_mix(sources, tmp_path):
     ]  # fmt: skip
     said = [task.communicate(timeout=120)[1] for task in tasks]
     assert sorted(task.returncode for task in tasks) == [0, 2], said
-    assert any("an array run was started here with different settings: encoder.crf" in text for text in said)
+    assert any("an array run was started here with different settings: --crf" in text for text in said)
     code, named, unended = merge(made)
     won = 0 if tasks[0].returncode == 0 else 1
     assert (code, unended) == (1, {1 - won})

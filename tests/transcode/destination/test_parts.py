@@ -218,7 +218,7 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     ran = transcode(made, verb="validate")
     assert ran.code == 2 and "vidprep merge" in ran.err
     ran = transcode(sources, made, "--shard", "1/2", "--gop", 5)
-    assert ran.code == 2 and "started here with different settings: encoder.gop 16 -> 5" in ran.err
+    assert ran.code == 2 and "started here with different settings: --gop 16 -> 5" in ran.err
     ran = transcode(sources, tmp_path / "other", "--shard", "0/2", "--target-psnr", 38)
     assert ran.code == 2 and "--target-mode per-video" in ran.err
     ran = transcode(tmp_path / "nothing", verb="merge")
