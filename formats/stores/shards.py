@@ -21,9 +21,7 @@ from vidprep.formats.files.no_links import open_unlinked
 from vidprep.formats.manifest.table import ManifestRow
 
 COPY_BYTES = 1 << 20
-FLUSH_BYTES = (
-    32 << 20
-)  # so many go to the disk while the workers work, so that closing a shard does not wait for all of it
+FLUSH_BYTES = 32 << 20  # go to the disk while the workers work, so that closing a shard does not wait for all of it
 NUMBERED_SHARD = re.compile(r"data-(\d{5,}(p\d{5})?-)?\d{5,}", re.ASCII)
 PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one and its index where it is a part of an array run
 

@@ -50,7 +50,7 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Says which command may have been meant."""
-        if args[0] not in COMMANDS:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
             from vidprep.transcode.cli.command import refuse

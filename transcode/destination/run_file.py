@@ -95,4 +95,5 @@ def is_other_store(before: Mapping[str, Any], settings: RunSettings) -> bool:
 
 
 def _store_of(settings: Mapping[str, Any]) -> str:
-    return (settings.get("frames") or {}).get("store") or "encoded videos"
+    frames = settings.get("frames")
+    return str(frames.get("store")) if isinstance(frames, dict) else "encoded videos"
