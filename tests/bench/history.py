@@ -33,9 +33,10 @@ def keep(name: str, value: float) -> None:
 @cache
 def _here() -> tuple[str, ...]:
     """A tree that differs from its commit, in more than this history, says so."""
-    git = ["git", "-C", str(FILE.parents[2])]
+    root = FILE.resolve().parents[2]
+    git, others = ["git", "-C", str(root)], f":!{FILE.resolve().relative_to(root)}"
     commit = subprocess.run([*git, "describe", "--always"], capture_output=True, text=True, check=True)
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", f":!{FILE}"], check=False).returncode
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", others], check=False).returncode
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
