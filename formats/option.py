@@ -114,6 +114,10 @@ class Declared(NamedTuple):
         return self.option.keyword or self.name
 
     @property
+    def flag(self) -> str:
+        return f"--{self.keyword.replace('_', '-')}"
+
+    @property
     def taken(self) -> Any:
         """The type of the keyword."""
         kind = self.hint

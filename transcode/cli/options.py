@@ -33,7 +33,7 @@ def options(declared: Iterable[Declared]) -> Decorator:
 
     def apply(function: Callable[..., None]) -> Callable[..., None]:
         for each in reversed(list(declared)):
-            names = f"--{each.keyword.replace('_', '-')}", *each.option.aliases, each.keyword
+            names = each.flag, *each.option.aliases, each.keyword
             function = click.option(*names, cls=Flag, heading=each.heading, **_how(each))(function)
         return function
 

@@ -68,11 +68,12 @@ def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
     now = json.loads(json.dumps(settings.as_dict()))
     if is_other_store(before, settings):
         return [f"{_store_of(before)} -> {_store_of(now)}"]
-    flags = {each.name: f"--{each.keyword.replace('_', '-')}" for kind in SETTINGS for each in options_of(kind)}
+    flags = {each.name: each.flag for kind in SETTINGS for each in options_of(kind)}
     return list(_difference(before, now, flags))
 
 
 def _difference(before: Any, now: Any, flags: Mapping[str, str], name: str = "") -> Iterator[str]:
+    """What is off in a group of settings, such as a target, that the other has not at all is no difference of its own."""
     if isinstance(before, dict | None) and isinstance(now, dict | None):
         before, now = before or {}, now or {}
         for key in sorted(before.keys() | now.keys()):
