@@ -61,11 +61,42 @@ NO_CROPPING = Cropping(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """The part of a source that is wanted, half-open, by time or by frame number; None means from the start, or to the end.
+
+    Attributes:
+        start_seconds: When it begins.
+        end_seconds: When it ends.
+        start_frame: Number of its first frame, from 0.
+        end_frame: Number of the frame after its last.
+    """
+
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+    start_frame: int | None = None
+    end_frame: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether it is less than the whole source."""
+        return self != WHOLE
+
+    def __str__(self) -> str:
+        if self.start_frame is not None or self.end_frame is not None:
+            end = "the end" if self.end_frame is None else f"frame {self.end_frame}"
+            return f"frame {self.start_frame or 0} to {end}"
+        end = "the end" if self.end_seconds is None else f"{self.end_seconds:g} s"
+        return f"{self.start_seconds or 0:g} s to {end}"
+
+
+WHOLE = Cut()
+
+
+@dataclass(frozen=True, slots=True)
 class VideoInfo:
     """What the header of a source claims. Often wrong: counts and durations come from decoding.
 
     cropping: of the container; what the stream itself crops, its decoder does. duration_seconds: of the container, None when it
-    says nothing. num_frames: 0 when it says nothing.
+    says nothing. num_frames: 0 when it says nothing. start_seconds: first timestamp of the container, whichever its stream.
     """
 
     format_name: str
@@ -83,6 +114,7 @@ class VideoInfo:
     num_frames: int
     has_alpha_layer: bool
     cropping: Cropping = NO_CROPPING
+    start_seconds: Fraction | None = None
 
     @property
     def usual_step(self) -> int:
@@ -166,6 +198,21 @@ class VideoFacts:
     pts: Sequence[int] | npt.NDArray[np.int64] | None = None
     time_base: Fraction | None = None
     keyframes: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMap:
+    """Which frames of its source a stored video shows.
+
+    Attributes:
+        frames: (N,) their numbers, from the first frame shown; None means all of them, in order.
+        pts: (N,) when they begin, in ticks from the first frame shown; None means when they are shown here.
+        time_base: Seconds per tick of `pts`.
+    """
+
+    frames: Sequence[int] | npt.NDArray[np.int64] | None = None
+    pts: Sequence[int] | npt.NDArray[np.int64] | None = None
+    time_base: Fraction = Fraction(1)
 
 
 def round_half_away(value: Fraction) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -10,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from av.video.frame import VideoFrame
 
-from vidprep.formats.model import OutputFormat, VideoInfo
+from vidprep.formats.model import WHOLE, Cut, OutputFormat, VideoInfo
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.frames import SourceFacts
+from vidprep.transcode.media import frames
+from vidprep.transcode.media.frames import SourceFacts, SourceFrame
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.run import RunSettings
 
 
@@ -42,6 +44,15 @@ class OurFrame:
     pts: int
     duration: int
     source_index: int
+    source_pts: int
+
+
+def source_frames(
+    source: Source, facts: SourceFacts | None = None, cut: Cut = WHOLE, *, max_frames: int = 1_000_000
+) -> Iterator[SourceFrame]:
+    """The frames of a cut at their own times."""
+    window = timing_of(source, RunSettings(), cut).window
+    return frames.source_frames(source, facts or SourceFacts(), window, max_frames=max_frames)
 
 
 @dataclass
@@ -54,6 +65,7 @@ class Pipeline:
     output: OutputFormat
     frames: list[OurFrame]
     pictures: list[bytes]
+    stream: FrameStream
 
     @property
     def time_base(self) -> Fraction:
@@ -73,14 +85,15 @@ class Run:
     ) -> Pipeline:  # fmt: skip
         settings = settings or RunSettings()
         with Source(path, max_pixels=36_000_000) as source:
-            stream = FrameStream(source, settings, start, end)
-            frames, pictures, seen = [], [], {}
+            cut = Cut(*(None if seconds is None else float(seconds) for seconds in (start, end)))
+            stream = FrameStream(source, settings, timing_of(source, settings, cut))
+            made, pictures, seen = [], [], {}
             for item in stream:
                 # An output frame that repeats shares its picture; frames are reused by nobody else.
                 picture = stream.picture_filter.apply(item.frame) if apply else item.frame
                 key = seen.get(item.source_index) or frame_md5(picture)
                 seen = {item.source_index: key}
-                frames.append(OurFrame(key, item.pts, item.duration, item.source_index))
+                made.append(OurFrame(key, item.pts, item.duration, item.source_index, item.source_pts))
                 if keep:
                     pictures.append(frame_bytes(picture))
-            return Pipeline(source.info, stream.picture_filter, stream.facts, stream.output, frames, pictures)
+            return Pipeline(source.info, stream.picture_filter, stream.facts, stream.output, made, pictures, stream)

@@ -30,7 +30,7 @@ def replacing(path: Path, *, unless_same: bool = False) -> Iterator[BinaryIO]:
     partial = partial_of(path)
     remove_file(partial)
     try:
-        with os.fdopen(open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        with os.fdopen(open_unlinked(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL), "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

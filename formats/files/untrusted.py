@@ -11,10 +11,11 @@ import json
 import os
 import re
 import stat
+import zlib
 from fractions import Fraction
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from vidprep.formats.files.arrow import import_pyarrow
 
@@ -29,6 +30,7 @@ PICTURE_SIDE_MAX = 1 << 16
 # What real manifests and indexes stay far below. Above it, the files that the values speak of are measured.
 VALUES_PER_BYTE, VALUES_ALLOWED = 64, 1_000_000
 ROWS_ALLOWED = 1000
+SEAL, FOOTER_END = b"vidprep footer", 8  # the latter: the length of a Parquet footer in four bytes, then PAR1
 
 
 class NotRegularError(OSError):
@@ -177,10 +179,39 @@ def _bytes_below(folder: Path, enough: int) -> int:
     return total
 
 
+def seal_footer(file: BinaryIO) -> None:
+    """Put a checksum in front of the footer of a Parquet file that was just written: SEAL and the CRC-32 of what follows.
+
+    Page checksums do not cover the footer, and pyarrow (26) aborts the process at some flipped bits there. Other readers find the footer
+    from the end of the file, and the pages by their offsets from its start, so what stands between is nothing to them.
+    """
+    end = file.seek(-FOOTER_END, os.SEEK_END)
+    begin = end - int.from_bytes(file.read(4), "little")
+    file.seek(begin)
+    footer = file.read()
+    file.seek(begin)
+    file.write(SEAL + zlib.crc32(footer).to_bytes(4, "little") + footer)
+
+
+def _check_seal(file: pa.NativeFile) -> None:
+    """Raises ValueError for a footer that is not what was sealed; what has no seal was written by others, or by vidprep 0.1."""
+    size = file.size()
+    if size < FOOTER_END:
+        return
+    begin = size - FOOTER_END - int.from_bytes(file.read_at(4, size - FOOTER_END), "little")
+    if begin >= len(SEAL) + 4:
+        seal = bytes(file.read_at(len(SEAL) + 4, begin - len(SEAL) - 4))
+        if seal.startswith(SEAL) and zlib.crc32(file.read_at(size - begin, begin)) != int.from_bytes(
+            seal[-4:], "little"
+        ):
+            raise ValueError("the checksum of its footer does not hold")
+
+
 def as_parquet(file: pa.NativeFile, path: Path) -> pq.ParquetFile:
     """Page checksums are checked. Raises ValueError for what claims more than it can hold; pyarrow's errors."""
     import pyarrow.parquet as pq
 
+    _check_seal(file)
     opened = pq.ParquetFile(file, page_checksum_verification=True)
     check_counts(opened.metadata, path)
     return cast("pq.ParquetFile", opened)

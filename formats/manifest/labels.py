@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import ManifestError
-from vidprep.formats.files.untrusted import arrow_file, as_parquet
+from vidprep.formats.files.untrusted import arrow_file, as_parquet, seal_footer
 from vidprep.formats.manifest.columns import shown
 
 LABELS = "labels"
@@ -73,6 +73,7 @@ class Labels:
         """What `read_labels` reads."""
         file = io.BytesIO()
         pq.write_table(self.table(), file, compression="zstd", write_page_checksum=True)
+        seal_footer(file)
         return file.getvalue()
 
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 CODES = {
     "damaged": "packets, frames or bytes of the source are damaged or missing",
     "cut_short": "the cut of the table ends after the video does",
+    "picture_late": "the pictures begin after the container, and the cut counts from the pictures",
+    "inconsistent_headers": "headers contradict each other, and nothing is lost",
+    "depth_reduced": "the source has more bits per sample than the output",
     "gap": "no frame where one was due",
     "picture_changed": "size, shape of pixels or colours change midway",
     "larger_than_source": "the output has more bytes than its source",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.files.untrusted import parse_json
 from vidprep.formats.manifest.columns import check_of, column, is_text, kinds_of, shown
 from vidprep.formats.manifest.remarks import Remark
+from vidprep.formats.model import Cut
+from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 
 OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"  # in RE2's syntax and in Python's
 OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
@@ -30,10 +33,10 @@ class ManifestRow:
     id: str = column("string", "name of the output without extension, relative, or the `id` of the table", default=MISSING)
     file_name: str = column("string", "file that holds it, relative to the destination: the video, or the shard", default=MISSING)
     source: str = column("string", "absolute path or URL of what it was made of", default=MISSING)
-    start_seconds: float | None = column(
-        "double", "s; the cut [start, end) that the table asked for, from the first frame shown; null: none",
-    )
-    end_seconds: float | None = column("double", "s; the cut [start, end) that the table asked for, from the first frame shown; null: none")
+    start_seconds: float | None = column("double", "s; the cut [start, end) that the table asks for; null: none")
+    end_seconds: float | None = column("double", "s; the cut [start, end) that the table asks for; null: none")
+    start_frame: int | None = column("int64", "the same in frames of the source, from 0; null: none")
+    end_frame: int | None = column("int64", "the same in frames of the source, from 0; null: none")
     status: str = column("string", "`ok` or `failed`", default="failed")
     stage: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
     error: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
@@ -89,6 +92,15 @@ class ManifestRow:
     source_frames: list[int] | None = column(
         "list<int32>", "number of the source frame that each output frame is, from the first frame shown; null: all of them in order",
     )
+    source_pts: list[int] | None = column(
+        "list<int64>", "when those source frames begin, in ticks from the first frame shown; null: at `pts`",
+    )
+    source_time_base_num: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction")
+    source_time_base_den: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction")
+    source_start_seconds: float | None = column("double", "s from the first frame shown in the source to time 0 of the output")
+    tolerance_seconds: float | None = column(
+        "double", "s; a time in a table means the frame of the source that begins at it, or no further from it than this",
+    )
     duplicated_frames: int | None = column("int64", "by `--fps`")
     dropped_frames: int | None = column("int64", "by `--fps`")
     pts: list[int] | None = column("list<int64>", "ticks of the time base at which frames are shown, from 0; null: frame n is at n / rate")
@@ -130,6 +142,29 @@ class ManifestRow:
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def cut(self) -> Cut:
+        """The part of the source that was asked for."""
+        return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a time may be from the start of the frame of the source that it means."""
+        seconds = self.tolerance_seconds
+        return LEAST_KNOWN if seconds is None else Tolerance(exact_seconds(seconds))
+
+    def source_ticks(self) -> tuple[Sequence[int], Fraction]:
+        """Return when the source frames that the output shows begin, from the first frame shown in the source, and seconds per tick."""
+        if self.source_pts is not None:
+            return self.source_pts, Fraction(self.source_time_base_num or 1, self.source_time_base_den or 1)
+        return self.output_ticks()
+
+    def output_ticks(self) -> tuple[Sequence[int], Fraction]:
+        """Return when the frames of the output are shown, from its first one, and seconds per tick."""
+        if self.pts is not None:
+            return self.pts, Fraction(self.time_base_num or 1, self.time_base_den or 1)
+        return range(self.num_frames or 0), Fraction(self.frame_rate_den or 1, self.frame_rate_num or 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Columns in order, and the labels as an object of their own."""

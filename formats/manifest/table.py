@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import ManifestError, TakenOverError
 from vidprep.formats.files.local import replacing
-from vidprep.formats.files.untrusted import arrow_file, as_parquet
+from vidprep.formats.files.untrusted import arrow_file, as_parquet, seal_footer
 from vidprep.formats.manifest.columns import shown
 from vidprep.formats.manifest.row import COLUMN_NAMES as COLUMN_NAMES
 from vidprep.formats.manifest.row import COLUMNS as COLUMNS
@@ -284,6 +284,7 @@ def write_rows(
     )  # fmt: skip
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        seal_footer(file)
         if fence and fence_of(path) > fence:
             raise TakenOverError(
                 "was written by a run that took over from this one; this one writes nothing more", path=path

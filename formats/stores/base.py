@@ -18,7 +18,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -32,11 +32,13 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import open_descriptor
 from vidprep.formats.files.weak_cache import weak
 from vidprep.formats.manifest.labels import Labels, classes_of, labels_of_dicts
-from vidprep.formats.manifest.table import class_names
+from vidprep.formats.manifest.table import class_names, manifest_paths, read_table, with_columns
+from vidprep.formats.model import SourceMap as SourceMap
 from vidprep.formats.model import VideoFacts as VideoFacts
 
 KEPT_HANDLES = 16
 MAX_RATE = 1_000_000
+SOURCE_COLUMNS = ["source_frames", "source_pts", "source_time_base_num", "source_time_base_den", "tolerance_seconds"]
 Frames = npt.NDArray[np.uint8]
 Samples = npt.NDArray[np.float32]
 Indexes = Sequence[SupportsIndex] | slice | range | npt.NDArray[Any]
@@ -107,6 +109,11 @@ class FrameStore(ABC):
         facts = map(self.facts, self.ids)
         found = [(each.num_frames, each.height, each.width) for each in facts]
         return np.asarray(found, np.int64).reshape(-1, 3)
+
+    def source_map(self, id_: str) -> SourceMap | None:
+        """Which frames of its source a video shows; None where the store does not say. Raises KeyError, StoreError."""
+        self.facts(id_)
+        return None
 
     @abstractmethod
     def _ids(self) -> Sequence[str]: ...
@@ -181,6 +188,27 @@ class StoredVideo:
         if facts.frame_rate is None:
             raise StoreError(f"has no times of {self.id}", path=self.store.path)
         return np.arange(len(self), dtype=np.float64) * facts.frame_rate.denominator / facts.frame_rate.numerator
+
+    @property
+    def source_frames(self) -> npt.NDArray[np.int64]:
+        """(N,) number of the frame of the source that each frame is, from the first frame shown; -1 where the store does not say."""
+        found = self.store.source_map(self.id)
+        if found is None:
+            return np.full(len(self), -1, np.int64)
+        return np.arange(len(self)) if found.frames is None else np.asarray(found.frames, np.int64)
+
+    @property
+    def source_timestamps(self) -> npt.NDArray[np.float64]:
+        """(N,) when those frames begin, in seconds from the first frame shown in the source; NaN where the store does not say.
+
+        By these, audio, sensors and labels of the source are looked up; `timestamps` count from the first frame that is stored.
+        """
+        found = self.store.source_map(self.id)
+        if found is None:
+            return np.full(len(self), np.nan)
+        if found.pts is None:
+            return self.timestamps
+        return np.asarray(found.pts, np.float64) * found.time_base.numerator / found.time_base.denominator
 
     @property
     def end_seconds(self) -> float:
@@ -271,6 +299,31 @@ class StoredVideo:
             if not -count <= number < count:
                 raise IndexError(f"frame {number} of {self.id}, which has {count}")
         return [number % count for number in numbers]
+
+
+class ManifestSources:
+    """Which frames of their sources the videos of a folder show, from its manifest, which is read when it is first asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._columns: dict[str, dict[str, Any]] | None = None
+
+    def of(self, id_: str) -> SourceMap | None:
+        """None where no manifest says, or an older one than 0.2."""
+        if self._columns is None:
+            table = read_table(self._folder, ["id", *SOURCE_COLUMNS]) if manifest_paths(self._folder) else None
+            rows = [] if table is None else with_columns(table, ["id", *SOURCE_COLUMNS]).to_pylist()
+            self._columns = {row["id"]: row for row in rows}
+        row = self._columns.get(id_)
+        return None if row is None else source_map_of(row)
+
+
+def source_map_of(row: Mapping[str, Any]) -> SourceMap | None:
+    """The map that a row of a manifest holds, by SOURCE_COLUMNS."""
+    if row["tolerance_seconds"] is None:
+        return None
+    base = Fraction(row["source_time_base_num"] or 1, row["source_time_base_den"] or 1)
+    return SourceMap(row["source_frames"], row["source_pts"], base)
 
 
 class ShardFile:

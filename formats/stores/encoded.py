@@ -21,10 +21,19 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX
 from vidprep.formats.manifest.labels import LABELS, Labels, labels_in
-from vidprep.formats.manifest.table import read_table
+from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, VideoFacts
+from vidprep.formats.stores.base import (
+    SOURCE_COLUMNS,
+    Frames,
+    FrameStore,
+    Handles,
+    Samples,
+    SourceMap,
+    VideoFacts,
+    source_map_of,
+)
 from vidprep.formats.stores.options import ReadOptions
 from vidprep.formats.video.deep_rgb import deep_resized, deep_rgb
 from vidprep.formats.video.numbered import NumberedFrames
@@ -61,7 +70,7 @@ class VideoStore(FrameStore):
             self._open(self.ids[0]).close()
 
     def _prepare(self) -> None:
-        table = read_table(self.path, [*NEEDED, LABELS])
+        table = read_table(self.path, [*NEEDED, *SOURCE_COLUMNS, LABELS])
         if table is None:
             raise StoreError("has no manifest.parquet", path=self.path)
         if missing := [name for name in NEEDED if name not in table.column_names]:
@@ -72,7 +81,7 @@ class VideoStore(FrameStore):
                 path=self.path,
             )
         good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
-        self._table = table.filter(good).combine_chunks()
+        self._table = with_columns(table.filter(good), SOURCE_COLUMNS).combine_chunks()
         self._labels = labels_in(self._table)
         self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
         self._check_values()
@@ -141,6 +150,9 @@ class VideoStore(FrameStore):
 
     def label_columns(self) -> Labels:
         return self._labels.taken(self.ids)
+
+    def source_map(self, id_: str) -> SourceMap | None:
+        return source_map_of({name: self._value(id_, name) for name in SOURCE_COLUMNS})
 
     def facts(self, id_: str) -> VideoFacts:
         count, height, width, rate_num, rate_den, pts, base_num, base_den, keyframes = (

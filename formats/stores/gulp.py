@@ -28,7 +28,7 @@ from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.columns import is_text, shown
 from vidprep.formats.manifest.labels import Labels
 from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_table
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, ManifestSources, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, labels_in
 from vidprep.formats.stores.options import ReadOptions
@@ -124,6 +124,7 @@ class GulpStore(FrameStore):
 
     def _open_handles(self) -> None:
         self._labels = label_columns(self.path) if manifest_paths(self.path) else None
+        self._sources = ManifestSources(self.path)
         self._files = Handles(self._open_shard, ShardFile.close)
         self._first_size = kept(self._size_of_first, 100_000)
 
@@ -131,7 +132,7 @@ class GulpStore(FrameStore):
         return {
             name: value
             for name, value in super().__getstate__().items()
-            if name not in ("_entries", "_first_size", "_labels")
+            if name not in ("_entries", "_first_size", "_labels", "_sources")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -179,6 +180,10 @@ class GulpStore(FrameStore):
 
     def label_columns(self) -> Labels:
         return self._labels.taken(self.ids) if self._labels else super().label_columns()
+
+    def source_map(self, id_: str) -> SourceMap | None:
+        self._entry(id_)
+        return self._sources.of(id_)
 
     def facts(self, id_: str) -> VideoFacts:
         entry = self._entry(id_)

@@ -35,6 +35,7 @@ from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.labels import LABELS, Labels, joined, labels_in
 from vidprep.formats.manifest.row import unescaped_label
 from vidprep.formats.manifest.table import COLUMN_NAMES
+from vidprep.formats.model import SourceMap
 
 INDEX_NAME = "index.parquet"
 VERSION = 1
@@ -51,7 +52,12 @@ COLUMNS = pa.schema(
         ("sizes", pa.list_(pa.int32())), ("crc32", pa.list_(pa.uint32())), ("source_frames", pa.list_(pa.int32())),
     ]
 )  # fmt: skip
-TAKEN = frozenset([*COLUMNS.names, *COLUMN_NAMES])  # as a manifest has them, and these here besides
+# What an index of 0.1 has not: frames of the source were numbered, and had no times.
+LATER = pa.schema(
+    [("source_pts", pa.list_(pa.int64())), ("source_time_base_num", pa.int64()), ("source_time_base_den", pa.int64())]
+)
+WRITTEN = pa.schema([*COLUMNS, *LATER])
+TAKEN = frozenset([*WRITTEN.names, *COLUMN_NAMES])  # as a manifest has them, and these here besides
 FrameTimes = tuple[npt.NDArray[np.int64], Fraction, Fraction | None]
 PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
 
@@ -60,7 +66,8 @@ PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
 class IndexedVideo:
     """One row. pts: (N,) int64 ticks of time_base; offsets: (N,) int64 bytes; sizes: (N,) int32; crc32: (N,) uint32.
 
-    frame_rate: None where frames have times of their own. source_frames: None means all, in order.
+    frame_rate: None where frames have times of their own. source_frames: None means all, in order. source_pts: when those
+    begin, in ticks of source_time_base; None means at `pts`. source_time_base: None where an index of 0.1 does not say.
     """
 
     id: str
@@ -74,6 +81,8 @@ class IndexedVideo:
     sizes: npt.NDArray[np.int32]
     crc32: npt.NDArray[np.uint32]
     source_frames: list[int] | None
+    source_pts: list[int] | None = None
+    source_time_base: Fraction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ def write_index(
     Raises StoreError when the ids are out of order, OSError.
     """
     struct = labels.taken([]).struct()
-    schema = COLUMNS if struct is None else COLUMNS.append(pa.field(LABELS, struct.type))
+    schema = WRITTEN if struct is None else WRITTEN.append(pa.field(LABELS, struct.type))
     totals = {"num_videos": 0, "num_frames": 0}
     shards: dict[str, int] = {}
     last = ""
@@ -159,7 +168,9 @@ def _write_about(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
         file.write(json.dumps({**content, "crc32": _content_crc32(content)}, indent=1).encode())
 
 
-_DELTA = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("pts", "offsets", "sizes", "source_frames")}
+_DELTA = {
+    f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("pts", "offsets", "sizes", "source_frames", "source_pts")
+}
 
 
 def _table(group: list[IndexedVideo], schema: pa.Schema, labels: Labels) -> pa.Table:
@@ -173,7 +184,9 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: Labels) -> pa.T
         "height": [v.height for v in group], "num_frames": [len(v.sizes) for v in group],
         "frame_rate_num": [r and r.numerator for r in rates], "frame_rate_den": [r and r.denominator for r in rates],
         "time_base_num": [v.time_base.numerator for v in group], "time_base_den": [v.time_base.denominator for v in group],
-        "source_frames": [v.source_frames for v in group],
+        "source_frames": [v.source_frames for v in group], "source_pts": [v.source_pts for v in group],
+        "source_time_base_num": [v.source_time_base and v.source_time_base.numerator for v in group],
+        "source_time_base_den": [v.source_time_base and v.source_time_base.denominator for v in group],
     }  # fmt: skip
     arrays = {name: pa.array(found, schema.field(name).type) for name, found in values.items()}
     for name in ("pts", "offsets", "sizes", "crc32"):
@@ -263,7 +276,8 @@ class FrameIndex:
         if wrong:
             raise StoreError(f"has {', '.join(wrong)} of another type; make the store again", path=self.path)
         self._is_sound = bytearray(len(groups))
-        self._label_names = [name for name in self._file.schema_arrow.names if name not in COLUMNS.names]
+        self._has_times_of_sources = set(LATER.names) <= set(self._file.schema_arrow.names)
+        self._label_names = [name for name in self._file.schema_arrow.names if name not in WRITTEN.names]
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
         self._kept_places = kept(self._read_places, KEPT_VIDEOS)
         self._kept_times = kept(self._read_times, KEPT_VIDEOS)
@@ -324,6 +338,19 @@ class FrameIndex:
             raise StoreError(f"{id_}: {len(sizes)} frames, times for {len(pts)}", path=self.path)
         return pts, Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
 
+    def source_map(self, id_: str) -> SourceMap | None:
+        """Which frames of its source a video shows; None where the index does not say. Raises KeyError."""
+        if not self._has_times_of_sources:
+            return None
+        row = self._row(id_, ["source_frames", *LATER.names])
+        base = [row[name][0].as_py() for name in LATER.names[1:]]
+        if not all(part and part > 0 for part in base):
+            return None
+        frames, pts = (
+            _values(row, name) if row[name][0].is_valid else None for name in ("source_frames", "source_pts")
+        )
+        return SourceMap(frames, pts, Fraction(*base))
+
     def labels(self, id_: str) -> dict[str, Any]:
         return self._labels_in(self._row(id_, ["id", *self._label_names])).of(id_)
 
@@ -355,7 +382,8 @@ class FrameIndex:
                 yield IndexedVideo(
                     one["id"], one["shard"], one["width"], one["height"], rate, _values(row, "pts"),
                     Fraction(one["time_base_num"], one["time_base_den"]), _values(row, "offsets"), _values(row, "sizes"),
-                    _values(row, "crc32"), one["source_frames"],
+                    _values(row, "crc32"), one["source_frames"], one.get("source_pts"),
+                    Fraction(one["source_time_base_num"], one["source_time_base_den"]) if one.get("source_time_base_num") else None,
                 )  # fmt: skip
 
     def _row(self, id_: str, columns: list[str]) -> pa.Table:

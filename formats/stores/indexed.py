@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels, differing
 from vidprep.formats.manifest.table import ManifestRow, label_columns
-from vidprep.formats.stores.base import FrameStore, Handles, ShardFile, VideoFacts
+from vidprep.formats.stores.base import FrameStore, Handles, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
 from vidprep.formats.stores.shards import Layout
 
@@ -64,8 +64,17 @@ def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
         pts=np.arange(count, dtype=np.int64) if row.pts is None else np.array(row.pts, np.int64),
         time_base=Fraction(row.time_base_num or 1, row.time_base_den or 1),
         offsets=np.array(offsets, np.int64), sizes=np.array(row.frame_sizes, np.int32), crc32=np.array(row.frame_crc32, np.uint32),
-        source_frames=row.source_frames,
+        source_frames=row.source_frames, source_pts=row.source_pts, source_time_base=_source_time_base(row),
     )  # fmt: skip
+
+
+def _source_time_base(row: ManifestRow) -> Fraction | None:
+    """None where the row says nothing of the times of its source, as those of 0.1."""
+    if row.tolerance_seconds is None:
+        return None
+    return Fraction(
+        row.source_time_base_num or row.time_base_num or 1, row.source_time_base_den or row.time_base_den or 1
+    )
 
 
 class IndexedStore(FrameStore):
@@ -112,6 +121,9 @@ class IndexedStore(FrameStore):
         pts, time_base, rate = self._index.times(id_)
         height, width = self._size(places.height, places.width)
         return VideoFacts(len(places.sizes), height, width, rate, pts, time_base)
+
+    def source_map(self, id_: str) -> SourceMap | None:
+        return self._index.source_map(id_)
 
     def sizes(self) -> npt.NDArray[np.int64]:
         stored = self._index.sizes()

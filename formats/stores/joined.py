@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels, classes_of, joined
-from vidprep.formats.stores.base import Frames, FrameStore, Samples, VideoFacts
+from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
 
 
 class JoinedStores(FrameStore):
@@ -73,6 +73,10 @@ class JoinedStores(FrameStore):
     def facts(self, id_: str) -> VideoFacts:
         store, own = self._home(id_)
         return store.facts(own)
+
+    def source_map(self, id_: str) -> SourceMap | None:
+        store, own = self._home(id_)
+        return store.source_map(own)
 
     def sizes(self) -> npt.NDArray[np.int64]:
         of_ids = {

@@ -22,7 +22,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, VideoFacts
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
 from vidprep.formats.video.cropping import followed
 from vidprep.formats.video.orientation import turn_of
@@ -97,6 +97,10 @@ class VideoFiles(FrameStore):
     def labels(self, id_: str) -> dict[str, Any]:
         self.file(id_)
         return {}
+
+    def source_map(self, id_: str) -> SourceMap:
+        self.file(id_)
+        return SourceMap()
 
     def facts(self, id_: str) -> VideoFacts:
         return self._scan(id_).facts

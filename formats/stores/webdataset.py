@@ -36,7 +36,7 @@ from vidprep.formats.files.untrusted import (
 from vidprep.formats.manifest.columns import check_of, is_text
 from vidprep.formats.manifest.labels import Labels
 from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_manifest
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, VideoFacts
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, ManifestSources, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, facts_of, labels_in
@@ -118,11 +118,12 @@ class TarStore(FrameStore):
 
     def _prepare(self) -> None:
         self._samples = dict(self._from_manifest() if manifest_paths(self.path) else self._from_scan())
+        self._sources = ManifestSources(self.path)
         self._files = Handles(self._open_shard, ShardFile.close)
         self._videos = Handles(self._open_video, VideoReader.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_samples"}
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_samples", "_sources")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -186,6 +187,10 @@ class TarStore(FrameStore):
         if manifest_paths(self.path):
             return label_columns(self.path).taken(self.ids)
         return super().label_columns()
+
+    def source_map(self, id_: str) -> SourceMap | None:
+        self._sample(id_)
+        return self._sources.of(id_)
 
     def facts(self, id_: str) -> VideoFacts:
         sample = self._sample(id_)

@@ -56,6 +56,8 @@ class _Video:
     stored: StoredVideo
     timing: Timing
     timestamps: npt.NDArray[np.float64]
+    source_frames: npt.NDArray[np.int64]
+    source_timestamps: npt.NDArray[np.float64]
     labels: ItemLabels
     class_id: int | None
 
@@ -254,11 +256,12 @@ class VideoDataset:
         return number % count * self.world_size + self.rank
 
     def __getitem__(self, index: SupportsIndex) -> Item:
-        """frames (T, H, W, 3) or as layout and transform make them, id, indexes (T,) int64, timestamps (T,) float64 seconds, labels (a
+        """frames (T, H, W, 3) or as layout and transform make them, id, indexes (T,) int64, timestamps (T,) float64 seconds, source_frames
+        (T,) int64 and source_timestamps (T,) float64 seconds: which frames of the source these are, and when they begin there, labels (a
         dict), and class_id, where the store has a label `label` of texts or whole numbers: its place in `class_to_idx`, or NO_CLASS
         where the video has none.
 
-        A timestamp is NaN where the store does not say. Raises IndexError, StoreError, TransformError.
+        A timestamp is NaN, and a number -1, where the store does not say. Raises IndexError, StoreError, TransformError.
         """
         number = self._number(index)
         key = self._chance.key(number)
@@ -323,7 +326,10 @@ class VideoDataset:
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
         """All of an item but its frames."""
         video = self._video(id_)
-        item: Item = {"id": id_, "indexes": numbers, "timestamps": video.timestamps[numbers], "labels": video.labels}
+        item: Item = {
+            "id": id_, "indexes": numbers, "timestamps": video.timestamps[numbers],
+            "source_frames": video.source_frames[numbers], "source_timestamps": video.source_timestamps[numbers], "labels": video.labels,
+        }  # fmt: skip
         if video.class_id is not None:
             item["class_id"] = video.class_id
         return item if self.audio is None else item | self.audio.item(video.stored, float(video.timestamps[numbers[0]]))
@@ -331,13 +337,14 @@ class VideoDataset:
     def _load_video(self, id_: str) -> _Video:
         stored = self.store[id_]
         try:
-            timestamps, timing = stored.timestamps, timing_of(stored)
+            timestamps, timing, sources = stored.timestamps, timing_of(stored), stored.source_timestamps
         except StoreError:
-            timestamps, timing = np.full(len(stored), np.nan), Timing(len(stored))
+            timestamps = sources = np.full(len(stored), np.nan)
+            timing = Timing(len(stored))
         labels = ItemLabels(self.store.labels(id_))
         labels.arrays = self._array_labels
         class_id = None if self._class_ids is None else int(self._class_ids[self._places[id_]])
-        return _Video(stored, timing, timestamps, labels, class_id)
+        return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id)
 
 
 def as_tensors(item: Item) -> Item:

@@ -77,7 +77,8 @@ class PrefetchLoader:
     """Iterates over the batches of one epoch after another; each `iter` is an epoch.
 
     A batch is a dict: frames (B, T, H, W, 3), or as layout and transform of the dataset make them, id (list of B), indexes (B, T) int64,
-    timestamps (B, T) float64, labels (a dict: an array of each that holds numbers for all videos of the store, else a list) and, where
+    timestamps (B, T) float64, source_frames (B, T) int64, source_timestamps (B, T) float64,
+    labels (a dict: an array of each that holds numbers for all videos of the store, else a list) and, where
     there are classes, class_id (B,) int64. dataset: a VideoDataset, or torch's Subset of one. What is random is a function of the
     dataset's seed, of the epoch and of the item. sampler: gives numbers of items, such as torch's samplers do; its `set_epoch` is
     called where it has one. drop_last: leave out a batch that is not full. workers: also called num_workers, of which 0 is a thread of

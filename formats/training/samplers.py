@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.moments import LEAST_KNOWN, Pace, Tolerance, exact_seconds
 from vidprep.formats.stores.base import StoredVideo
 from vidprep.formats.validation import whole
 
@@ -32,18 +33,26 @@ ROUNDING_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class Timing:
-    """Of a video. begins: (N,) seconds at which frames begin to be shown, from the first; None where a sampler asks for no times.
-    end_seconds: of the last frame, which is shown as long as the others in the mean, where frames have times of their own.
+    """When the frames of a video are shown.
+
+    Attributes:
+        num_frames: How many there are.
+        begins: (N,) seconds at which frames begin to be shown, from the first; None where a sampler asks for no times.
+        end_seconds: Of the last frame, which is shown as long as the others in the mean, where frames have times of their own.
+        tolerance: How far a time may be from the start of the frame that it means.
     """
 
     num_frames: int
     begins: npt.NDArray[np.float64] | None = None
     end_seconds: float = 0.0
+    tolerance: Tolerance = LEAST_KNOWN
 
 
 def timing_of(video: StoredVideo) -> Timing:
     """Raises StoreError where the store says nothing of times."""
-    return Timing(len(video), video.timestamps, video.end_seconds)
+    interval = exact_seconds(video.end_seconds / max(1, len(video)))
+    pace = Pace.of(interval, is_variable=video.frame_rate is None)
+    return Timing(len(video), video.timestamps, video.end_seconds, pace.tolerance)
 
 
 class ClipSampler(ABC):
@@ -144,9 +153,9 @@ def clips_at_random_timestamps(
     shown then.
 
     seconds_between_frames: None is the mean duration of a frame. sampling_range_end: None is as late as a whole clip can begin.
-    The rule is that of torchcodec's sampler of the same name, but that it refuses videos which are too short whatever the policy, and
-    that a time which falls short of a frame by less than a nanosecond, as sums of seconds do, shows that frame, where torchcodec repeats
-    the one before.
+    The rule is that of torchcodec's sampler of the same name, but that torchcodec refuses videos which are too short whatever the policy,
+    and that here a time which falls short of a frame by no more than a quarter of the frame interval (5 ms at most at a variable rate)
+    shows that frame, as everywhere in vidprep (`vidprep.formats.moments`); torchcodec shows the one before.
     """
     return _AtTimes(
         num_clips=num_clips, seconds_between_clip_starts=None, num_frames_per_clip=num_frames_per_clip,
@@ -415,9 +424,9 @@ class _AtTimes(ClipSampler):
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
         low, high = self._range(video)
         start = low + float(rng.random()) * (high - low) if self.is_random else float(self._regular(video)[number])
-        times = start + self._step(video) * np.arange(self.num_frames_per_clip)
+        times = start + self._step(video) * np.arange(self.num_frames_per_clip, dtype=np.float64)
         assert video.begins is not None
-        shown = np.searchsorted(video.begins, times[times < video.end_seconds] + ROUNDING_SECONDS, side="right") - 1
+        shown = video.tolerance.shown_at(video.begins, times[times < video.end_seconds])
         return np.asarray(_extended(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64)
 
 

@@ -34,17 +34,75 @@ MOST_REORDERED = 17
 MAX_SAMPLES = 1 << 24
 
 
-def contradictions(path: str | Path, track_id: int, num_discarded: int) -> list[str]:
-    """What the tables of a track say against one another, a line each. What is not understood is left alone. Fragments have no
-    tables, nor do edits hide frames of theirs: libavformat discards what is earlier than the fragment before.
+def contradictions(path: str | Path, track_id: int) -> list[str]:
+    """Return what the tables of a track say against one another, a line each; nothing of fragments, which have no tables.
+
+    What is not understood is left alone. Whether a frame is lost is another question; see `lost_samples`.
+    """
+    with suppress(*NOT_UNDERSTOOD):
+        movie = _index_of(Path(path))
+        if movie.has(b"mvex"):
+            return []
+        track = _track_of(movie, track_id)
+        return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(_Track(movie, track)))
+    return []
+
+
+def is_fragmented(path: str | Path) -> bool:
+    """Return whether a file may have fragments, each with samples of its own."""
+    with suppress(*NOT_UNDERSTOOD):
+        return _index_of(Path(path)).has(b"mvex")
+    return False
+
+
+def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: int) -> list[str]:
+    """Return the frames of a track that libavformat does not deliver although no edit hides them, in a line.
+
+    Args:
+        path: The file.
+        track_id: Of the pictures.
+        num_read: Packets that were read, with those that are marked to be discarded.
+        num_discarded: The latter. Edits hide no frames of fragments: libavformat discards those earlier than the fragment before.
     """
     with suppress(*NOT_UNDERSTOOD):
         movie = _index_of(Path(path))
         if movie.has(b"mvex"):
             return [f"{num_discarded} of its frames are earlier than the fragment before them"] if num_discarded else []
-        track = _track_of(movie, track_id)
-        return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(_Track(movie, track)))
+        track = _Track(movie, _track_of(movie, track_id))
+        is_sound = (
+            track.num_samples <= MAX_SAMPLES and _counts(track) is None
+        )  # or its tables claim more than memory holds
+        if is_sound and num_read < track.num_samples and track.shows_all:
+            return [f"{track.num_samples - num_read} of the {track.num_samples} frames in its index cannot be read"]
     return []
+
+
+def last_sample_end(path: str | Path) -> int:
+    """Return the byte behind the last sample of any track, by the sample tables; 0 where they are not understood."""
+    with suppress(*NOT_UNDERSTOOD):
+        return max(map(_sample_end, _index_of(Path(path)).all(b"trak")), default=0)
+    return 0
+
+
+def _sample_end(track: _Box) -> int:
+    tables = track.one(b"mdia", b"minf", b"stbl")
+    offsets = [
+        at for (at,) in (tables.one(b"stco").rows("I") if tables.has(b"stco") else tables.one(b"co64").rows("Q"))
+    ]
+    if not offsets:
+        return 0
+    last = max(range(len(offsets)), key=offsets.__getitem__)
+    before = count = 0
+    runs = tables.one(b"stsc").rows("III")
+    for (first, samples, _), after in zip(runs, [row[0] for row in runs[1:]] + [len(offsets) + 1], strict=True):
+        if first - 1 <= last < after - 1:
+            before, count = before + (last - first + 1) * samples, samples
+            break
+        before += (after - first) * samples
+    sizes = tables.one(b"stsz")
+    each = sizes.numbers("I", 4)[0]
+    length = each * count if each else sum(sizes.numbers(f"{count}I", 12 + 4 * before))
+    return offsets[last] + length
 
 
 def num_edits(path: str | Path, track_id: int) -> int:
@@ -158,6 +216,19 @@ class _Track:
         self.num_chunks = tables.one(b"stco" if tables.has(b"stco") else b"co64").numbers("I", 4)[0]
         self.num_samples = tables.one(b"stsz").numbers("I", 8)[0]
         self.num_descriptions = tables.one(b"stsd").numbers("I", 4)[0]
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether no edit hides a frame."""
+        spans = [
+            (begin, begin + Fraction(length * self.rate, self.movie_rate or 1))
+            for length, begin in self.edits
+            if begin != NOTHING
+        ]
+        if len(spans) != 1 or not self.shown:
+            return not self.edits
+        ((begin, end),) = spans
+        return begin <= min(self.shown) and (end >= max(self.shown) or not end - begin)
 
     @cached_property
     def step(self) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import chain, islice, pairwise
 
 from av.packet import Packet
@@ -15,6 +15,7 @@ from vidprep.formats.errors import ReadError
 from vidprep.formats.video.shown_frames import shown_by
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.timestamps import REORDER_FRAMES
+from vidprep.formats.video.window import Window
 
 HEAD_PACKETS = 64
 FEW_FRAMES = 6
@@ -22,13 +23,19 @@ FEW_FRAMES = 6
 
 @dataclass(frozen=True, slots=True)
 class SeekPoint:
-    """Where decoding begins. origin_pts and frames_before: PTS of the first frame shown in the source, and how many
-    shown frames lie before the start that was asked; None when decoding begins at the beginning and so counts itself.
+    """Where decoding begins.
+
+    Attributes:
+        packets: From a keyframe on.
+        origin_pts: PTS of the first frame shown in the source; None if decoding begins there.
+        frames_before: Number of shown frames before `first_tick`; None if decoding begins with the first frame.
+        first_tick: When the frame with that number begins, in ticks from the first frame shown.
     """
 
     packets: Iterator[Packet[VideoStream]]
     origin_pts: int | None = None
     frames_before: int | None = None
+    first_tick: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,8 @@ def _is_entry(packet: Packet[VideoStream]) -> bool:
     return packet.is_keyframe and shown_by(packet).is_entry is not False
 
 
-def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int) -> SeekPoint:
-    """Packets from a keyframe that `survey_of` told. frames_before: shown frames before the one that is wanted.
+def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int, first_tick: int) -> SeekPoint:
+    """Return the packets from a keyframe that `survey_of` found. frames_before: shown frames before the one at `first_tick`.
 
     Raises ReadError when a seek does not land there.
     """
@@ -77,7 +84,7 @@ def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int) 
     first = next((packet for packet in packets if _is_entry(packet) and (packet.pts or 0) >= wanted), None)
     if first is None or first.pts != wanted:
         raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=source.path)
-    return SeekPoint(chain([first], packets), origin_pts, frames_before)
+    return SeekPoint(chain([first], packets), origin_pts, frames_before, first_tick)
 
 
 def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | None]:
@@ -112,32 +119,54 @@ def _shows_in_order(source: Source, head: list[Packet[VideoStream]]) -> bool:
     return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
 
 
-def seek_to(source: Source, start_seconds: Fraction | None) -> SeekPoint:
-    """Packets from the last keyframe at or before `start_seconds` (from the first frame shown).
+def seek_to(source: Source, window: Window) -> SeekPoint:
+    """Return the packets from the last keyframe at or before the first frame that a window needs.
 
-    Nothing is seeked: what packets before that keyframe show is counted, and they are thrown away undecoded. Where packets do
-    not tell, and without a start, the entry is the beginning. Behind the first packet whose DTS reaches the start come no more
-    frames from before it than decoders reorder; fields in Matroska have DTS that are out of order.
+    Nothing is seeked: what packets before that keyframe show is counted, and they are dropped undecoded. Where packets do not tell
+    which frames they show, decoding begins at the beginning. Decoders reorder at most REORDER_FRAMES frames, so reading goes on for
+    as many packets behind the one that settles the first frame; fields in Matroska have DTS that are out of order.
     """
-    if not start_seconds:
+    if window.is_whole:
         return SeekPoint(source.packets())
     following, origin = _with_origin(source)
     if origin is None:
         return SeekPoint(following)
-    start = origin + start_seconds / source.info.time_base
+    window = window.counted_from(origin)
     waiting: list[Packet[VideoStream]] = []
-    before = num_past = 0
+    entries: list[tuple[int, int]] = []  # place in `waiting` and tick of each keyframe
+    stamps: list[int] = []
+    num_past = 0
     for packet in following:
         if packet.pts is None:
             if shown_by(packet).frames:
                 raise ReadError("a packet on the way to the cut has no timestamp", path=source.path)
-        elif _is_entry(packet) and packet.pts <= start:
-            waiting.clear()
+        else:
+            tick = packet.pts - origin
+            if _is_entry(packet):
+                waiting, entries = _from_last_sure(waiting, entries, window, stamps)
+                entries.append((len(waiting), tick))
+            if not packet.is_discard and tick >= 0:
+                for _ in range(shown_by(packet).frames):
+                    insort(stamps, tick)
         waiting.append(packet)
-        if packet.pts is not None and not packet.is_discard and origin <= packet.pts < start:
-            before += shown_by(packet).frames
-        num_past += packet.dts is not None and packet.dts >= start  # Matroska gives the first packets none
+        num_past += window.is_settled(None if packet.dts is None else packet.dts - origin, stamps, REORDER_FRAMES)
         if num_past > REORDER_FRAMES:
             break
-    source.begins_inside = before > 0
-    return SeekPoint(chain(waiting, following), origin_pts=origin, frames_before=before)
+    if not stamps:
+        return SeekPoint(chain(waiting, following))
+    needed = window.first_needed(stamps)
+    place, tick = next((entry for entry in reversed(entries) if entry[1] <= needed), entries[0])
+    source.begins_inside = tick > 0
+    before = bisect_left(stamps, needed)
+    return SeekPoint(chain(waiting[place:], following), origin, before, needed)
+
+
+def _from_last_sure(
+    waiting: list[Packet[VideoStream]], entries: list[tuple[int, int]], window: Window, stamps: list[int]
+) -> tuple[list[Packet[VideoStream]], list[tuple[int, int]]]:
+    """Drop packets before the last keyframe that is surely not behind the first frame that is needed."""
+    number = next((n for n in reversed(range(len(entries))) if window.may_begin_at(entries[n][1], stamps)), 0)
+    if not number:
+        return waiting, entries
+    begin = entries[number][0]
+    return waiting[begin:], [(place - begin, tick) for place, tick in entries[number:]]

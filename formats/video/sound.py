@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -17,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from av.audio.frame import AudioFrame
 from av.audio.layout import AudioLayout
-from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
+from av.filter import Graph
 from av.stream import Discard
 
 from vidprep.formats.errors import StoreError
@@ -48,6 +49,8 @@ class Sound:
         self._is_at_start = True
         best = self._container.streams.best("audio")
         self._stream = best if isinstance(best, AudioStream) and best.codec_context is not None else None
+        if self._stream is not None:
+            self._stream.codec_context.thread_count = 1  # threads do not survive a fork
         for stream in self._container.streams:
             if stream is not best:
                 stream.discard = Discard.all
@@ -150,10 +153,25 @@ def _as_floats(frame: AudioFrame) -> Samples:
 
 
 def _resampled(samples: Samples, layout: str, rate: int, to_layout: str, to_rate: int) -> Samples:
+    """Resample (C, N) samples.
+
+    The graph has one thread, the caller's. PyAV's own resampler starts threads, and is freed by the garbage collector: in a forked child,
+    where those threads do not exist, that waits for ever.
+    """
     frame = AudioFrame.from_ndarray(np.ascontiguousarray(samples), format="fltp", layout=layout)
     frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
-    resampler = AudioResampler("fltp", to_layout, to_rate)
-    made = [
-        block.to_ndarray() for block in [*resampler.resample(frame), *resampler.resample(None)] if block is not None
-    ]
+    graph = Graph()
+    graph.threads = 1
+    source = graph.add_abuffer(sample_rate=rate, format="fltp", layout=layout, time_base=frame.time_base)
+    shaper = graph.add("aformat", f"sample_rates={to_rate}:sample_fmts=fltp:channel_layouts={to_layout}")
+    sink = graph.add("abuffersink")
+    source.link_to(shaper)
+    shaper.link_to(sink)
+    graph.configure()
+    made: list[npt.NDArray[Any]] = []
+    for pushed in (frame, None):
+        source.push(pushed)
+        with suppress(BlockingIOError, EOFError):
+            while True:
+                made.append(cast(AudioFrame, sink.pull()).to_ndarray())
     return np.concatenate(made, 1).astype(np.float32, copy=False)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -34,15 +36,23 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
+from vidprep.formats.moments import Pace
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, DamageLog, span_tolerance, tagged_seconds
-from vidprep.formats.video.mov_index import contradictions, has_dolby_colours, num_edits
+from vidprep.formats.video.mov_index import (
+    contradictions,
+    has_dolby_colours,
+    is_fragmented,
+    last_sample_end,
+    lost_samples,
+    num_edits,
+)
 from vidprep.formats.video.pixel_shape import PixelShapes
 from vidprep.formats.video.pyav import fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
-from vidprep.formats.video.truncation import missing_end
+from vidprep.formats.video.truncation import empty_chunks_at_end, missing_end, zeros_at_end
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -65,6 +75,7 @@ RESTART_SECONDS = (
     10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
 )
 LINE_BYTES = 4096
+HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # that show how far apart frames are
 
 
 def file_url(path: str | Path) -> str:
@@ -92,12 +103,14 @@ class Source:
         self._witnesses = DamageLog()
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
-        self._packets_seen = self._packets_discarded = 0
+        self._packets_seen = self._packets_discarded = self._last_byte = 0
         self._tick_seconds: dict[int, float] = {}
         self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
         self._latest: dict[int, int] = {}
         self._clock_restarted = False
+        self._head: deque[Packet[VideoStream]] = deque()  # read ahead of whoever takes packets
+        self._reading = self._read()
         self.begins_inside = False  # decoding, so that pictures before are missed
         try:
             self._container = self._open(max_pixels)
@@ -201,6 +214,7 @@ class Source:
             num_frames=stream.frames,
             has_alpha_layer=alpha,
             cropping=cropping_of(stream) if name in INDEXED else NO_CROPPING,
+            start_seconds=None if (begin := self._container.start_time) is None else Fraction(begin, av.time_base),
         )
 
     def _make_decoder(self, max_pixels: int, threads: int) -> VideoCodecContext:
@@ -235,6 +249,28 @@ class Source:
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
+        while self._head:
+            yield self._head.popleft()
+        yield from self._reading
+
+    @cached_property
+    def pace(self) -> Pace:
+        """How far apart its frames are, by the first timestamps, before a packet is taken, and by its header."""
+        size = 0
+        for packet in self._reading:
+            self._head.append(packet)
+            size += packet.size
+            if len(self._head) >= HEAD_PACKETS or size > HEAD_BYTES:
+                break
+        known = sorted({p.pts for p in self._head if p.pts is not None and not p.is_discard})
+        if not known:  # raw streams have no timestamps
+            known = list(accumulate(p.duration or 0 for p in self._head))
+        if len(self._head) >= HEAD_PACKETS and (latest := self._head[-1].dts) is not None:
+            known = [pts for pts in known if pts <= latest]  # later packets may come between the others
+        rate, name = self.info.frame_rate, self.info.format_name
+        return Pace.of_pts(known, self.info.time_base, rate, is_mean=name == "mov")
+
+    def _read(self) -> Iterator[Packet[VideoStream]]:
         demuxed = self._container.demux()
         is_contiguous = self.info.format_name in CONTIGUOUS
         is_numbered = (
@@ -265,6 +301,8 @@ class Source:
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
             self._packets_seen += 1
+            if packet.pos is not None:
+                self._last_byte = max(self._last_byte, packet.pos + packet.size)
             self._packets_discarded += packet.is_discard
             data = bytes(packet)
             self._witnesses.see_packet(packet, data, self.info.codec, has_start_codes=has_start_codes)
@@ -328,6 +366,8 @@ class Source:
     def seek(self, ticks: int) -> None:
         """To a keyframe at or before a PTS. Raises ReadError."""
         self.begins_inside = True
+        self._head.clear()
+        self._reading = self._read()
         try:
             self._container.seek(ticks, stream=self._stream)
         except (AvError, OSError) as error:
@@ -358,11 +398,12 @@ class Source:
 
         read_to_end: False when reading stopped on purpose, where a missing end means nothing.
         """
+        name = self.info.format_name
         found = self._witnesses.found()
-        if self.info.format_name == "mov":
-            found += contradictions(self.path, self._stream.id, self._packets_discarded)
-        if self.info.format_name == "mpegts":
-            found += missing_packets(self.path, self._stream.id)
+        if name == "mpegts":
+            found += missing_packets(self.path, self._stream.id, self._zeros_at_end)
+        if name == "mov" and read_to_end:
+            found += lost_samples(self.path, self._stream.id, self._packets_seen, self._packets_discarded)
         if read_to_end:
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
@@ -371,19 +412,66 @@ class Source:
                     f"cut short: the header says {count_of(claimed_frames, 'frame')}, the file has {self._packets_seen}"
                 )
             decoded = self._witnesses.num_frames
-            missing = self._witnesses.missing_frames(begins_whole=self.info.format_name in INDEXED)
+            missing = self._witnesses.missing_frames(begins_whole=name in INDEXED)
             if decoded and self._count is not None and missing:
                 found.append(f"{missing} of {decoded + missing} frames could not be decoded")
-            found += self._short_spans()
-            found += missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
+            if self._zeros_at_end and self._last_byte > os.path.getsize(self.path) - self._zeros_at_end:  # noqa: PTH202
+                found.append(f"cut short: its last {self._zeros_at_end} bytes are zeros, and frames lie there")
+            if not self._has_index_of_frames:
+                found += self._short_spans()
+            if self._loses_its_end:
+                found += self._missing_end
         return found
+
+    def contradictions(self, *, read_to_end: bool) -> list[str]:
+        """What headers say against each other, or against the data, though no frame is known to be lost, a line each.
+
+        read_to_end: As of `damage`.
+        """
+        name = self.info.format_name
+        found = contradictions(self.path, self._stream.id) if name == "mov" else []
+        if read_to_end and self._has_index_of_frames and not self._loses_its_end:
+            found += self._missing_end or self._short_spans()
+        if read_to_end and not found and self._zeros_at_end and name != "mov":
+            found.append(f"its last {self._zeros_at_end} bytes are zeros: padding, or a download that did not end")
+        return found
+
+    @cached_property
+    def _has_index_of_frames(self) -> bool:
+        """Whether a table says where each frame lies, so that a missing one is missed whatever other headers say."""
+        return self.info.format_name == "mov" and not is_fragmented(self.path)
+
+    @cached_property
+    def _missing_end(self) -> list[str]:
+        """What the structure of the file says is missing at its end; known when it was read to its end."""
+        return missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
+
+    @cached_property
+    def _loses_its_end(self) -> bool:
+        """Whether samples lie behind the end of the file."""
+        if not self._missing_end or not self._has_index_of_frames:
+            return bool(self._missing_end)
+        return last_sample_end(self.path) > os.path.getsize(self.path)  # noqa: PTH202
+
+    @cached_property
+    def _zeros_at_end(self) -> int:
+        return zeros_at_end(self.path, self.info.format_name)
+
+    @cached_property
+    def empty_ticks_at_end(self) -> int:
+        """For how many ticks the last picture is shown once more, behind its own; known when the source was read to its end."""
+        if self.info.format_name != "avi" or self.info.num_frames <= self._packets_seen:
+            return 0
+        return empty_chunks_at_end(self.path, self._stream.index)
 
     def _short_spans(self) -> Iterator[str]:
         """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
         start = (self._container.start_time or 0) / av.time_base
         if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
             start = max(0.0, start)
-        spans = [(self.info.duration_seconds, start, max(self._ends.values(), default=0.0))]
+        empty = self.empty_ticks_at_end * float(self.info.time_base)
+        own_end = self._ends.get(self._stream.index, 0.0) + empty
+        spans = [(self.info.duration_seconds, start, max([own_end, *self._ends.values()]))]
         if self.info.format_name == "matroska":
             tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
             stream = self._stream.index

@@ -27,6 +27,8 @@ else:
 REORDER_FRAMES = 16
 # Frames that are always held back, whatever the packets tell.
 NEIGHBOURS = 2
+# Frames by which a clock that was set back is behind at least: program streams step back by one.
+LEAST_JUMP = 1.5
 # Packets as large as pictures are not read ahead any further than this.
 AHEAD_BYTES = 16 << 20
 
@@ -133,6 +135,8 @@ class _Clock:
         if self._given is not None and stamp < self._given:
             return True
         if following is None or self._newest is None or stamp >= min(self._newest, following):
+            return False
+        if self._newest - stamp < LEAST_JUMP * self.usual:  # a slip of the writer, and not another clock
             return False
         return self._has_told(stamp) and self._has_told(following)
 

@@ -30,12 +30,15 @@ class Grid(NamedTuple):
     prefix: int
 
 
-def missing_packets(path: str | Path, stream_id: int) -> list[str]:
-    """What shows that packets of a stream are missing, a line each. Reads the headers of all its packets."""
+def missing_packets(path: str | Path, stream_id: int, zeros: int) -> list[str]:
+    """What shows that packets of a stream are missing, a line each. Reads the headers of all its packets.
+
+    zeros: that the file ends in, in bytes.
+    """
     with Path(path).open("rb") as file:
         head = file.read(HEAD_BYTES)
     grid = _grid(head)
-    return list(_missing(path, stream_id, grid)) if grid else []
+    return list(_missing(path, stream_id, grid, zeros)) if grid else []
 
 
 def _grid(head: bytes) -> Grid | None:
@@ -47,12 +50,15 @@ def _grid(head: bytes) -> Grid | None:
     return None
 
 
-def _missing(path: str | Path, stream_id: int, grid: Grid) -> Iterator[str]:
+def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int) -> Iterator[str]:
 
     import numpy as np  # late, as most children read no such file
 
     data = np.memmap(path, np.uint8, "r")
-    num_packets, left = divmod(len(data) - grid.offset, grid.length)
+    num_bytes = len(data) - zeros - grid.offset
+    num_packets, left = divmod(num_bytes, grid.length)
+    if zeros and left:  # the payload of the last packet may end in zeros
+        num_packets, left = min(num_packets + 1, (len(data) - grid.offset) // grid.length), 0
     if left:
         yield f"cut short: its last packet has {left} of {grid.length} bytes"
     packets = data[grid.offset : grid.offset + num_packets * grid.length].reshape(num_packets, grid.length)

@@ -30,6 +30,8 @@ FRAGMENT_BOXES = {
 }  # fmt: skip
 TRUN_HEAD, TRUN_ROW = (0x1, 0x4), (0x100, 0x200, 0x400, 0x800)  # flags of the fields that it has
 MOST_FRAGMENT_BYTES = 1 << 24
+MOST_INDEX_BYTES = 1 << 28
+PADDING = {b"free", b"skip", b"wide"}  # of which nothing can be missing
 ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
@@ -48,14 +50,55 @@ def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
     """
     if format_name in PACKETS_ALONE:
         return _packets_alone(os.path.getsize(path), end_byte)  # noqa: PTH202
+    check = CHECKS.get(format_name)
+    if check is None:
+        return []
     try:
         with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            check = CHECKS.get(format_name)
-            found = list(check(file, size)) if check else []
-            return found or list(_zeros(file, size)) if format_name in WITHOUT_END else found
+            return list(check(file, os.fstat(file.fileno()).st_size))
     except (OSError, struct.error, IndexError):
         return []
+
+
+def zeros_at_end(path: str | Path, format_name: str) -> int:
+    """Return how many zeros a file ends in, where a format may end anywhere; 0 for a few, which are padding.
+
+    They are padding too, or what a download that reserved its room did not fetch.
+    """
+    if format_name not in WITHOUT_END:
+        return 0
+    try:
+        with Path(path).open("rb") as file:
+            length = _zeros(file, os.fstat(file.fileno()).st_size)
+    except OSError:
+        return 0
+    return length if length > MOST_PADDING_BYTES else 0
+
+
+def empty_chunks_at_end(path: str | Path, stream_index: int) -> int:
+    """Return how many chunks without bytes an AVI ends with, by its index: each shows the picture before it once more.
+
+    libavformat does not deliver them.
+    """
+    tag = b"%02d" % stream_index
+    try:
+        with Path(path).open("rb") as file:
+            index = _avi_index(file)
+    except (OSError, struct.error):
+        return 0
+    sizes = [size for name, _, _, size in struct.iter_unpack("<4sIII", index) if name[:2] == tag]
+    return next((count for count, size in enumerate(reversed(sizes)) if size), 0)
+
+
+def _avi_index(file: BinaryIO) -> bytes:
+    """The entries of the first idx1 chunk; nothing where there is none."""
+    file.seek(12)
+    while len(head := file.read(8)) == 8:
+        kind, length = struct.unpack("<4sI", head)
+        if kind == b"idx1":
+            return file.read(min(length, MOST_INDEX_BYTES) // 16 * 16)
+        file.seek(length + length % 2, os.SEEK_CUR)
+    return b""
 
 
 def _short(what: str, end: int, size: int) -> str:
@@ -68,8 +111,7 @@ def _packets_alone(size: int, end_byte: int) -> list[str]:
     )
 
 
-def _zeros(file: BinaryIO, size: int) -> Iterator[str]:
-    """Where a download that reserved its room stopped."""
+def _zeros(file: BinaryIO, size: int) -> int:
     end = size
     while end > 0:
         begin = max(0, end - TAIL_BYTES)
@@ -78,8 +120,7 @@ def _zeros(file: BinaryIO, size: int) -> Iterator[str]:
         end = begin + len(block.rstrip(b"\0"))
         if end > begin:
             break
-    if size - end > MOST_PADDING_BYTES:
-        yield f"cut short: its last {size - end} bytes are zeros"
+    return size - end
 
 
 def _tail(file: BinaryIO, size: int, length: int = TAIL_BYTES) -> bytes:
@@ -106,7 +147,7 @@ def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
             if is_fragmented and not kind.isalnum() and any(_tail(file, size, min(size - at, TAIL_BYTES))):
                 yield f"no box begins at byte {at} of {size}"
             return
-        if at + length > size:
+        if at + length > size and kind not in PADDING:
             yield _short(f"its {kind.decode()} box", at + length, size)
             return
         at += length

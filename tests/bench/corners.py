@@ -38,7 +38,7 @@ from tests.recipes import CHART_IN, INTERLACED_CLIPS, PLAIN, Media, chart
 from tests.transcode.media.test_cropping import clip as cropped
 from tests.witness import Ffmpeg
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.model import Cropping
+from vidprep.formats.model import Cropping, Cut
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.settings.run import RunSettings
@@ -178,7 +178,7 @@ def compared(clip: Path, asked: RunSettings, seconds: float | None, folder: Path
     if asked.hdr is None and shown(cli, clip).is_hdr:
         asked = replace(asked, encoder=replace(asked.encoder, pixel_format="yuv420p10le"))
     made = folder / f"made.{asked.encoder.container_name}"
-    unit = Unit(clip.name, str(clip), stat.st_size, stat.st_mtime_ns, None, seconds)
+    unit = Unit(clip.name, str(clip), stat.st_size, stat.st_mtime_ns, Cut(None, seconds))
     row = run_job(Job(unit, asked, made.name, str(made), ffmpeg=cli.exe))
     if not isinstance(row, ManifestRow) or not row.ok:
         return f"failed: {getattr(row, 'message', row)}"

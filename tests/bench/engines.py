@@ -18,13 +18,13 @@ import imageio_ffmpeg
 import numpy as np
 
 from vidprep.formats.errors import VidprepError
-from vidprep.formats.model import FrameSize
+from vidprep.formats.model import Cut, FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
 from vidprep.transcode.media.frames import SourceFacts
-from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -45,9 +45,9 @@ WAYS = {
 
 def compared(clip: Path, settings: RunSettings) -> str:
     stat = clip.stat()
-    unit = Unit("x", str(clip), stat.st_size, stat.st_mtime_ns, end_seconds=SECONDS)
+    unit = Unit("x", str(clip), stat.st_size, stat.st_mtime_ns, cut=Cut(None, SECONDS))
     with Source(clip, max_pixels=settings.limits.max_pixels) as source:
-        stream = FrameStream(source, settings, *unit.cut)
+        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut))
         picture_filter, output, facts = stream.picture_filter, stream.output, stream.facts
         kind = np.dtype("<u2" if "10" in output.pixel_format else "u1")
         ours = []
@@ -55,8 +55,7 @@ def compared(clip: Path, settings: RunSettings) -> str:
             frame = picture_filter.apply(item.frame)
             lines = [plane_lines(p)[:, : p.width * kind.itemsize] for p in frame.planes]
             ours.append(np.concatenate([np.ascontiguousarray(line).view(kind).ravel() for line in lines]))
-        _, end = unit.cut
-        chain = filter_chain(picture_filter.picture, source.info, settings, None, end)
+        chain = filter_chain(stream)
         command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-nostdin"]
         for name, value in _reading(source.info, settings).items():
             command += [f"-{name}"] if value is None else [f"-{name}", str(value)]

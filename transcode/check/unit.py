@@ -11,7 +11,7 @@ import io
 import random
 import time
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -41,9 +41,8 @@ from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.media.versions import is_of_this_pyav
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -240,7 +239,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         whole = SeekPoint(source.packets())  # so that frames are counted as they are decoded
-        stream = FrameStream(source, settings, *unit.cut, entry=whole)
+        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), entry=whole)
         if settings.frames is None:
             yield from _faults_of_tags(path, stream.output)
             quality: QualityReport | None = measure_file(settings, path, stream).quality
@@ -249,8 +248,10 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     indexes = stream.source_indexes
     due = list(range(len(indexes))) if row.source_frames is None else row.source_frames
     if indexes != due:
-        number = next((n for n, pair in enumerate(zip(indexes, due, strict=False)) if len(set(pair)) > 1), len(due))
-        yield f"from frame {number} on, its source frames are not those that the manifest lists"
+        yield f"from frame {_first_other(indexes, due)} on, its source frames are not those that the manifest lists"
+    elif row.source_pts is not None and row.source_pts != stream.source_pts:
+        number = _first_other(stream.source_pts, row.source_pts)
+        yield f"from frame {number} on, its frames begin at other times in their source than the manifest lists"
     if quality is None:
         return
     done.scored_at = done.checked_at
@@ -268,20 +269,21 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     if why := _why_engines_differ(row, stream.facts, stream.picture_filter):
         done.ffmpeg_failed = f"{row.id}: it makes other frames of a source {why}"
         return
-    yield from _faults_by_ffmpeg(path, check, stream.picture_filter.picture, settings, done)
+    yield from _faults_by_ffmpeg(path, check, stream, settings, done)
+
+
+def _first_other(found: Sequence[int], due: Sequence[int]) -> int:
+    """The first place at which two lists differ."""
+    return next((n for n, (one, other) in enumerate(zip(found, due, strict=False)) if one != other), len(due))
 
 
 def _faults_by_ffmpeg(
-    path: Path, check: Check, picture: Picture, settings: RunSettings, done: Checked
+    path: Path, check: Check, stream: FrameStream, settings: RunSettings, done: Checked
 ) -> Iterator[str]:
     unit = check.source
     assert unit is not None
-    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        info = source.info
     try:
-        scores = score_with_ffmpeg(
-            check.ffmpeg, unit.path, path, picture, info, settings, *unit.cut, vmaf=check.vmaf
-        )  # fmt: skip
+        scores = score_with_ffmpeg(check.ffmpeg, unit.path, path, stream, settings, vmaf=check.vmaf)
     except FfmpegError as error:  # an old one lacks options that a source needs: nothing of ours is wrong
         done.ffmpeg_failed = f"{check.row.id}: {error.message}"
         return

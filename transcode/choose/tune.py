@@ -239,8 +239,8 @@ def _seconds(child: Child, unit: Unit) -> float | None:
         whole = child.call(_header_seconds, unit.path, lambda _work: TIMEOUT_SECONDS)
     except (CrashedError, DeadlineError, MemoryError):
         return None
-    end = whole if unit.end_seconds is None else unit.end_seconds
-    return None if end is None else end - (unit.start_seconds or 0.0)
+    end = whole if unit.cut.end_seconds is None else unit.cut.end_seconds
+    return None if end is None else end - (unit.cut.start_seconds or 0.0)
 
 
 def _header_seconds(path: str) -> float | None:

@@ -16,13 +16,14 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.local import sha256_of
-from vidprep.formats.files.untrusted import arrow_file, as_parquet, parse_json, read_json, whole_between
+from vidprep.formats.files.untrusted import arrow_file, as_parquet, parse_json, read_json, seal_footer, whole_between
+from vidprep.formats.model import Cut
 from vidprep.transcode.destination.folder import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
@@ -37,8 +38,9 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
 
 ABOUT_KEY = b"vidprep.array_plan"
-STATE_COLUMNS = ["source_size_bytes", "source_mtime_ns", "start_seconds", "end_seconds"]
-State = tuple[int, int, float | None, float | None]
+CUT_COLUMNS = [each.name for each in fields(Cut)]
+STATE_COLUMNS = ["source_size_bytes", "source_mtime_ns", *CUT_COLUMNS]
+State = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ def _check_same_sources(place: Destination, plan: ArrayPlan, units: Sequence[Uni
 
 
 def state_of(unit: Unit) -> State:
-    return unit.size_bytes, unit.mtime_ns, unit.start_seconds, unit.end_seconds
+    return unit.size_bytes, unit.mtime_ns, *astuple(unit.cut)
 
 
 def _share(sources: SourceList, part: Partition, parts: Mapping[str, int]) -> SourceList:
@@ -229,8 +231,10 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
     states = {
         "source_size_bytes": pa.array([unit.size_bytes for unit, _ in rows], pa.int64()),
         "source_mtime_ns": pa.array([unit.mtime_ns for unit, _ in rows], pa.int64()),
-        "start_seconds": pa.array([unit.start_seconds for unit, _ in rows], pa.float64()),
-        "end_seconds": pa.array([unit.end_seconds for unit, _ in rows], pa.float64()),
+        "start_seconds": pa.array([unit.cut.start_seconds for unit, _ in rows], pa.float64()),
+        "end_seconds": pa.array([unit.cut.end_seconds for unit, _ in rows], pa.float64()),
+        "start_frame": pa.array([unit.cut.start_frame for unit, _ in rows], pa.int64()),
+        "end_frame": pa.array([unit.cut.end_frame for unit, _ in rows], pa.int64()),
     }
     about = {
         "count": count, "settings": settings.as_dict(), "settings_digest": settings.digest,
@@ -245,6 +249,7 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
     ).replace_schema_metadata({ABOUT_KEY: json.dumps(about, sort_keys=True).encode()})
     file = io.BytesIO()
     pq.write_table(table, file, compression="snappy", use_dictionary=False, write_page_checksum=True)
+    seal_footer(file)
     return file.getvalue()
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from vidprep.formats.manifest.journal import Journal
 from vidprep.formats.manifest.row import REMOVED
 from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.model import Cut
 
 STATE_COLUMNS = [
-    "id", "file_name", "start_seconds", "end_seconds", "status", "attempts", "source_size_bytes", "source_mtime_ns",
+    "id", "file_name", "start_seconds", "end_seconds", "start_frame", "end_frame",
+    "status", "attempts", "source_size_bytes", "source_mtime_ns",
     "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes", "run", "source_digest",
     "source",
 ]  # fmt: skip
@@ -21,8 +23,7 @@ class KnownUnit:
     """What resuming needs of a row."""
 
     file_name: str
-    start_seconds: float | None
-    end_seconds: float | None
+    cut: Cut
     ok: bool
     attempts: int
     source_size_bytes: int | None
@@ -43,11 +44,10 @@ def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
     table = read_table(root, STATE_COLUMNS)
     if table is not None:
         table = with_columns(table, STATE_COLUMNS)
-        ids, file_names, starts, ends, statuses, *rest = (table[name].to_pylist() for name in STATE_COLUMNS)
-        for id_, file_name, start, end, status, *others in zip(
-            ids, file_names, starts, ends, statuses, *rest, strict=True
-        ):
-            known[id_] = KnownUnit(file_name, start, end, status == "ok", *others)
+        rows = zip(*(table[name].to_pylist() for name in STATE_COLUMNS), strict=True)
+        for id_, file_name, start, end, start_frame, end_frame, status, *others in rows:
+            cut = Cut(start, end, start_frame, end_frame)
+            known[id_] = KnownUnit(file_name, cut, status == "ok", *others)
     for row in journal.rows():
         if row.id in known and (known[row.id].run or 0) > (row.run or 0):
             continue
@@ -55,7 +55,7 @@ def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
             known.pop(row.id, None)
             continue
         known[row.id] = KnownUnit(
-            row.file_name, row.start_seconds, row.end_seconds, row.ok, row.attempts, row.source_size_bytes, row.source_mtime_ns,
+            row.file_name, row.cut, row.ok, row.attempts, row.source_size_bytes, row.source_mtime_ns,
             row.settings_digest, row.size_bytes, row.encoder_version, row.offset, row.stored_bytes, row.run, row.source_digest,
             row.source,
         )  # fmt: skip

@@ -52,8 +52,8 @@ def assign_partitions(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit,
 def _cost(unit: Unit) -> int:
     """Bytes to be read, as far as is known without opening it."""
     cost = unit.size_bytes
-    if unit.end_seconds is not None:
-        cost = min(cost, int((unit.end_seconds - (unit.start_seconds or 0.0)) * BYTES_PER_SECOND))
+    if unit.cut.end_seconds is not None:
+        cost = min(cost, int((unit.cut.end_seconds - (unit.cut.start_seconds or 0.0)) * BYTES_PER_SECOND))
     return cost + FILE_COST
 
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,15 @@ from vidprep.formats.errors import SourceError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.labels import Labels, differing, joined
-from vidprep.formats.manifest.table import label_columns, read_table
+from vidprep.formats.manifest.table import label_columns, read_table, with_columns
+from vidprep.formats.model import Cut
+from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.sources.cut_columns import CutColumns, cut_columns
 from vidprep.transcode.sources.table_rows import chosen_labels, told_faults
 from vidprep.transcode.sources.tables import (
     KEYS,
     SourceTable,
-    checked_seconds,
     faults_of_columns,
     is_table,
     one_line,
@@ -30,7 +34,29 @@ from vidprep.transcode.sources.tables import (
 )
 
 SHOWN = 5
-Cut = tuple[str, float | None, float | None]
+MICROSECOND = 1e-6
+STATE = ["id", "source", "tolerance_seconds", *(each.name for each in fields(Cut))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A unit of a destination. tolerance: of the times of its cut."""
+
+    id: str
+    cut: Cut
+    tolerance: Tolerance
+
+    @property
+    def begins(self) -> float:
+        return self.cut.start_seconds or 0.0
+
+    def means(self, cut: Cut) -> bool:
+        """Whether its frames are those of this cut."""
+        own, near = self.cut, self.tolerance
+        return (own.start_frame or 0, own.end_frame) == (cut.start_frame or 0, cut.end_frame) and (
+            near.means_same(own.start_seconds or 0.0, cut.start_seconds or 0.0)
+            and near.means_same(own.end_seconds, cut.end_seconds)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +88,12 @@ def relabel(
     if table is not None:
         found = read_source_table(table)
         where = "the table" if is_table(table) else str(table)
-        names = chosen_labels([name for name in found.columns if name not in ("", *KEYS)], labels, where)
+        places = cut_columns(found.columns, where)
+        others = {"", *KEYS, *places.names}
+        names = chosen_labels([name for name in found.columns if name not in others], labels, where)
         if not names:
             raise SourceError(f"has no labels; columns: {', '.join(map(one_line, found.columns))}", path=where)
-        rows, faults = _rows_of_units(found, names, where, place.root)
+        rows, faults = _rows_of_units(found, places, names, where, place.root)
         skipped = told_faults(faults, where, skips_bad_rows=skips_bad_rows)
         new = _updated(kept, found, names, rows, where)
     if missing := [name for name in remove if name not in kept.columns]:
@@ -86,7 +114,7 @@ def relabel(
 
 
 def _rows_of_units(
-    found: SourceTable, names: list[str], where: str, root: Path
+    found: SourceTable, places: CutColumns, names: list[str], where: str, root: Path
 ) -> tuple[dict[str, list[int]], dict[int, str]]:
     """Which rows of the table speak of each unit, and why others speak of none."""
     if not found.num_rows:
@@ -95,32 +123,26 @@ def _rows_of_units(
         raise SourceError(
             f"has no column `id` or `path`; columns: {', '.join(map(one_line, found.columns))}", path=where
         )
-    state = read_table(root, ["id", "source", "start_seconds", "end_seconds"])
-    columns = (
-        [] if state is None else [state[name].to_pylist() for name in ("id", "source", "start_seconds", "end_seconds")]
-    )
-    ids, by_source, by_cut = set(columns[0] if columns else ()), defaultdict(list), defaultdict(list)
-    for id_, source, start, end in zip(*columns, strict=True):
-        by_source[source].append(id_)
-        by_cut[source, start, end].append(id_)
+    known = _known(root)
+    ids = {unit.id for units in known.values() for unit in units}
     faults = faults_of_columns(SourceTable({name: found.columns[name] for name in names}, found.num_rows))
     base = "" if where == "the table" else os.path.dirname(os.path.abspath(where))
-    has_cuts = bool({"start", "end"} & found.columns.keys())
     rows = defaultdict[str, list[int]](list)
     values = [found.values(name) for name in names]
-    for number, (path, id_, start, end) in enumerate(zip(*map(found.values, KEYS), strict=True)):
+    for number, (path, id_, cells) in enumerate(zip(*map(found.values, KEYS), places.cuts(found), strict=True)):
         if number in faults:
             continue
         try:
             units = []
             if path or id_ is None:
-                units = _units_of(path, start, end, base, by_cut if has_cuts else by_source, has_cuts=has_cuts)
+                units = _units_of(path, places.cut(cells) if places.names else None, base, known)
             if id_ is not None:
                 if str(id_) in ids and units and str(id_) not in units:
                     raise ValueError(f"its id is {str(id_)!r}, and its path is that of {units[0]!r}")
                 units = [str(id_)] if str(id_) in ids else []
             if not units:
-                raise ValueError(f"{id_ if id_ is not None else path!r} is not a video of {root}")
+                cut = f", {places.cut(cells)}," if places.names and id_ is None else ""
+                raise ValueError(f"{id_ if id_ is not None else path!r}{cut} is not a video of {root}")
             for unit in units:
                 if (
                     other := next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)
@@ -132,14 +154,32 @@ def _rows_of_units(
     return rows, faults
 
 
-def _units_of(
-    path: Any, start: Any, end: Any, base: str, units: Mapping[Any, list[str]], *, has_cuts: bool
-) -> list[str]:
+def _known(root: Path) -> dict[str, list[_Known]]:
+    """Return the units of a destination by their sources, in the order of where they begin."""
+    found: dict[str, list[_Known]] = defaultdict(list)
+    state = read_table(root, STATE)
+    columns = [] if state is None else [with_columns(state, STATE)[name].to_pylist() for name in STATE]
+    for id_, source, tolerance, *cut in zip(*columns, strict=True):
+        near = LEAST_KNOWN if tolerance is None else Tolerance(exact_seconds(tolerance))
+        found[source].append(_Known(id_, Cut(*cut), near))
+    for units in found.values():
+        units.sort(key=attrgetter("begins"))
+    return found
+
+
+def _units_of(path: Any, cut: Cut | None, base: str, known: Mapping[str, list[_Known]]) -> list[str]:
+    """Return the ids of the units of a source, or of those whose cut means the same frames as `cut`."""
     if not isinstance(path, str) or not path:
         raise ValueError("has neither id nor path")
     source = path if is_url(path) else os.path.abspath(os.path.join(base or os.getcwd(), path))
-    cut: Cut = source, checked_seconds("start", start), checked_seconds("end", end)
-    return units.get(cut if has_cuts else source, [])
+    units = known.get(source, [])
+    if cut is None:
+        return [unit.id for unit in units]
+    near = max((float(unit.tolerance.seconds) for unit in units), default=0.0) + MICROSECOND
+    begins = cut.start_seconds or 0.0
+    low, high = (bisect(units, at, key=attrgetter("begins")) for at in (begins - near, begins + near))
+    alike = [unit.id for unit in units[low:high] if unit.means(cut)]
+    return [unit.id for unit in units[low:high] if unit.cut == cut] or alike
 
 
 def _differ(one: object, other: object) -> bool:

@@ -2,17 +2,17 @@
 
 A table (.csv, .jsonl, .parquet) names an output by `id`, or the source of one or many by `path`, and says where its label
 holds in the source, counted from the first frame shown, half-open: `start_frame` and `end_frame`, or `start` and `end` in
-seconds. labels.csv has a row for each output that shows some of it: `id`, `first_frame` and `end_frame` of the output,
+seconds, or the names of these that `cut_columns` knows.
+
+labels.csv has a row for each output that shows some of it: `id`, `first_frame` and `end_frame` of the output,
 half-open, and the other columns as they were.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 from bisect import bisect_left
 from collections import defaultdict
-from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import SourceError
@@ -20,11 +20,12 @@ from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.untrusted import check_regular
 from vidprep.formats.manifest.row import escaped_label
 from vidprep.formats.manifest.table import ManifestRow, read_manifest
-from vidprep.formats.video.ticks import MILLISECOND
-from vidprep.transcode.sources.tables import Row, checked_seconds, csv_cell, read_source_table
+from vidprep.formats.model import Cut
+from vidprep.formats.moments import Tolerance, exact_seconds
+from vidprep.transcode.sources.cut_columns import cut_columns
+from vidprep.transcode.sources.tables import Row, csv_cell, read_source_table
 
 OWN = ("id", "first_frame", "end_frame")
-PLACE = ("id", "path", "start_frame", "end_frame", "start", "end")
 
 
 def carry_over(store: Path, table: Path | ArrowStream, out: Path) -> tuple[int, int]:
@@ -45,16 +46,16 @@ def carry_over(store: Path, table: Path | ArrowStream, out: Path) -> tuple[int, 
         if row.ok:
             by_id[row.id] = row
             by_source[row.source].append(row)
-    kept = [name for name in found.columns if name not in PLACE]
+    places = cut_columns(found.columns, str(where))
+    kept = [name for name in found.columns if name not in ("id", "path") and name not in places.names]
     written = unseen = 0
     with (out / "labels.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*OWN, *(csv_cell(escaped_label(name, OWN)) for name in kept)])
-        for number, label in enumerate(found.rows(), 1):
+        for number, (label, cells) in enumerate(zip(found.rows(), places.cuts(found), strict=True), 1):
             try:
-                shown = [
-                    (row, *span) for row in _outputs(label, where, by_id, by_source) if (span := _span(label, row))
-                ]
+                cut, outputs = places.cut(cells), _outputs(label, where, by_id, by_source)
+                shown = [(row, *span) for row in outputs if (span := _span(cut, row))]
             except ValueError as error:
                 raise SourceError(f"row {number}: {error}", path=where) from error
             unseen += not shown
@@ -80,41 +81,27 @@ def _outputs(
     return by_source[path]
 
 
-def _span(label: Row, row: ManifestRow) -> tuple[int, int] | None:
-    """[first, end) of the output's frames; None when it shows none of it."""
+def _span(cut: Cut, row: ManifestRow) -> tuple[int, int] | None:
+    """Return the output frames [first, end) that show a span of the source; None if there are none."""
     count = row.num_frames or 0
-    if label.get("start_frame") is not None or label.get("end_frame") is not None:
+    if cut.start_frame is not None or cut.end_frame is not None:
         shown = row.source_frames or range(count)
-        low, high = _frame(label, "start_frame"), _frame(label, "end_frame")
-        first = 0 if low is None else bisect_left(shown, low)
-        end = count if high is None else bisect_left(shown, high)
+        first = bisect_left(shown, cut.start_frame or 0)
+        end = count if cut.end_frame is None else bisect_left(shown, cut.end_frame)
     else:
-        start, stop = (checked_seconds(name, label.get(name)) for name in ("start", "end"))
-        first = 0 if start is None else _first_at(row, start)
-        end = count if stop is None else _first_at(row, stop)
+        first = 0 if cut.start_seconds is None else _first_at(row, cut.start_seconds)
+        end = count if cut.end_seconds is None else _first_at(row, cut.end_seconds)
     return (first, end) if first < end else None
 
 
-def _frame(label: Row, name: str) -> int | None:
-    value = label.get(name)
-    if value is None:
-        return None
-    try:
-        frame = int(str(value))
-    except ValueError:
-        frame = -1
-    if frame < 0:
-        raise ValueError(f"{name} is {value!r}; give a frame of the source, from 0")
-    return frame
-
-
 def _first_at(row: ManifestRow, seconds: float) -> int:
-    """The first frame of the output at or after a time of the source."""
-    time = Fraction(repr(seconds)) - Fraction(repr(row.start_seconds or 0.0))
-    count = row.num_frames or 0
-    if row.pts is not None:
-        base = Fraction(row.time_base_num or 1, row.time_base_den or 1)
-        rounding = min(base, MILLISECOND) / 2  # of the times of frames in a file
-        return bisect_left(row.pts, (time - rounding) / base)
-    rate = Fraction(row.frame_rate_num or 1, row.frame_rate_den or 1)
-    return min(count, max(0, math.ceil(time * rate)))
+    """Return the first frame of the output that shows the source at a time, or later.
+
+    That is the first which shows a frame that begins then or later, or which is itself shown then or later, where a picture of before is
+    still on screen. The second comparison has half the tolerance, so that it never reaches the frame before the one that is meant.
+    """
+    time, opening = exact_seconds(seconds), exact_seconds(row.source_start_seconds or 0.0)
+    half = Tolerance(row.tolerance.seconds / 2)
+    return min(
+        row.tolerance.first_from(*row.source_ticks(), time), half.first_from(*row.output_ticks(), time - opening)
+    )

@@ -70,6 +70,10 @@ class AudioSource:
     def close(self) -> None:
         self._container.close()
 
+    def end_at(self, seconds: Fraction) -> None:
+        """End the audio at this time of the output, also where reading has begun."""
+        self._seconds = seconds
+
     @contextmanager
     def template(self) -> Iterator[AudioStream]:
         """The stream as it is coded, without what an edit list hides of it: mkv would declare that as the codec's own delay, and
@@ -151,13 +155,13 @@ class AudioSource:
         timestamp and all that follow it for a while are on one side of that.
         """
         due, begun = 0, False
-        last = None if self._seconds is None else round_half_away(self._seconds * rate)
         ahead: deque[tuple[int | None, Samples]] = deque()
         blocks = self._blocks(rate, layout)
         while _read_ahead(blocks, ahead, rate):
             stamp, block = ahead[0]
             at = due + _offset(due, ahead, rate) if begun else due if stamp is None else stamp
             ahead.popleft()
+            last = None if self._seconds is None else round_half_away(self._seconds * rate)
             if last is not None and at >= last:
                 return
             heard = block[:, max(0, due - at) : None if last is None else last - at]

@@ -46,19 +46,22 @@ class AudioTrack:
     """The audio of one output; nothing at all in mode "drop" and where the source has none.
 
     origin: time 0 of the output, in seconds of the source's own clock. seconds: length of the cut, None without one.
+    ends_with_pictures: whether the audio ends where the pictures do, which `finish` is told.
     Call `add_to` before a packet is muxed, `mux_until` before each packet of pictures, `finish` after the last; close it.
     warnings, damage: what the row must say; complete after `finish`.
     """
 
     def __init__(
-        self, path: str | Path, mode: str, container: str, *, origin: Fraction, seconds: Fraction | None = None
-    ) -> None:
+        self, path: str | Path, mode: str, container: str, *, origin: Fraction, seconds: Fraction | None = None,
+        ends_with_pictures: bool = False,
+    ) -> None:  # fmt: skip
         self.warnings: list[Remark] = []
         self.damage: list[str] = []
         self._mode, self._box = mode, CONTAINERS[container]
         self._has_delay = self._box.has_codec_delay
         self._reached = Fraction(0)
         self._pictures_over = False
+        self._ends_with_pictures = ends_with_pictures
         self._num_refused = 0
         self._packets: Iterator[AudioPacket] = iter(())
         self._next: AudioPacket | None = None
@@ -95,9 +98,13 @@ class AudioTrack:
         while self._next is not None and (self._next.pts or 0) < seconds * self._rate:
             self._mux(self._next)
 
-    def finish(self) -> None:
-        """Mux the rest. Audio may outlast the pictures; a hole of more than a second then ends it."""
+    def finish(self, pictures_end: Fraction) -> None:
+        """Mux the rest. Audio may outlast the pictures, which end at this time of the output; a hole of more than a second then ends it."""
         self._pictures_over = True
+        if self._ends_with_pictures and self._audio is not None:
+            self._audio.end_at(pictures_end)
+            if self._next is not None and (self._next.pts or 0) >= pictures_end * self._rate:
+                self._next = None
         while self._next is not None and (self._next.pts or 0) <= (self._reached + 1) * self._rate:
             self._mux(self._next)
             self._reached = max(self._reached, Fraction(self._ended, self._rate))

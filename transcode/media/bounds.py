@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable
 from fractions import Fraction
 
 from vidprep.formats.errors import LimitError
-from vidprep.formats.model import round_half_away
+from vidprep.formats.moments import OutputClock
 from vidprep.formats.video.source import Source
+from vidprep.formats.video.window import Window
 from vidprep.transcode.settings.run import RunSettings
 
 MAX_REPEATS = 10_000
@@ -36,32 +38,35 @@ def check_repeats(count: int, due: int, rate: Fraction, max_frames: int) -> None
 
 
 def check_claims(
-    path: str, settings: RunSettings, start: Fraction | None, end: Fraction | None, worked: Callable[[], None]
+    path: str, settings: RunSettings, window: Window, clock: OutputClock | None, worked: Callable[[], None]
 ) -> None:
     """By the times of its packets, whether `retimed` would refuse what ffmpeg is to make of them. Decodes nothing.
 
+    window: of the output, counted from the first frame shown. clock: its rate.
     worked: called for each frame that ffmpeg has to decode or to make. Raises LimitError, ReadError.
     """
     ticks, end_tick = array("q"), 0
     with Source(path, max_pixels=settings.limits.max_pixels) as source:
-        base, rate = source.info.time_base, settings.retime.frame_rate
+        base = source.info.time_base
         for packet in source.packets():
             worked()
             if packet.pts is not None and not packet.is_discard:
                 ticks.append(packet.pts)
                 end_tick = max(end_tick, packet.pts + (packet.duration or 0))
-    if rate is None or not ticks:
+    if clock is None or not ticks:
         return
     origin, count = min(ticks), 0
-    opening: Fraction | None = None
-    for tick in (*sorted(ticks), end_tick):
-        time = (tick - origin) * base
-        if end is not None and time >= end:
-            break
-        if time >= (start or 0):
-            opening = time if opening is None else opening
-            due = round_half_away((time - opening) * rate)
-            check_repeats(count, due, rate, settings.limits.max_frames)
+    opening = window.start
+    for index, tick in enumerate((*sorted(ticks), end_tick)):
+        shown = tick - origin
+        if window.is_past(shown, index):
+            shown = shown if window.end is None else min(shown, math.ceil(window.end))
+        if not window.is_before(shown, index):
+            opening = Fraction(shown) if opening is None else opening
+            due = clock.first_output((shown - opening) * base)
+            check_repeats(count, due, clock.rate, settings.limits.max_frames)
             count = due
+        if window.is_past(tick - origin, index):
+            break
     for _ in range(count):
         worked()

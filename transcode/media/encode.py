@@ -39,6 +39,7 @@ def encode_and_measure(
     options, output = settings.encoder, stream.output
     writer = VideoWriter(partial, options, output, cores())
     durations: dict[int, int] = {}
+    end = 0
     waiting = waiting_frames(output.size)
     try:
         decoder = check_decoder(options.codec, writer.context.extradata)
@@ -49,13 +50,14 @@ def encode_and_measure(
             for frame, packets in encoded:
                 if frame is not None:
                     durations[frame.pts] = frame.duration
+                    end = frame.pts + frame.duration
                     verifier.expect(frame.frame, frame.pts)
                 for packet in packets:
                     verifier.check(packet)
                     assert packet.pts is not None
                     audio.mux_until(packet.pts * output.time_base)
                     writer.mux(packet, durations.pop(packet.pts))
-        audio.finish()
+        audio.finish(end * output.time_base)
         return verifier.finish()
     finally:
         writer.close()

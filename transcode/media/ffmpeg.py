@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import re
 import signal
@@ -16,17 +17,16 @@ import sys
 import tempfile
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
 from vidprep.formats.files.local import DISK_FULL
-from vidprep.formats.model import NO_CROPPING, OutputFormat, VideoInfo, rescale
+from vidprep.formats.model import NO_CROPPING, VideoInfo, rescale
 from vidprep.formats.profiles import CODECS, CONTAINERS
 from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
@@ -34,7 +34,6 @@ from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
 from vidprep.transcode.media.frames import CODED_AS_FIELDS, DEINTERLACER, SourceFacts
 from vidprep.transcode.media.h273 import is_rgb
-from vidprep.transcode.media.picture import Picture
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stages import made_ahead, waiting_frames
 from vidprep.transcode.media.stream import FrameStream
@@ -43,27 +42,20 @@ from vidprep.transcode.settings.run import RunSettings
 
 STDERR_TAIL_BYTES = 4096
 NO_ROOM = tuple(f": {os.strerror(number)}" for number in DISK_FULL)
+MOST_FINER, INT32_MAX = 1000, 2**31 - 1  # parts of a tick, and what a time base counts with
 GREY_NOT_DEINTERLACED = ("gray9", "gray10", "gray12", "gray14", "ya")
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, CAP_SYS_NICE = 1, 24, 23
 
 
-def filter_chain(
-    picture: Picture, info: VideoInfo, settings: RunSettings, start: Fraction | None, end: Fraction | None
-) -> str:
-    """The whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
+def filter_chain(stream: FrameStream) -> str:
+    """Return the whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
+    info, picture = stream.info, stream.picture_filter.picture
     name, args = DEINTERLACER
     # It takes YCbCr in planes, and grey of 8 and 16 bits: of other formats ffmpeg would make RGB first, by its own ways.
     deinterlaces = not is_rgb(info.pixel_format) and not info.pixel_format.startswith(GREY_NOT_DEINTERLACED)
     deinterlaces &= info.codec not in CODED_AS_FIELDS
     chain = ["setpts=PTS-STARTPTS", *([f"{name}={args}"] if deinterlaces else [])]
-    if start is not None or end is not None:
-        tick = info.time_base / 2 if deinterlaces else info.time_base  # bwdif doubles the clock
-        trim = [f"start_pts={_ceil(start / tick)}"] if start is not None else []
-        trim += [f"end_pts={_ceil(end / tick)}"] if end is not None else []
-        chain += [f"trim={':'.join(trim)}", "setpts=PTS-STARTPTS"]
-    rate = settings.retime.frame_rate
-    if rate is not None:
-        chain.append(f"fps={rate}:round=near")
+    chain += _time_filters(stream, 2 if deinterlaces else 1)  # bwdif doubles the clock
     colour = picture.colour
     chain += [
         picture.chain,
@@ -75,24 +67,42 @@ def filter_chain(
     return ",".join(chain)
 
 
-def _ceil(value: Fraction) -> int:
-    return -(-value.numerator // value.denominator)
+def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
+    """Yield the filters of a cut and a rate. scale: ticks of the frames that come in, for each tick of the source."""
+    window, clock, opening = stream.window, stream.clock, stream.opening * scale
+    if window.start_frame is not None or window.end_frame is not None:
+        end = "" if window.end_frame is None else f":end_frame={window.end_frame}"
+        yield f"trim=start_frame={window.start_frame or 0}{end}"
+    elif clock is None and (window.begin is not None or window.stop is not None):
+        end = "" if window.stop is None else f":end_pts={math.ceil(window.stop * scale)}"
+        yield f"trim=start_pts={stream.first_tick * scale}{end}"
+    if clock is None:
+        if opening or window.stop is not None:
+            yield f"setpts='max(PTS-{int(opening)},0)'"
+        return
+    tick = stream.info.time_base / scale
+    zero = opening + clock.tolerance / tick
+    finer = max(
+        1, min(zero.denominator, MOST_FINER, INT32_MAX // tick.denominator)
+    )  # setpts keeps no fractions of ticks
+    if finer > 1:
+        yield f"settb={tick / finer}"
+    yield f"setpts=PTS-{math.floor(zero * finer)}"
+    yield f"fps={clock.rate}:round=up:start_time=0"
+    if window.end is not None:
+        yield f"trim=end_frame={max(1, clock.first_output((window.end - stream.opening) * stream.info.time_base))}"
 
 
-def build_command(
-    binary: str, source: str, partial: Path, picture: Picture, output: OutputFormat, info: VideoInfo,
-    settings: RunSettings, start: Fraction | None, end: Fraction | None,
-) -> list[str]:  # fmt: skip
+def build_command(binary: str, source: str, partial: Path, stream: FrameStream, settings: RunSettings) -> list[str]:
     """The command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
     import ffmpeg  # every child process imports this module, and few run ffmpeg
 
-    options = settings.encoder
+    options, info, output = settings.encoder, stream.info, stream.output
     box = CONTAINERS[options.container_name]
     reading = _reading(binary, info, settings)
     writing: dict[str, object] = {
         # Of a graph with two inputs ffmpeg 5.1 does not copy the source's display matrix onto the turned picture.
-        "filter_complex": f"[0:{info.stream_index}]nullsink;"
-        f"[0:{info.stream_index}]{filter_chain(picture, info, settings, start, end)}[made]",
+        "filter_complex": f"[0:{info.stream_index}]nullsink;[0:{info.stream_index}]{filter_chain(stream)}[made]",
         "map": "[made]",
         "fps_mode": "passthrough",
         "enc_time_base": f"{output.time_base.numerator}/{output.time_base.denominator}",
@@ -120,7 +130,12 @@ def build_command(
         writing["frames:v"] = settings.limits.max_frames + 1
     else:  # a duration of one tick says nothing: the step before stands in, as in the other engine
         too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
-        writing["bsf:v"] = f"setts=pts=PTS:dts=DTS:duration=if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
+        duration = f"if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
+        if stream.window.end is not None:  # where the cut ends, the last frame does
+            left = f"({(stream.window.end - stream.opening) * info.time_base}/TB-PTS)"
+            near = f"{stream.window.tolerance * info.time_base}/TB"
+            duration = f"if(gt({duration}\\,{left}+{near})\\,max(1\\,round({left}))\\,{duration})"
+        writing["bsf:v"] = f"setts=pts=PTS:dts=DTS:duration={duration}"
     node = ffmpeg.input(file_url(source), **reading).output(file_url(partial), **writing)
     command = ffmpeg.compile(
         node.global_args("-hide_banner", "-nostdin", "-loglevel", "error", "-filter_complex_threads", "1"),
@@ -249,16 +264,14 @@ class CliScores:
 
 
 def score_with_ffmpeg(
-    binary: str, source: str, made: Path, picture: Picture, info: VideoInfo, settings: RunSettings,
-    start: Fraction | None, end: Fraction | None, *, vmaf: bool,
-) -> CliScores:  # fmt: skip
+    binary: str, source: str, made: Path, stream: FrameStream, settings: RunSettings, *, vmaf: bool
+) -> CliScores:
     """An output against its source, n-th frame with n-th, by one ffmpeg command. Raises FfmpegError."""
+    info = stream.info
     counted = f"format={settings.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "vmaf.json"
-        graph = (
-            f"[0:{info.stream_index}]{filter_chain(picture, info, settings, start, end)},{counted},split[due][again];"
-        )
+        graph = f"[0:{info.stream_index}]{filter_chain(stream)},{counted},split[due][again];"
         graph += f"[1:v:0]{counted}[made];[made][due]psnr[scored];[scored][again]"
         graph += f"libvmaf=log_fmt=json:log_path={report}" if vmaf else "ssim"
         command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]

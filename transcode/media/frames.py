@@ -1,7 +1,8 @@
 """The frames of a source: in order, on a true time line, progressive, cut, and at the rate that was asked.
 
 Decoded frames come in display order, and that order is kept; how their timestamps are put in order, and that it is said, is in
-`vidprep.formats.video.timestamps`. Time 0 is the first frame shown.
+`vidprep.formats.video.timestamps`. Which frames a cut or a constant rate shows, in `vidprep.formats.video.window` and
+`vidprep.formats.moments`. Ticks of the source count from the first frame shown.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
-from vidprep.formats.model import rescale, round_half_away
+from vidprep.formats.model import Cut, rescale
+from vidprep.formats.moments import OutputClock, is_variable
 from vidprep.formats.video.seek import SeekPoint, seek_to
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MILLISECOND
 from vidprep.formats.video.timestamps import PacketsAhead, StampCounts, Timed, on_time_line
+from vidprep.formats.video.window import Window
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
@@ -42,26 +45,40 @@ class SourceFrame:
 
 @dataclass(slots=True)
 class OutputFrame:
-    """A frame of the output before scaling. pts, duration: ticks of the output's time base."""
+    """A frame of the output before scaling.
+
+    Attributes:
+        frame: As decoded, deinterlaced.
+        pts: When it is shown, in ticks of the output.
+        duration: How long, in ticks of the output.
+        source_index: Number of the frame of the source that it shows.
+        source_pts: When that begins, in ticks of the source from the first frame shown.
+    """
 
     frame: VideoFrame
     pts: int
     duration: int
     source_index: int
+    source_pts: int
 
 
 @dataclass(slots=True)
 class SourceFacts(StampCounts):
     """What reading showed; complete when the frames have been drained.
 
-    origin_pts: the source's own PTS of the first frame of the cut; first_pts: the same from the first frame shown.
-    duration: ticks from there to the end of the last.
+    Attributes:
+        num_frames: Frames of the source in the cut, with the picture that is on screen when it begins.
+        origin_pts: The source's own PTS of the first frame shown.
+        opening: Time 0 of the output, in ticks from the first frame shown.
+        duration: Ticks from there to the end of the last frame.
+        end_tick: Ticks from the first frame shown to the end of the last frame that was read.
     """
 
     num_frames: int = 0
     origin_pts: int = 0
-    first_pts: int = 0
-    duration: int = 0
+    opening: Fraction = Fraction(0)
+    duration: Fraction = Fraction(0)
+    end_tick: int = 0
     is_vfr: bool = False
     is_interlaced: bool = False
     num_deinterlaced: int = 0
@@ -76,73 +93,109 @@ class SourceFacts(StampCounts):
 def source_frames(
     source: Source,
     facts: SourceFacts,
+    window: Window,
     *,
-    start: Fraction | None,
-    end: Fraction | None,
     max_frames: int,
     entry: SeekPoint | None = None,
     worked: Callable[[], None] = lambda: None,
 ) -> Iterator[SourceFrame]:
-    """Progressive frames of the cut [start, end), seconds from the first frame shown; all of them without a cut.
+    """Yield the progressive frames of a window, in order.
 
-    entry: where decoding begins, when that is known. worked: called for each frame that was decoded.
-    Raises NoVideoError when there are none, LimitError past max_frames.
+    Args:
+        source: Just opened, or where `entry` left it.
+        facts: Filled on the way.
+        window: Which frames.
+        max_frames: Of the source, as far as it is decoded.
+        entry: Where decoding begins, if that is known.
+        worked: Called for each frame that was decoded.
+
+    Raises:
+        NoVideoError: There are none.
+        LimitError: There are more than `max_frames`.
     """
-    entry = entry or seek_to(source, start)
-    time_base = source.info.time_base
+    entry = entry or seek_to(source, window)
     step = source.info.usual_step
     ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
     placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
-    frames = _with_ends(_deinterlaced(placed, facts, source.info.codec), step, facts)
+    frames = _numbered(_with_ends(_deinterlaced(placed, facts, source.info.codec), source, facts), entry, facts)
 
-    origin = entry.origin_pts
-    first_tick = -sys.maxsize if start is None else math.ceil(start / time_base)
-    end_tick = sys.maxsize if end is None else math.ceil(end / time_base)
-    index = -1
+    before: SourceFrame | None = None
     found = False
+
+    def opened(frame: SourceFrame, *, is_held: bool) -> None:
+        nonlocal found
+        found = True
+        facts.opening = window.opening(frame.pts, is_held=is_held)
+
+    def counted(frame: SourceFrame) -> SourceFrame:
+        facts.num_frames += 1
+        facts.steps.add(frame.end_pts - frame.pts)
+        frame.end_pts = window.end_of(frame.pts, frame.end_pts)
+        facts.duration = frame.end_pts - facts.opening
+        return frame
+
+    for number, frame in enumerate(frames):
+        if not number:
+            window = window.counted_from(facts.origin_pts)
+        facts.end_tick = frame.end_pts
+        if window.is_before(frame.pts, frame.index):
+            before = frame
+            continue
+        is_past = window.is_past(frame.pts, frame.index)
+        if not found and before is not None and window.shows_before(None if is_past else frame.pts):
+            opened(before, is_held=True)
+            yield counted(before)
+        if is_past:
+            break
+        if not found:
+            opened(frame, is_held=False)
+        yield counted(frame)
+    else:
+        facts.read_to_end = True
+        if (
+            not found
+            and before is not None
+            and window.start is not None
+            and before.end_pts > window.stop_of(window.start)
+        ):
+            opened(before, is_held=True)
+            yield counted(before)
+    facts.is_vfr = is_variable(facts.steps, source.info.time_base)
+    if not found:
+        raise NoVideoError(_nothing_found(source, window, facts), path=source.path)
+
+
+def _numbered(
+    frames: Iterable[tuple[VideoFrame, int, int]], entry: SeekPoint, facts: SourceFacts
+) -> Iterator[SourceFrame]:
+    """Count frames, and their times, from the first frame shown. What is before the first frame that is needed is dropped."""
+    index = entry.frames_before or 0
+    origin = entry.origin_pts
     for frame, pts, end_pts in frames:
         if origin is None:
             origin = pts
-        if entry.frames_before is None:
-            index += 1
-        if pts - origin < first_tick:
+        if pts - origin < entry.first_tick:
             continue
-        if pts - origin >= end_tick:
-            break
-        if entry.frames_before is not None:
-            index = index + 1 if found else entry.frames_before
-        if not found:
-            found, facts.origin_pts = True, pts
-        facts.num_frames += 1
-        facts.duration = end_pts - facts.origin_pts
-        facts.steps.add(end_pts - pts)
+        facts.origin_pts = origin
         yield SourceFrame(frame, pts - origin, end_pts - origin, index)
-    else:
-        facts.read_to_end = True
-    facts.is_vfr = is_vfr(facts.steps, time_base)
-    if not found:
-        raise NoVideoError(_nothing_found(source, start, end), path=source.path)
+        index += 1
 
 
-def _nothing_found(source: Source, start: Fraction | None, end: Fraction | None) -> str:
+def _nothing_found(source: Source, window: Window, facts: SourceFacts) -> str:
     damage = "; ".join(source.damage(read_to_end=True))
     if source.has_headers_alone:
         return "holds headers and no frames; join it with its media segments, as `cat init.m4s *.m4s` does"
-    if start is None and end is None:
+    if window.is_whole and window.end is None and window.end_frame is None:
         return f"no frame could be decoded{': ' + damage if damage else ''}"
-    span = f"{float(start or 0):g} s to {'the end' if end is None else f'{float(end):g} s'}"
-    claimed = source.info.duration_seconds
-    length = "" if claimed is None else f"; the source is {claimed:.3f} s long"
-    return f"the cut from {span} holds no frame{length}{': ' + damage if damage else ''}"
-
-
-def is_vfr(steps: set[int], time_base: Fraction) -> bool:
-    """Frame intervals differ by more than 2.5 ms + 2 %: more than the rounding of a millisecond grid."""
-    if len(steps) < 2:
-        return False
-    low, high = min(steps) * time_base, max(steps) * time_base
-    return high - low > Fraction(25, 10_000) + low / 50
+    if window.start_frame is not None or window.end_frame is not None:
+        cut = Cut(start_frame=window.start_frame, end_frame=window.end_frame)
+    else:
+        start, end = (None if t is None else float(t * source.info.time_base) for t in (window.start, window.end))
+        cut = Cut(start, end)
+    long = facts.end_tick * source.info.time_base
+    length = f"; the source is {float(long):.3f} s long" if facts.read_to_end and long else ""
+    return f"the cut from {cut} holds no frame{length}{': ' + damage if damage else ''}"
 
 
 def _limited(frames: Iterator[VideoFrame], max_frames: int, worked: Callable[[], None]) -> Iterator[VideoFrame]:
@@ -249,11 +302,12 @@ def buffer_arguments(frame: VideoFrame) -> str:
     )
 
 
-def _with_ends(frames: Iterable[Timed], step: int, facts: SourceFacts) -> Iterator[tuple[VideoFrame, int, int]]:
+def _with_ends(frames: Iterable[Timed], source: Source, facts: SourceFacts) -> Iterator[tuple[VideoFrame, int, int]]:
     """Each frame with its start and its end: the next frame's start; for the last one its own duration.
 
-    A duration that is missing or one tick says nothing (FLV, Matroska), and one field is not a frame: the step before it stands in.
+    A duration that is missing or one short tick says nothing (FLV, Matroska), and one field is not a frame: the step before it stands in.
     """
+    step, base = source.info.usual_step, source.info.time_base
     held: Timed | None = None
     usual = step
     for timed in frames:
@@ -263,58 +317,69 @@ def _with_ends(frames: Iterable[Timed], step: int, facts: SourceFacts) -> Iterat
         held = timed
     if held is not None:
         is_field = facts.is_interlaced and abs(2 * held.duration - usual) <= 2
-        yield held.frame, held.pts, held.pts + (held.duration if held.duration > 1 and not is_field else usual)
+        is_known = held.duration > 1 or (held.duration == 1 and base > 2 * MILLISECOND)
+        duration = held.duration if is_known and not is_field else usual
+        yield held.frame, held.pts, held.pts + duration + source.empty_ticks_at_end
 
 
 def retimed(
     frames: Iterable[SourceFrame],
-    rate: Fraction | None,
+    clock: OutputClock | None,
     time_base: Fraction,
     facts: SourceFacts,
-    opening: int | None = None,
+    opening: Fraction,
+    end: Fraction | None = None,
     first: int = 0,
     file_base: Fraction | None = None,
     *,
     max_frames: int = sys.maxsize,
 ) -> Iterator[OutputFrame]:
-    """At a constant rate, or with their own times when `rate` is None. At least one frame comes out of one.
+    """Yield frames at a constant rate, or with their own times if `clock` is None. At least one frame comes out of one.
 
-    opening: tick that is time 0 of the output; None means the first frame. first: number of the first output frame.
-    file_base: seconds per tick of the file that they go into; None means the same as `time_base`.
+    At a constant rate, output k is the frame that is on screen at k / rate, the last one with PTS <= k / rate + tolerance: the frames of
+    ffmpeg's `setpts=PTS-STARTPTS-tolerance/TB,fps=rate:round=up`. One tick of the output is 1 / rate.
 
-    Constant: with o(t) = round(t · rate), output k is the last source frame with o(PTS) <= k, and there are o(end) of
-    them: the frames of ffmpeg's `setpts=PTS-STARTPTS,fps=rate:round=near`. One tick of the output is 1/rate.
+    Args:
+        frames: Of the source, in order.
+        clock: Constant rate of the output.
+        time_base: Seconds per tick of the source.
+        facts: Filled on the way.
+        opening: Tick of the source that is time 0 of the output.
+        end: Tick of the source at which the output ends; None where the last frame does.
+        first: Number of the first output frame.
+        file_base: Seconds per tick of the file that they go into; None means the same as `time_base`.
+        max_frames: Of the output.
 
-    Raises LimitError before it gives out frames that `check_repeats` refuses.
+    Raises:
+        LimitError: `check_repeats` refuses what would come next.
     """
-    if rate is None:
-        yield from _own_times(frames, facts, opening, time_base, file_base or time_base)
+    if clock is None:
+        yield from _own_times(frames, facts, round(opening), time_base, file_base or time_base)
         return
-    origin = opening
     current: SourceFrame | None = None
     count = first
+    most = sys.maxsize if end is None else max(1, clock.first_output((end - opening) * time_base))
     for frame in frames:
-        if origin is None:
-            origin = frame.pts
-        due = round_half_away((frame.pts - origin) * time_base * rate)
+        due = min(most, clock.first_output((frame.pts - opening) * time_base))
         if due > count:
-            check_repeats(count, due, rate, max_frames)
+            check_repeats(count, due, clock.rate, max_frames)
         while current is not None and count < due:
-            yield OutputFrame(current.frame, count, 1, current.index)
+            yield OutputFrame(current.frame, count, 1, current.index, current.pts)
             count += 1
         current = frame
     if current is not None:
-        assert origin is not None
-        total = max(1, round_half_away((current.end_pts - origin) * time_base * rate))
-        check_repeats(count, total, rate, max_frames)
+        total = min(most, max(1, clock.first_output((current.end_pts - opening) * time_base)))
+        check_repeats(count, total, clock.rate, max_frames)
         for number in range(count, total):
-            yield OutputFrame(current.frame, number, 1, current.index)
+            yield OutputFrame(current.frame, number, 1, current.index, current.pts)
 
 
 def _own_times(
-    frames: Iterable[SourceFrame], facts: SourceFacts, origin: int | None, time_base: Fraction, file_base: Fraction
+    frames: Iterable[SourceFrame], facts: SourceFacts, origin: int, time_base: Fraction, file_base: Fraction
 ) -> Iterator[OutputFrame]:
-    """The source's own times from 0. A frame that would not come after the one before it, in ticks of the file too, is moved
+    """The source's own times from 0; what was on screen before that begins there.
+
+    A frame that would not come after the one before it, in ticks of the file too, is moved
     one tick behind it; where ticks are long and the next frame stands there, it takes the place of the one before, which is shown
     for no time.
     """
@@ -322,14 +387,12 @@ def _own_times(
     own_before = 0
     is_coarser = file_base > time_base
     for frame in frames:
-        if origin is None:
-            origin = frame.pts
-        own = frame.pts - origin
+        own = max(0, frame.pts - origin)
         pts = own
         if held is not None:
             earliest = _next_file_tick(held.pts, time_base, file_base) if is_coarser else held.pts + 1
             if pts <= held.pts and time_base > MILLISECOND and frame.end_pts - origin <= earliest:
-                held.frame, held.source_index = frame.frame, frame.index
+                held.frame, held.source_index, held.source_pts = frame.frame, frame.index, frame.pts
                 held.duration = max(1, frame.end_pts - origin - held.pts)
                 facts.stamps_crowded += 1
                 continue
@@ -341,7 +404,7 @@ def _own_times(
                     facts.stamps_nudged += 1
             held.duration = pts - held.pts
             yield held
-        held = OutputFrame(frame.frame, pts, max(1, frame.end_pts - origin - pts), frame.index)
+        held = OutputFrame(frame.frame, pts, max(1, frame.end_pts - origin - pts), frame.index, frame.pts)
         own_before = own
     if held is not None:
         yield held

@@ -24,6 +24,9 @@ TOLD_AT_KEYFRAMES = {"h264"}
 RANGE_NAMES = {True: "full", False: "limited"}
 
 
+USUAL_DEPTH = 10  # bits per sample of video for the eye
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. warnings: for the row.
@@ -57,6 +60,7 @@ def plan_picture(
     warnings: list[Remark] = []
     colour_in = input_colour(source, warnings)
     colour_out, tone_map = output_colour(colour_in, settings, warnings)
+    warnings += _depth_reduced(source.pixel_format, pixel_format, settings)
     if like is not None:
         colour_out = like.colour
     shape = Shape.of(source, settings.scale, Like(like.size, like.room) if like else None, warnings)
@@ -78,6 +82,24 @@ def plan_picture(
     return Picture(
         shape.final, pixel_format, colour_out, tuple(chain.filters), tuple(warnings), shape.room, tone_map, light
     )
+
+
+def _depth_reduced(source: str, output: str, settings: RunSettings) -> list[Remark]:
+    """What is lost of a source with more than 10 bits, which is rarely for the eye: depth maps, microscopes, X-rays."""
+    held, kept = _bits(source), _bits(output)
+    if held <= USUAL_DEPTH or held <= kept:
+        return []
+    deeper = (
+        [each for each in settings.encoder.profile.pixel_formats if _bits(each) > kept]
+        if settings.frames is None
+        else []
+    )
+    advice = f"; --pixel-format {deeper[0]} keeps {_bits(deeper[0])}" if deeper else ""
+    return [Remark("depth_reduced", f"{held} bits per sample ({source}) became {kept}{advice}")]
+
+
+def _bits(pixel_format: str) -> int:
+    return max(component.bits for component in VideoFormat(pixel_format).components)
 
 
 class _Chain:
@@ -111,7 +133,7 @@ class _Chain:
 
     def widen_few_bits(self) -> None:
         """libswscale stretches few bits to eight here; to YCbCr it only shifts those of RGB, and takes black and white for its range."""
-        if max(component.bits for component in VideoFormat(self.picture).components) >= 8:
+        if _bits(self.picture) >= 8:
             return
         is_short_of_white = self.picture in SHORT_OF_WHITE
         same = replace(self.colour, full_range=True)
@@ -121,7 +143,7 @@ class _Chain:
     def put_alpha_over_black(self) -> None:
         if not self._source.has_alpha:
             return
-        is_deep = max(component.bits for component in VideoFormat(self.picture).components) > 8
+        is_deep = _bits(self.picture) > 8
         rgb = replace(self.colour, full_range=True)
         self._scale_to(self.size, self.colour, rgb, "gbrap16le" if is_deep else "gbrap")
         self.filters.append(("premultiply", "inplace=1"))
@@ -232,7 +254,7 @@ def _held_as(pixel_format: str, *, turned: bool) -> str:
     chroma = layout.chroma_width(64)
     if (chroma == layout.chroma_height(64) or not turned) and (chroma == 64 or layout.is_planar):
         return pixel_format
-    bits = max(component.bits for component in layout.components)
+    bits = _bits(pixel_format)
     depth = "" if bits <= 8 else f"{10 if bits <= 10 else 12 if bits <= 12 else 16}le"
     return f"yuv{'444' if turned else '411' if chroma == 16 else '422'}p{depth}"
 

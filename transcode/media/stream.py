@@ -10,15 +10,35 @@ from typing import NamedTuple
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, PictureError
-from vidprep.formats.model import OutputFormat, VideoInfo
+from vidprep.formats.model import Cut, OutputFormat, VideoInfo
+from vidprep.formats.moments import OutputClock
 from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import file_time_base
+from vidprep.formats.video.window import Window
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.settings.run import RunSettings
 
 MAX_NOMINAL_RATE = Fraction(240)
+
+
+class Timing(NamedTuple):
+    """Which frames of a source an output shows, and its constant rate; None keeps the source's own times."""
+
+    window: Window
+    clock: OutputClock | None
+
+
+def timing_of(source: Source, settings: RunSettings, cut: Cut) -> Timing:
+    """Return which frames of an opened source a cut shows, and when."""
+    retime, info = settings.retime, source.info
+    clock = None if retime.frame_rate is None else OutputClock.of(retime.frame_rate, source.pace)
+    begin = info.start_seconds if retime.cut_origin == "container" else None
+    container_start = None if begin is None else begin / info.time_base
+    is_constant = clock is not None
+    window = Window.of(cut, source.pace, info.time_base, on_clock=is_constant, container_start=container_start)
+    return Timing(window, clock)
 
 
 class FilteredFrame(NamedTuple):
@@ -32,39 +52,55 @@ class FilteredFrame(NamedTuple):
 class FrameStream:
     """Frames before they are filtered, at the times of the output; they can be drained once.
 
-    info: of the source. picture_filter, output: known from the first frame. facts, source_indexes: of the source, and which of its frames
-    each output frame is; complete when the last frame has been drained.
+    Attributes:
+        info: Header of the source.
+        window: Frames of the source that the output shows.
+        clock: Constant rate of the output; None keeps the source's own times.
+        opening: Tick of the source that is time 0 of the output, from the first frame shown.
+        first_tick: Tick of the first frame.
+        picture_filter: Known from the first frame.
+        output: Known from the first frame.
+        facts: Of the source; complete when the last frame has been drained.
+        source_indexes: Number of the source frame that each output frame shows; complete likewise.
+        source_pts: When those source frames begin, in ticks from the first frame shown; complete likewise.
     """
 
     def __init__(
-        self, source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None, *,
-        entry: SeekPoint | None = None, opening_ticks: int | None = None, first: int = 0, first_pts: int = 0,
-        num_frames: int | None = None, worked: Callable[[], None] = lambda: None,
+        self, source: Source, settings: RunSettings, timing: Timing, *, entry: SeekPoint | None = None,
+        opening: Fraction | None = None, first: int = 0, first_pts: int = 0, num_frames: int | None = None,
+        worked: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """[start, end): seconds from the first frame shown. entry: where decoding begins, when that is known. worked: called for each
-        frame that was decoded, and for each that is given out.
+        """Decode the first frame.
 
-        Of a segment: first, first_pts: number and tick of its first output frame in the whole, whose time 0 is opening_ticks of the
-        source; num_frames: None to the end.
+        Args:
+            source: Just opened, or where `entry` left it.
+            settings: Of the run.
+            timing: Which frames, and when the output shows them.
+            entry: Where decoding begins, if that is known.
+            opening: Of a segment: tick of the source that is time 0 of the whole output.
+            first: Of a segment: number of its first output frame in the whole.
+            first_pts: Of a segment: tick of that frame in the whole.
+            num_frames: Of a segment: number of its output frames; None to the end.
+            worked: Called for each frame that is decoded, and for each that is given out.
         """
         self.info, self.facts = source.info, SourceFacts()
         self.source_indexes: list[int] = []
+        self.source_pts: list[int] = []
         limit = settings.limits.max_frames
-        decoded = source_frames(
-            source, self.facts, start=start, end=end, max_frames=limit, entry=entry, worked=worked
-        )  # fmt: skip
-        opening = next(decoded)
-        self.facts.first_pts = opening.pts
-        self.picture_filter = PictureFilter(opening.frame, self.info, settings, settings.pixel_format)
+        decoded = source_frames(source, self.facts, timing.window, max_frames=limit, entry=entry, worked=worked)
+        opened = next(decoded)
+        self.picture_filter = PictureFilter(opened.frame, self.info, settings, settings.pixel_format)
         self.output = _output_format(self.picture_filter, self.info, settings)
         file_base = None
         if settings.frames is None:
             is_constant = self.output.frame_rate is not None
             box = settings.encoder.container_name
             file_base = file_time_base(box, self.output.time_base, is_constant=is_constant)
+        self.window, self.clock = timing.window.counted_from(self.facts.origin_pts), timing.clock
+        self.opening, self.first_tick = self.facts.opening if opening is None else opening, opened.pts
         frames = retimed(
-            chain([opening], decoded), settings.retime.frame_rate, self.info.time_base, self.facts, opening_ticks, first,
-            file_base, max_frames=limit,
+            chain([opened], decoded), self.clock, self.info.time_base, self.facts, self.opening, self.window.end, first, file_base,
+            max_frames=limit,
         )  # fmt: skip
         self._frames = self._counted(islice(frames, num_frames), first_pts, worked)
 
@@ -83,6 +119,7 @@ class FrameStream:
             worked()
             frame.pts -= first_pts
             self.source_indexes.append(frame.source_index)
+            self.source_pts.append(frame.source_pts)
             yield frame
 
 

@@ -29,7 +29,8 @@ from vidprep.transcode.destination.run_file import read_run, settings_of
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 COLUMNS = [
-    "id", "file_name", "source", "start_seconds", "end_seconds", "status", "stage", "error", "message", "warnings", "warning_codes",
+    "id", "file_name", "source", "start_seconds", "end_seconds", "start_frame", "end_frame",
+    "status", "stage", "error", "message", "warnings", "warning_codes",
     "source_size_bytes", "source_mtime_ns", "source_width",
     "source_height", "source_rotation", "source_is_vfr", "source_is_interlaced", "encoder_version", "crf", "jpeg_quality",
     "width", "height", "num_frames", "duration_seconds", "keyframe_interval_max", "keyframes", "size_bytes", "psnr_y_db",

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.untrusted import read_json
+from vidprep.formats.model import Cut
 from vidprep.formats.text import for_json
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels
@@ -130,7 +131,7 @@ def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
 
 def _compared(destination: FinishedDestination, row: dict[str, Any], number: int) -> CompareTask:
     state = row["source_size_bytes"], row["source_mtime_ns"]
-    unit = Unit(row["id"], row["source"], *state, row["start_seconds"], row["end_seconds"])
+    unit = Unit(row["id"], row["source"], *state, Cut(*(row[each.name] for each in fields(Cut))))
     return CompareTask(destination.path, unit, RunSettings.from_dict(destination.settings), number)
 
 

@@ -21,7 +21,7 @@ from vidprep.formats.errors import CrashedError, DeadlineError, StoreError, Vidp
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.bounds import ANY_FRAMES
-from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import Child
@@ -127,7 +127,7 @@ def _source_frame(task: CompareTask) -> Frames:
     settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
     number = -1
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        stream = FrameStream(source, settings, *unit.cut)
+        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut))
         for number, item in enumerate(stream):
             frame = stream.picture_filter.apply(item.frame)  # each: a filter may look at the one before
             if number == task.number:

@@ -129,7 +129,7 @@ def _before_it_moved(unit: Unit, gone: Mapping[str, KnownUnit], found_again: Con
 
 def _source_of(it: KnownUnit | Unit) -> tuple[object, ...]:
     size, time = (it.size_bytes, it.mtime_ns) if isinstance(it, Unit) else (it.source_size_bytes, it.source_mtime_ns)
-    return size, time, it.start_seconds, it.end_seconds
+    return size, time, it.cut
 
 
 def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:

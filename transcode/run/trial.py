@@ -41,6 +41,13 @@ def run_trial(
 
 
 def excerpt(unit: Unit, seconds: float) -> Unit:
-    """Its first seconds, or all of it."""
-    end = (unit.start_seconds or 0.0) + seconds
-    return unit if unit.end_seconds is not None and unit.end_seconds <= end else replace(unit, end_seconds=end)
+    """Return the first seconds of a unit, or all of it if it is shorter, or a cut by frame numbers, which tell no time."""
+    cut = unit.cut
+    if cut.start_frame is not None or cut.end_frame is not None:
+        return unit
+    end = (cut.start_seconds or 0.0) + seconds
+    return (
+        unit
+        if cut.end_seconds is not None and cut.end_seconds <= end
+        else replace(unit, cut=replace(cut, end_seconds=end))
+    )

@@ -23,6 +23,7 @@ class SourceKeywords(TypedDict, total=False):
 
 class SampleKeywords(SourceKeywords, total=False):
     fps: str | float | Fraction | None
+    cut_origin: str
     short_side: int | None
     size: str | tuple[int, int] | None
     fit: str

@@ -19,9 +19,18 @@ MIN_SHARD_BYTES = 1 << 20
 INT32_MAX = 2**31 - 1
 
 
+CUT_ORIGINS = ("picture", "container")
+
+
 @dataclass(frozen=True, slots=True)
 class Retime:
-    """frame_rate: of the output, frames per second; None keeps the source's own timestamps."""
+    """When the output shows which frame of the source.
+
+    Attributes:
+        frame_rate: Of the output, in frames per second; None keeps the source's own timestamps.
+        cut_origin: What the seconds of a cut count from: the first picture, or the start of the container, where audio may begin
+            before the pictures.
+    """
 
     HEADING: ClassVar[str] = "Picture"
 
@@ -32,8 +41,16 @@ class Retime:
             parse=parse_rate,
         ),
     ] = None  # fmt: skip
+    cut_origin: Annotated[
+        str,
+        Option(
+            "What the seconds of cuts count from: the first picture, or the container, where audio may begin before the pictures.",
+            choices=CUT_ORIGINS,
+        ),
+    ] = "picture"  # fmt: skip
 
     def __post_init__(self) -> None:
+        check_options(self)
         rate = self.frame_rate
         if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # what libavcodec counts with
             raise SettingsError("<fps>: too long as a fraction; give fewer digits", fps=float(rate))

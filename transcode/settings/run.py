@@ -24,6 +24,7 @@ ENGINES = ("av", "ffmpeg")
 MIN_SPLIT_SECONDS = 1
 SPLITS = f"give auto, off, or seconds from {MIN_SPLIT_SECONDS}, such as 60"
 LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # what "auto" splits, and into what
+TIME_RULE = 2  # how seconds become frames: 1 until 0.1, by exact comparison and nearest output frame
 Built = TypeVar("Built")
 
 
@@ -161,6 +162,8 @@ class RunSettings:
             | target
             | {
                 "frame_rate": str(rate) if rate else None,
+                "cut_origin": self.retime.cut_origin,
+                "time_rule": TIME_RULE,
                 "scale": scale,
                 "gate": asdict(self.gate),
                 "hdr": "keep" if self.keeps_hdr else "sdr",
@@ -185,7 +188,8 @@ class RunSettings:
                 coded["split"] = values.get("split", values.get("split_seconds", "off"))  # as 0.1 called it
             plain = {name: values[name] for name in ("hdr", "audio", "on_damage", "engine")}
             built = {
-                "retime": Retime(parse_rate(_text(rate)) if rate else None), "gate": _built(QualityGate, values["gate"]),
+                "retime": Retime(parse_rate(_text(rate)) if rate else None, _text(values.get("cut_origin", "picture"))),
+                "gate": _built(QualityGate, values["gate"]),
                 "scale": _built(Scale, scale | {"size": parse_size(_text(size)) if size else None}),
                 "target": _built(Target, values["target"]) if values.get("target") else None,
             }  # fmt: skip

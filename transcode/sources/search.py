@@ -9,8 +9,9 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from vidprep.formats.model import WHOLE, Cut
 from vidprep.transcode.sources.tables import SourceTable, storable
-from vidprep.transcode.sources.unit import Cut, Unit
+from vidprep.transcode.sources.unit import Unit
 
 PROGRESS_EVERY = 10_000
 
@@ -63,9 +64,9 @@ class SourceSearch:
     def id_of(self, relative: str) -> str:
         return relative if self.keep_source_suffix else os.path.splitext(relative)[0]
 
-    def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = (None, None), row: int = -1) -> None:
+    def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = WHOLE, row: int = -1) -> None:
         """state: size in bytes and time of change in ns."""
-        self.units.append(Unit(name, path, *state, *cut, row=row))
+        self.units.append(Unit(name, path, *state, cut, row=row))
 
     def refuse(self, number: int, unit: Unit, reason: str) -> None:
         """A row of a table that cannot be started. number: of the row."""

@@ -10,22 +10,22 @@ from typing import Any
 
 from vidprep.formats.errors import SourceError, StorageError
 from vidprep.formats.files.remote import is_url
+from vidprep.formats.model import Cut
 from vidprep.formats.text import count_of
+from vidprep.transcode.sources.cut_columns import cut_columns
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
 from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_of, why_not
 from vidprep.transcode.sources.tables import (
     KEYS,
-    LIKE_CUTS,
     SourceTable,
-    checked_seconds,
     faults_of_columns,
     is_table,
     one_line,
     read_source_table,
     storable,
 )
-from vidprep.transcode.sources.unit import Cut, Unit
+from vidprep.transcode.sources.unit import Unit
 
 FAULTS_SHOWN = 20
 IN_MEMORY = "the table"
@@ -50,17 +50,18 @@ def read_table(
     if "" in names:  # what pandas writes for its row numbers
         names.remove("")
         search.ignored.append((path, "a column without a name"))
-    chosen = chosen_labels([name for name in names if name not in KEYS], labels, path)
-    _check_names(chosen, names, path, label_from_folder=label_from_folder)
+    places = cut_columns(names, path)
+    chosen = chosen_labels([name for name in names if name not in KEYS and name not in places.names], labels, path)
+    _check_names(chosen, path, label_from_folder=label_from_folder)
     search.table = SourceTable({name: found.columns[name] for name in chosen}, found.num_rows)
     faults = faults_of_columns(search.table)
-    rows = zip(*(found.values(name) for name in KEYS), strict=True)
+    rows = zip(*(found.values(name) for name in KEYS), places.cuts(found), strict=True)
     remote = RemoteFiles()
-    for number, row in enumerate(rows):
+    for number, (given_path, given_id, cells) in enumerate(rows):
         try:
             if number in faults:
                 raise ValueError(faults[number])
-            _add_row(search, remote, "" if is_table(table) else path, number, row)
+            _add_row(search, remote, "" if is_table(table) else path, number, given_path, given_id, places.cut(cells))
         except ValueError as error:
             faults[number] = str(error)
         search.count()
@@ -93,18 +94,12 @@ def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> 
     return list(dict.fromkeys(labels))
 
 
-def _check_names(labels: list[str], names: list[str], path: str, *, label_from_folder: bool) -> None:
+def _check_names(labels: list[str], path: str, *, label_from_folder: bool) -> None:
     """Raises SourceError for columns that cannot be labels, or may mean something else."""
     if label_from_folder and "label" in labels:
         raise SourceError("has a column `label`: leave out the column, or --label-from-folder", path=path)
     if odd := [name for name in labels if storable(name) != name]:
         raise SourceError(f"has a column {one_line(odd[0])}, whose name is not valid Unicode; rename it", path=path)
-    if (asked := [name for name in labels if LIKE_CUTS.fullmatch(name)]) and not {"start", "end"} & {*names}:
-        raise SourceError(
-            f"has a column {one_line(asked[0])}: is it where cuts begin or end? Then call it `start` or `end`, in seconds; if it is a "
-            "label, give it a name that says of what",
-            path=path,
-        )
 
 
 def _same_cuts(search: SourceSearch) -> dict[int, str]:
@@ -115,7 +110,7 @@ def _same_cuts(search: SourceSearch) -> dict[int, str]:
     first: dict[tuple[Any, ...], Unit] = {}
     twins: list[tuple[Unit, Unit]] = []
     for unit in search.units:
-        key = unit.id, unit.path, unit.start_seconds, unit.end_seconds
+        key = unit.id, unit.path, unit.cut
         if (one := first.setdefault(key, unit)) is not unit:
             twins.append((one, unit))
     if not twins:
@@ -132,11 +127,10 @@ def _same_cuts(search: SourceSearch) -> dict[int, str]:
 
 
 def _add_row(
-    search: SourceSearch, remote: RemoteFiles, table: str, number: int, row: tuple[Any, Any, Any, Any]
+    search: SourceSearch, remote: RemoteFiles, table: str, number: int, given_path: Any, given_id: Any, cut: Cut
 ) -> None:
     """File one row, from 0, under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
     where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
-    given_path, given_id, start, end = row
     if given_path is None or given_path == "":
         raise ValueError("path is empty; give the path of a video")
     if not isinstance(given_path, str) or "\0" in given_path:
@@ -146,9 +140,6 @@ def _add_row(
         given_path if is_url(given_path) else os.path.abspath(base + given_path if given_path[0] != "/" else given_path)
     )
     relative = path[len(base) :] if path.startswith(base) else os.path.basename(path)
-    cut = checked_seconds("start", start), checked_seconds("end", end)
-    if cut[1] is not None and (cut[0] or 0.0) >= cut[1]:
-        raise ValueError(f"start {cut[0] or 0.0!r} is not before end {cut[1]!r}; a cut is [start, end) in seconds")
     unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else checked_id(given_id)
     if reason := search.why_left_out(relative, os.path.basename(path)):
         search.ignored.append((path, where + reason))
@@ -159,7 +150,7 @@ def _add_row(
         except StorageError as error:
             state, why = None, str(error)
         if state is None:
-            search.refuse(number + 1, Unit(unit_id, path, 0, 0, *cut, row=number), where + why)
+            search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + why)
         else:
             search.add(unit_id, path, state, cut, number)
         return
@@ -169,7 +160,7 @@ def _add_row(
     except OSError as error:
         fault = why_not(error, is_link=os.path.islink(path))
     if fault:
-        search.refuse(number + 1, Unit(unit_id, path, 0, 0, *cut, row=number), where + fault)
+        search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + fault)
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
     else:
@@ -177,10 +168,15 @@ def _add_row(
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:
-    """In milliseconds of the number as a person writes it, halves up: 1.0005 is 1001, whatever its binary digits."""
-    if cut == (None, None):
+    """In milliseconds of the number as a person writes it, halves up: 1.0005 is 1001, whatever its binary digits. Or in frames."""
+    if not cut:
         return unit_id
-    start, end = (None if s is None else int((Decimal(repr(s)) * 1000).to_integral_value(ROUND_HALF_UP)) for s in cut)
+    if cut.start_frame is not None or cut.end_frame is not None:
+        return f"{unit_id}_f{cut.start_frame or 0:08d}_" + ("end" if cut.end_frame is None else f"f{cut.end_frame:08d}")
+    start, end = (
+        None if s is None else int((Decimal(repr(s)) * 1000).to_integral_value(ROUND_HALF_UP))
+        for s in (cut.start_seconds, cut.end_seconds)
+    )
     return f"{unit_id}_{start or 0:08d}_" + ("end" if end is None else f"{end:08d}")
 
 

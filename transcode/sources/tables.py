@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import re
 from bisect import bisect_left
@@ -24,10 +23,8 @@ from vidprep.formats.files.arrow import ArrowStream
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KEYS = ("path", "id", "start", "end")
-LIKE_CUTS = re.compile(
-    r"(start|begin|end|stop)[ _-]?(time|sec|secs|seconds|s|ms|frame)|begin|stop|onset", re.IGNORECASE
-)
+KEYS = ("path", "id")
+STAYS_TEXT = frozenset(("path", "id", "start", "end"))
 FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
 VIDEO_EXTENSIONS = frozenset(
     "264 265 266 26l 360 3g2 3gp 3gp2 3gpp 3gpp2 amv apng apv asf av1 avc avi avs2 avs3 axv bik cavs dav dif divx drc dv dvr-ms evo"  # noqa: SIM905
@@ -66,16 +63,6 @@ def csv_cell(value: object) -> object:
         float(value)
         return value
     return f"'{value}"
-
-
-def checked_seconds(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    with suppress(ValueError, OverflowError):
-        is_plain = not isinstance(value, bool) and "_" not in str(value)  # float() would take True and 1_000
-        if is_plain and isinstance(value, int | float | str) and 0 <= (seconds := float(value)) < math.inf:
-            return seconds
-    raise ValueError(f"{name} is {value!r}; give seconds, a number from 0, or leave it empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +169,7 @@ def _csv_table(table: str) -> SourceTable:
                 f"row {number} does not have the {len(names)} cells of the header; quote cells that hold {mark!r}"
             )
     for name in names:
-        convert = str if name in KEYS else _converter([str(row[name]) for row in rows if row[name]])
+        convert = str if name in STAYS_TEXT else _converter([str(row[name]) for row in rows if row[name]])
         for row in rows:
             row[name] = convert(str(row[name])) if row[name] else None
     return SourceTable({name: [row[name] for row in rows] for name in names}, len(rows))

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
+
+from vidprep.formats.model import WHOLE, Cut
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
-
-Cut = tuple[float | None, float | None]
-
-
-def exact_seconds(seconds: float | None) -> Fraction | None:
-    """The decimal that was written: 0.04 means 1/25, not the float below it."""
-    return None if seconds is None else Fraction(repr(float(seconds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +16,7 @@ class Unit:
     """One source, or one cut of it: one output, one row.
 
     id: name of the output without extension, relative, '/'-separated. path: absolute, links not resolved.
-    start_seconds, end_seconds: from the first frame shown, half-open [start, end); None: from the start, to the end.
+    cut: the part of the source that is wanted; times count from the first frame shown, or from the container (`--cut-origin`).
     sharers: units of the same source, this one among them. row: of its table, from 0; -1 where there is none.
     """
 
@@ -30,8 +24,7 @@ class Unit:
     path: str
     size_bytes: int
     mtime_ns: int
-    start_seconds: float | None = None
-    end_seconds: float | None = None
+    cut: Cut = WHOLE
     sharers: int = 1
     row: int = -1
 
@@ -39,10 +32,6 @@ class Unit:
     def share_bytes(self) -> int:
         """What this unit stands for when sources are counted in bytes: cuts of one source count it once, together."""
         return self.size_bytes // self.sharers
-
-    @property
-    def cut(self) -> tuple[Fraction | None, Fraction | None]:
-        return exact_seconds(self.start_seconds), exact_seconds(self.end_seconds)
 
 
 @dataclass(frozen=True, slots=True)

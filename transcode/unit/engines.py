@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,14 +25,23 @@ from vidprep.transcode.unit.segments import facts_of
 if TYPE_CHECKING:
     from vidprep.transcode.media.jpeg_frames import StoredFrames
 
-HALF = Fraction(1, 2)
 LOOKED_AT = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an engine made, and how it was proven. source_indexes: the source frame of each output frame. shows_through: some pixel of
-    the source was not opaque. warnings, damage: of the audio.
+    """What an engine made, and how it was proven.
+
+    Attributes:
+        measured: Of the frames of the output.
+        times: Of the frames in the file.
+        verified_in: Which pass verified it.
+        facts: What reading the source showed.
+        source_indexes: Number of the source frame that each output frame shows.
+        source_pts: When those source frames begin, in ticks from the first frame shown.
+        shows_through: Whether a pixel of the source was not opaque.
+        warnings: Of the audio.
+        damage: Of the audio.
     """
 
     measured: Measured | StoredFrames
@@ -41,6 +49,7 @@ class Outcome:
     verified_in: str
     facts: SourceFacts
     source_indexes: list[int]
+    source_pts: list[int]
     shows_through: bool
     warnings: tuple[Remark, ...] = ()
     damage: tuple[str, ...] = ()
@@ -77,11 +86,12 @@ def join_segments(job: Job, stream: FrameStream, context: Context) -> Outcome:
     segments, output = job.segments, stream.output
     with closing(_audio(job, stream)) as audio:
         facts = facts_of(segments, stream.info.time_base)
-        end_pts = 0 if output.frame_rate else facts.duration
+        end_pts = 0 if output.frame_rate else int(facts.duration)
         measured = join(job.settings, Path(job.partial), output, segments, end_pts, audio)
     return Outcome(
         measured, _read_back(job, stream, measured, context), "same pass", facts,
         source_indexes=[index for each in segments for index in each.source_indexes],
+        source_pts=[pts for each in segments for pts in each.source_pts],
         shows_through=any(each.shows_through for each in segments),
         warnings=tuple(audio.warnings), damage=tuple(audio.damage),
     )  # fmt: skip
@@ -91,10 +101,8 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
     """Frames are decoded a second time here, to measure what the command made of them."""
     unit, settings, output, facts = job.unit, job.settings, stream.output, stream.facts
     partial = Path(job.partial)
-    check_claims(unit.path, settings, *unit.cut, context.worked)
-    command = build_command(
-        job.ffmpeg, unit.path, partial, stream.picture_filter.picture, output, stream.info, settings, *unit.cut
-    )
+    check_claims(unit.path, settings, stream.window, stream.clock, context.worked)
+    command = build_command(job.ffmpeg, unit.path, partial, stream, settings)
     try:
         run_ffmpeg(command, unit.path)
         measured = measure_file(settings, partial, stream, context.cores)
@@ -114,19 +122,17 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
 def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
     """What of this source a command of ffmpeg is not made for. One that failed at once left the source unread, so some is read now."""
     looked = chain([None], islice(stream, LOOKED_AT))
-    reason = next(filter(None, (beyond_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
-    rate = stream.output.frame_rate
-    if reason is None and rate and stream.facts.duration * stream.info.time_base * rate < HALF:
-        return f"it is shown for less than half a frame at {rate}/s, of which ffmpeg makes none"
-    return reason
+    return next(filter(None, (beyond_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
 
 
 def _audio(job: Job, stream: FrameStream) -> AudioTrack:
-    settings, facts, base = job.settings, stream.facts, stream.info.time_base
-    _, end = job.unit.cut
-    seconds = None if end is None else end - facts.first_pts * base
+    settings, window, base = job.settings, stream.window, stream.info.time_base
+    seconds = None if window.end is None else (window.end - stream.opening) * base
     box = settings.encoder.container_name
-    return AudioTrack(job.unit.path, settings.audio, box, origin=facts.origin_pts * base, seconds=seconds)
+    return AudioTrack(
+        job.unit.path, settings.audio, box, origin=(stream.facts.origin_pts + stream.opening) * base, seconds=seconds,
+        ends_with_pictures=window.end_frame is not None,
+    )  # fmt: skip
 
 
 def _read_back(job: Job, stream: FrameStream, measured: Measured, context: Context) -> FileTimes:
@@ -135,4 +141,4 @@ def _read_back(job: Job, stream: FrameStream, measured: Measured, context: Conte
 
 def _outcome(stream: FrameStream, measured: Measured | StoredFrames, times: FileTimes, verified_in: str) -> Outcome:
     shows_through = stream.picture_filter.shows_through
-    return Outcome(measured, times, verified_in, stream.facts, stream.source_indexes, shows_through)
+    return Outcome(measured, times, verified_in, stream.facts, stream.source_indexes, stream.source_pts, shows_through)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vidprep.formats.video.source import Source
     from vidprep.transcode.media.frames import SourceFacts
     from vidprep.transcode.media.picture import Picture
+    from vidprep.transcode.media.stream import Timing
     from vidprep.transcode.media.verify import Measured
 
 
@@ -46,11 +47,20 @@ UNTOLD = Context()
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """index: from 0. first: number of its first output frame in the whole, which is at tick first_pts there.
+    """A part of an output that is encoded by itself. Ticks of the source count from the first frame shown.
 
-    num_frames: None to the end. source_index: of the source frame that it shows first, counted from the first frame shown.
-    start_seconds: when the source frame is shown that it is made from. keyframe: tick of one before that, None where decoding
-    begins at the beginning; origin_pts: what its ticks count from. opening_index, opening_ticks: of the first source frame of the whole.
+    Attributes:
+        index: Number of the segment, from 0.
+        first: Number of its first output frame in the whole.
+        first_pts: Tick of that frame in the whole.
+        num_frames: Number of its output frames; None to the end.
+        source_index: Number of the source frame that it shows first.
+        timing: Its frames.
+        tick: Of the source frame that it shows first.
+        keyframe: Tick of a keyframe of the source before that; None where decoding begins at the beginning.
+        origin_pts: PTS of the first frame shown.
+        opening_index: Number of the source frame that the whole shows first.
+        opening: Tick of the source that is time 0 of the whole.
     """
 
     index: int
@@ -58,11 +68,12 @@ class Segment:
     first_pts: int
     num_frames: int | None
     source_index: int
-    start_seconds: Fraction
+    timing: Timing
+    tick: int
     keyframe: int | None
     origin_pts: int
     opening_index: int
-    opening_ticks: int
+    opening: Fraction
 
     @property
     def suffix(self) -> str:
@@ -75,7 +86,7 @@ class Segment:
 
         if self.keyframe is None:
             return None
-        return jump_to(source, self.keyframe, self.origin_pts, self.source_index)
+        return jump_to(source, self.keyframe, self.origin_pts, self.source_index, self.tick)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,7 @@ class MadeSegment:
     path: str
     measured: Measured
     source_indexes: list[int]
+    source_pts: list[int]
     source_state: tuple[int, int]
     facts: SourceFacts
     output: OutputFormat
@@ -165,8 +177,10 @@ def new_row(job: Job) -> ManifestRow:
         id=unit.id,
         file_name=job.file_name,
         source=unit.path,
-        start_seconds=unit.start_seconds,
-        end_seconds=unit.end_seconds,
+        start_seconds=unit.cut.start_seconds,
+        end_seconds=unit.cut.end_seconds,
+        start_frame=unit.cut.start_frame,
+        end_frame=unit.cut.end_frame,
         attempts=min(job.attempt, ATTEMPTS_MAX),
         source_size_bytes=unit.size_bytes,
         source_mtime_ns=unit.mtime_ns,

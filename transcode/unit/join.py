@@ -48,7 +48,7 @@ def join(
                 assert packet.pts is not None
                 audio.mux_until(packet.pts * output.time_base)
                 writer.mux(packet, ends[packet.pts] - packet.pts)
-        audio.finish()
+        audio.finish(max(ends.values()) * output.time_base)
     finally:
         writer.close()
     return measured

@@ -9,12 +9,14 @@ from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
+from vidprep.formats.moments import is_variable
 from vidprep.formats.text import count_of
-from vidprep.transcode.media.frames import SourceFacts, is_vfr
+from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.verify import Measured
 from vidprep.transcode.unit.engines import Outcome
 
+NUMBERED = {"avi"}  # where the number of a packet is its time: B-frames are always out of order
 GAP_STEPS = Fraction(5, 2)
 MIN_STEP_SECONDS = Fraction(1, 1000)
 
@@ -58,6 +60,16 @@ def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> Non
     row.dropped_frames = facts.num_frames - distinct
     if indexes != list(range(facts.num_frames)):
         row.source_frames = indexes
+    row.source_start_seconds = float(facts.opening * info.time_base)
+    row.tolerance_seconds = float(stream.window.tolerance * info.time_base)
+    moved = facts.stamps_nudged or facts.stamps_spaced or facts.stamps_crowded
+    if output.frame_rate or facts.opening or moved:
+        base = info.time_base
+        row.source_pts, row.source_time_base_num, row.source_time_base_den = (
+            made.source_pts,
+            base.numerator,
+            base.denominator,
+        )
     rate = output.frame_rate or _constant_rate(facts, info)
     if rate is not None:
         row.frame_rate_num, row.frame_rate_den = rate.numerator, rate.denominator
@@ -84,7 +96,7 @@ def _gap(facts: SourceFacts, time_base: Fraction) -> str | None:
         return None
     short = {step for step in steps if step <= GAP_STEPS * usual}
     gap = max(steps, default=0) * time_base
-    if not steps - short or is_vfr(short, time_base):
+    if not steps - short or is_variable(short, time_base):
         return None
     return f"no frame for up to {float(gap):.2f} s where one comes every {float(usual * time_base):.3f} s"
 
@@ -103,7 +115,7 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
         warnings.append(
             Remark("fields_kept", f"{count_of(facts.num_fields, 'single field')} (HEVC), each kept as a frame")
         )
-    if facts.stamps_sorted:
+    if facts.stamps_sorted and stream.info.format_name not in NUMBERED:
         warnings.append(
             Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards; sorted")
         )

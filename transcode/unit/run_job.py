@@ -20,13 +20,13 @@ from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import VideoInfo
 from vidprep.formats.video.source import Source
+from vidprep.formats.video.ticks import MILLISECOND
 from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
-from vidprep.transcode.media.stream import FrameStream
+from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.media.versions import encoder_version
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.engines import Outcome, engine_of
 from vidprep.transcode.unit.job import UNTOLD, Context, Job, Made, MadeSegment, Segment, discard, fail, new_row
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
@@ -75,13 +75,27 @@ def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] |
         if (seconds := _segment_seconds(job, source.info)) is not None:
             return _segments(job, source, seconds)
         describe_header(row, source.info)
-        stream = FrameStream(source, settings, *unit.cut, worked=context.worked)
+        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), worked=context.worked)
         describe_picture(row, stream, source.coded_size)
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, context)
-        damage = [] if job.segments else source.damage(read_to_end=made.facts.read_to_end)
+        to_end = made.facts.read_to_end
+        damage = [] if job.segments else source.damage(read_to_end=to_end)
+        contradictions = [] if job.segments else source.contradictions(read_to_end=to_end)
     describe_frames(row, made, stream)
-    row.warn(*made.warnings, *remarks(made, stream), *_not_split(job, made, stream), *_cut_short(unit, made, stream))
+    row.warn(
+        *made.warnings,
+        *remarks(made, stream),
+        *_not_split(job, made, stream),
+        *_cut_short(made, stream),
+        *_picture_late(settings, stream),
+    )
+    if contradictions:
+        row.warn(
+            Remark(
+                "inconsistent_headers", "headers contradict each other, no loss is known: " + "; ".join(contradictions)
+            )
+        )
     if damage := [*damage, *made.damage]:
         remark = Remark("damaged", "damaged: " + "; ".join(damage))
         if settings.on_damage == "fail":
@@ -91,7 +105,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] |
     if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
-    is_whole_video = settings.frames is None and unit.cut == (None, None)
+    is_whole_video = settings.frames is None and not unit.cut
     if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
         row.warn(
             Remark("larger_than_source", f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
@@ -103,15 +117,15 @@ def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
     """By what the source claims; None where it is to be made whole, or is in segments."""
     if job.segments or job.not_split is not None:
         return None
-    start, end = job.unit.cut
-    length = info.duration_seconds if end is None else float(end)
-    return job.settings.segment_seconds(None if length is None else length - float(start or 0))
+    cut = job.unit.cut
+    length = info.duration_seconds if cut.end_seconds is None else cut.end_seconds
+    return job.settings.segment_seconds(None if length is None else length - (cut.start_seconds or 0))
 
 
 def _segments(job: Job, source: Source, seconds: float) -> tuple[Segment, ...] | str:
     """Or why it is not split, "" where that is not worth a word: it is short, or making it will tell. Reads the source to its end."""
     try:
-        return segments_of(source, job.settings, *job.unit.cut, seconds) or ""
+        return segments_of(source, job.settings, job.unit.cut, seconds) or ""
     except VidprepError:
         return ""
 
@@ -122,14 +136,31 @@ def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[Remark]
         yield Remark("not_split", f"not split: {job.not_split}")
 
 
-def _cut_short(unit: Unit, made: Outcome, stream: FrameStream) -> Iterator[Remark]:
+def _cut_short(made: Outcome, stream: FrameStream) -> Iterator[Remark]:
     """Where a cut asks for more than there is. Containers round their ends, and audio outlasts pictures: less than a frame is nothing."""
-    facts, base = made.facts, stream.info.time_base
-    if unit.end_seconds is None or not facts.read_to_end:
+    facts, base, window = made.facts, stream.info.time_base, stream.window
+    if not facts.read_to_end:
         return
-    shown = float((facts.first_pts + facts.duration) * base)
-    if unit.end_seconds - shown >= max(0.001, float(min(facts.steps) * base)):
-        yield Remark("cut_short", f"the cut asks for {unit.end_seconds:g} s; the source ends at {shown:.3f} s")
+    if window.end_frame is not None and (count := facts.num_frames + (window.start_frame or 0)) < window.end_frame:
+        yield Remark("cut_short", f"the cut asks for frames up to {window.end_frame}; the source has {count}")
+    if window.end is not None:
+        wanted, shown = window.end * base, facts.end_tick * base
+        if wanted - shown >= max(MILLISECOND, min(facts.steps) * base):
+            yield Remark("cut_short", f"the cut asks for {float(wanted):g} s; the source ends at {float(shown):.3f} s")
+
+
+def _picture_late(settings: RunSettings, stream: FrameStream) -> Iterator[Remark]:
+    """Where the seconds of a cut do not count from where players count."""
+    info, begin = stream.info, stream.info.start_seconds
+    if (stream.window.start is None and stream.window.end is None) or begin is None:
+        return
+    late = stream.facts.origin_pts * info.time_base - begin
+    if settings.retime.cut_origin == "picture" and late > stream.window.interval * info.time_base / 2:
+        yield Remark(
+            "picture_late",
+            f"the picture begins {float(late):.3f} s after the container, and the cut counts from the picture; --cut-origin container "
+            "counts from the container, as players do",
+        )
 
 
 def _make_segment(job: Job, segment: Segment, context: Context) -> MadeSegment:
@@ -142,19 +173,19 @@ def _make_segment(job: Job, segment: Segment, context: Context) -> MadeSegment:
     started, cpu_started = time.perf_counter(), cpu_seconds()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         context.worked()
-        _, end = unit.cut
         stream = FrameStream(
-            source, settings, segment.start_seconds, end, entry=segment.entry(source), opening_ticks=segment.opening_ticks,
+            source, settings, segment.timing, entry=segment.entry(source), opening=segment.opening,
             first=segment.first, first_pts=segment.first_pts, num_frames=segment.num_frames, worked=context.worked,
         )  # fmt: skip
-        if stream.facts.first_pts * source.info.time_base != segment.start_seconds:
+        if stream.first_tick != segment.tick:
             raise VerifyError(f"segment {segment.index + 1} begins at another frame than its packets say")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
         measured = encode_and_measure(settings, Path(job.partial), stream, silence, context.cores)
         damage = source.damage(read_to_end=False)
     picture_filter = stream.picture_filter
     return MadeSegment(
-        segment=segment, path=job.partial, measured=measured, source_indexes=stream.source_indexes, source_state=before,
+        segment=segment, path=job.partial, measured=measured, source_indexes=stream.source_indexes,
+        source_pts=stream.source_pts, source_state=before,
         facts=stream.facts, output=stream.output, picture=picture_filter.picture, num_changes=picture_filter.num_changes,
         shows_through=picture_filter.shows_through, damage=damage, seconds=time.perf_counter() - started,
         cpu_seconds=cpu_seconds() - cpu_started,

@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
-from vidprep.formats.model import rescale, round_half_away
+from vidprep.formats.model import Cut, rescale
+from vidprep.formats.moments import OutputClock, is_variable
 from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, file_time_base
 from vidprep.transcode.media.bounds import most_repeats
-from vidprep.transcode.media.frames import SourceFacts, is_vfr
+from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.metrics import QualitySums
+from vidprep.transcode.media.stream import Timing, timing_of
 from vidprep.transcode.media.verify import Measured, peak_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import MadeSegment, Segment
@@ -27,13 +29,12 @@ from vidprep.transcode.unit.job import MadeSegment, Segment
 USUAL_RATE = Fraction(25)
 
 
-def segments_of(
-    source: Source, settings: RunSettings, start: Fraction | None, end: Fraction | None, seconds: float
-) -> tuple[Segment, ...] | str:
-    """The segments of [start, end), in order, of about so many seconds; none of what is short. Or why it cannot be split.
+def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float) -> tuple[Segment, ...] | str:
+    """Return the segments of a cut, in order, of about so many seconds; none of what is short. Or why it cannot be split.
 
     Reads the source to its end and decodes nothing.
     """
+    window, clock = timing_of(source, settings, cut)
     survey = survey_of(source)
     if source.damage(read_to_end=survey is not None):
         return "it is damaged"
@@ -42,20 +43,28 @@ def segments_of(
     shown = survey.shown
     if len(shown) > settings.limits.max_frames:
         return ()
+    if not shown:
+        return ()
     base = source.info.time_base
-    before = 0 if start is None else bisect_left(shown, start / base)
-    ticks = shown[before : len(shown) if end is None else bisect_left(shown, end / base)]
+    window = window.counted_from(survey.origin_pts)
+    before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
+    number = next((n for n in range(before, len(shown)) if window.is_past(shown[n], n)), len(shown))
+    ticks = shown[before:number]
     if not ticks:
         return ()
+    is_held = window.is_before(ticks[0], before)
+    opening = window.opening(ticks[0], is_held=is_held)
     steps = {other - one for one, other in pairwise(ticks)}
     if 0 in steps:
         return "frames share a timestamp"
-    rate = settings.retime.frame_rate
-    if rate is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
+    if is_held and clock is None:
+        return "its first picture is on screen before it begins"
+    if clock is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
         return why
 
-    length = _segment_frames(seconds, rate or source.info.frame_rate or USUAL_RATE, settings.encoder.gop)
-    starts = _starts(ticks, survey.keyframes, steps, base, settings, length)
+    rate = clock.rate if clock else source.info.frame_rate or USUAL_RATE
+    length = _segment_frames(seconds, rate, settings.encoder.gop)
+    starts = _starts(ticks, survey.keyframes, steps, base, opening, clock, settings, length)
     if starts is None:
         return ()  # making the whole refuses it
     firsts, sources = starts
@@ -66,14 +75,15 @@ def segments_of(
         Segment(
             index=index,
             first=first,
-            first_pts=first if rate else ticks[at] - ticks[0],
+            first_pts=first if clock else ticks[at] - ticks[0],
             num_frames=None if index == last else firsts[index + 1] - first,
             source_index=before + at,
-            start_seconds=ticks[at if index else 0] * base,
+            timing=Timing(window.from_tick(ticks[at if index else 0]), clock),
+            tick=ticks[at if index else 0],
             keyframe=_last_before(ticks[at], survey.keyframes) if index else None,
             origin_pts=survey.origin_pts,
             opening_index=before,
-            opening_ticks=ticks[0],
+            opening=opening,
         )
         for index, (first, at) in enumerate(zip(firsts, sources, strict=True))
     )
@@ -84,24 +94,26 @@ def _starts(
     keyframes: Sequence[int],
     steps: set[int],
     base: Fraction,
+    opening: Fraction,
+    clock: OutputClock | None,
     settings: RunSettings,
     length: int,
 ) -> tuple[Sequence[int], Sequence[int]] | None:
     """Where segments of about `length` frames begin: numbers of output frames, and of the source frames in `ticks` that they show
     first. None for more frames than are allowed.
     """
-    rate, gop = settings.retime.frame_rate, settings.encoder.gop
+    gop = settings.encoder.gop
     inside = [tick for tick in keyframes if ticks[0] <= tick <= ticks[-1]]
-    if rate is None:
+    if clock is None:
         firsts = _cuts(len(ticks), length, gop, [bisect_left(ticks, tick) for tick in inside])
         return firsts, firsts
 
     def due(tick: int) -> int:
         """Where retiming puts the source frame of this tick."""
-        return round_half_away((tick - ticks[0]) * base * rate)
+        return clock.first_output((tick - opening) * base)
 
     limit = settings.limits.max_frames
-    if due(ticks[-1]) > limit or max(steps, default=0) * base * rate > most_repeats(limit):
+    if due(ticks[-1]) > limit or max(steps, default=0) * base * clock.rate > most_repeats(limit):
         return None
     # What is due at the last frame may not be shown: its end decides.
     firsts = _cuts(max(1, due(ticks[-1])), length, gop, [due(tick) for tick in inside])
@@ -163,9 +175,10 @@ def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
     return SourceFacts(
         num_frames=num_frames,
         origin_pts=first.facts.origin_pts,
-        first_pts=first.facts.first_pts,
-        duration=last.facts.origin_pts + last.facts.duration - first.facts.origin_pts,
-        is_vfr=is_vfr(steps, time_base),
+        opening=first.segment.opening,
+        duration=last.facts.opening + last.facts.duration - first.segment.opening,
+        end_tick=last.facts.end_tick,
+        is_vfr=is_variable(steps, time_base),
         is_interlaced=any(each.facts.is_interlaced for each in made),
         num_fields=min(num_frames, sum(each.facts.num_fields for each in made)),
         num_deinterlaced=min(num_frames, sum(each.facts.num_deinterlaced for each in made)),

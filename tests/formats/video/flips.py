@@ -12,15 +12,15 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 
 import imageio_ffmpeg
 
+from tests.pipeline import source_frames
 from vidprep.formats.errors import VidprepError
+from vidprep.formats.model import WHOLE, Cut
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.frames import SourceFacts, source_frames
 
 TABLES = ("mvhd", "tkhd", "elst", "mdhd", "stts", "ctts", "stsc", "stsz", "stco", "stss")
 PARENTS = {b"moov", b"trak", b"edts", b"mdia", b"minf", b"stbl"}
@@ -78,15 +78,16 @@ class Reading:
     indexes: tuple[int, ...]
 
 
-def read(path: Path, start: Fraction | None = None, end: Fraction | None = None) -> Reading:
+def read(path: Path, cut: Cut = WHOLE) -> Reading:
     frames, indexes = [], []
     try:
         with Source(path, max_pixels=MANY) as source:
             base = source.info.time_base
-            for frame in source_frames(source, SourceFacts(), start=start, end=end, max_frames=MANY):
+            for frame in source_frames(source, cut=cut, max_frames=MANY):
                 frames.append((round(frame.pts * base * MANY), zlib.crc32(bytes(frame.frame.planes[0]))))
                 indexes.append(frame.index)
-            told = "; ".join(source.damage(read_to_end=end is None)) or None
+            to_end = cut.end_seconds is None
+            told = "; ".join([*source.damage(read_to_end=to_end), *source.contradictions(read_to_end=to_end)]) or None
     except VidprepError as error:
         told = str(error)
     return Reading(tuple(frames), told, tuple(indexes))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from fractions import Fraction
 from pathlib import Path
 
 import imageio_ffmpeg
 
-from vidprep.formats.model import OutputFormat
+from tests.pipeline import source_frames
+from vidprep.formats.model import WHOLE
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import build_command
-from vidprep.transcode.media.frames import SourceFacts, source_frames
-from vidprep.transcode.media.picture_filter import PictureFilter
+from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.run import RunSettings
 
 PLENTY = 36_000_000
@@ -24,7 +23,7 @@ FFMPEG = imageio_ffmpeg.get_ffmpeg_exe()
 def decode_all(path: Path, max_pixels: int = PLENTY) -> tuple[int, list[str]]:
     """How many frames a source gives, and what says that it is damaged."""
     with Source(path, max_pixels=max_pixels) as source:
-        count = sum(1 for _ in source_frames(source, SourceFacts(), start=None, end=None, max_frames=1_000_000))
+        count = sum(1 for _ in source_frames(source, max_frames=1_000_000))
         return count, source.damage(read_to_end=True)
 
 
@@ -32,16 +31,8 @@ def ffmpeg_reading(path: Path, like: Path, *, without: str | None = None) -> sub
     """The ffmpeg command for the clip `like`, with another source put in and maybe an option left out; frames to a null output."""
     settings = RunSettings()
     with Source(like, max_pixels=PLENTY) as source:
-        first = next(source_frames(source, SourceFacts(), start=None, end=None, max_frames=10))
-        picture_filter = PictureFilter(first.frame, source.info, settings, "yuv420p")
-        info = source.info
-        output = OutputFormat(
-            size=picture_filter.picture.size, pixel_format="yuv420p", colour=picture_filter.picture.colour, time_base=info.time_base,
-            frame_rate=None, nominal_rate=Fraction(25),
-        )  # fmt: skip
-    command = build_command(
-        FFMPEG, str(like), like.with_suffix(".out"), picture_filter.picture, output, info, settings, None, None
-    )
+        stream = FrameStream(source, settings, timing_of(source, settings, WHOLE))
+        command = build_command(FFMPEG, str(like), like.with_suffix(".out"), stream, settings)
     at = command.index("-i")
     reading = command[: at + 1]
     if without:

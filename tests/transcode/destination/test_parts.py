@@ -24,6 +24,7 @@ from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.table import read_manifest
+from vidprep.formats.model import Cut
 from vidprep.transcode.destination.partition import Partition, assign_partitions, parse_partition
 from vidprep.transcode.sources.unit import Unit
 
@@ -85,7 +86,7 @@ def test_parts_are_disjoint_complete_and_end_together():
     loads = [sum(unit.size_bytes for unit in share) for share in shares]
     assert max(loads) < 1.02 * min(loads) or max(loads) == max(unit.size_bytes for unit in units)
     assert shares == shares_of(tuple(units), 7)
-    cut = [Unit(f"c{n}", "/film", 10**9, 0, float(n), n + (9.0 if n == 0 else 1.0)) for n in range(10)]
+    cut = [Unit(f"c{n}", "/film", 10**9, 0, Cut(float(n), n + (9.0 if n == 0 else 1.0))) for n in range(10)]
     assert [len(share) for share in shares_of(cut, 2)] == [1, 9]  # nine seconds against nine times one
 
 

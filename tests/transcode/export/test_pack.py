@@ -243,7 +243,7 @@ def test_labels_on_frames_and_seconds_follow_a_change_of_rate_and_cuts(tmp_path)
             (row["what"], row["id"], int(row["first_frame"]), int(row["end_frame"])) for row in csv.DictReader(file)
         ]
     shown = {row["id"]: row["source_frames"] for row in manifest(dst).values()}
-    assert shown["late"][0] == 27  # the last frame that rounds to tick 0, as ffmpeg picks it
+    assert shown == {"whole": list(range(0, 50, 5)), "late": list(range(25, 50, 5))}
     few = [number for number, frame in enumerate(shown["late"]) if 30 <= frame < 35]
     assert rows == [
         ("all", "late", 0, 5), ("all", "whole", 0, 10), ("middle", "late", 0, 3), ("middle", "whole", 3, 8),

@@ -9,6 +9,7 @@ from typing import Any
 import av
 import numpy as np
 
+from vidprep.formats.model import Cut
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -84,7 +85,7 @@ def made(source: Path, asked: RunSettings, folder: Path, cut: tuple[float, float
     name = f"out.{asked.encoder.container_name}"
     stat = source.stat()
     row = run_job(
-        Job(Unit("out", str(source), stat.st_size, stat.st_mtime_ns, start, end), asked, name, str(folder / name))
+        Job(Unit("out", str(source), stat.st_size, stat.st_mtime_ns, Cut(start, end)), asked, name, str(folder / name))
     )
     return row, folder / name
 

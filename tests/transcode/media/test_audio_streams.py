@@ -229,7 +229,7 @@ def test_its_own_handle_follows_no_playlist(clips, tmp_path):
     playlist.write_text("#EXTM3U\n#EXT-X-TARGETDURATION:3\n#EXTINF:3,\npart.ts\n#EXT-X-ENDLIST\n")
     track = AudioTrack(playlist, "aac", "mp4", origin=Fraction(0))
     assert track.damage and "cannot be read" in track.damage[0]
-    track.finish()
+    track.finish(Fraction(1))
     track.close()
 
 

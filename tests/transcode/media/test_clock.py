@@ -21,6 +21,7 @@ from tests.recipes import moving
 from vidprep.formats import open_store
 from vidprep.formats.errors import EncodeError, SettingsError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
+from vidprep.formats.moments import OutputClock
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.transcode.media.audio_output import AudioTrack
@@ -122,7 +123,14 @@ def test_any_time_base_with_any_gap_gives_the_right_times_or_a_clear_failure(tic
         for number, (luma, tick) in enumerate(zip(pictures(12), wanted, strict=True))
     ]
     base = file_time_base(box, time_base, is_constant=constant)
-    timed = retimed(sources, 1 / time_base if constant else None, time_base, facts, file_base=base)
+    timed = retimed(
+        sources,
+        OutputClock(1 / time_base, Fraction(0)) if constant else None,
+        time_base,
+        facts,
+        Fraction(0),
+        file_base=base,
+    )
     stream: Any = Stream(output, list(timed))
     try:
         silence = AudioTrack(made, "drop", box, origin=Fraction(0))

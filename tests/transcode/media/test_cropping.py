@@ -12,12 +12,12 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from tests.pipeline import source_frames
 from vidprep.formats.model import Cropping
 from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.video.cropping import _cropping_told_in_matroska
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source, open_video
-from vidprep.transcode.media.frames import SourceFacts, source_frames
 from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -115,7 +115,7 @@ def test_an_odd_crop_begins_where_ffmpeg_begins_it_and_ends_even(media, cli, pip
 
 def test_a_crop_that_leaves_nothing_is_not_followed_and_the_row_says_so(media):
     with Source(media["cfr.mp4"], max_pixels=10_000) as source:
-        frame = next(source_frames(source, SourceFacts(), start=None, end=None, max_frames=100)).frame
+        frame = next(source_frames(source, max_frames=100)).frame
         found = describe(frame, replace(source.info, cropping=Cropping(0, 0, 50, 46)))
     assert tuple(found.size) == STORED
     assert any("crops all of 96x64" in text for text in found.warnings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -15,12 +16,18 @@ import av
 import numpy as np
 import pytest
 
+from tests.numbered_pictures import number_on, write
+from tests.pipeline import source_frames
 from tests.real_media import SHARED_MEDIA, real_clips
 from tests.sampling import in_turn
+from tests.time_rules import in_cut, on_screen, tolerance_of
 from vidprep.formats.errors import LimitError, NoVideoError
+from vidprep.formats.model import Cut
+from vidprep.formats.moments import OutputClock, Pace, exact_seconds
 from vidprep.formats.video.seek import seek_to
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retimed, source_frames
+from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retimed
+from vidprep.transcode.media.stream import timing_of
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import RunSettings
 
@@ -65,16 +72,29 @@ def picked(ours: Any, rate: str | None) -> list[tuple[str, int]]:
         for frame in ours.frames:
             yield SourceFrame(frame.md5, frame.pts, frame.pts + frame.duration, frame.source_index)
 
-    return [(f.frame, f.pts) for f in retimed(again(), Fraction(rate) if rate else None, base, SourceFacts())]
+    clock = OutputClock.of(Fraction(rate), Pace.of(4 * near_of(ours), is_variable=False)) if rate else None
+    return [(f.frame, f.pts) for f in retimed(again(), clock, base, SourceFacts(), Fraction(0))]
 
 
-def fps_filter(cli: Any, path: Path, info: Any, tmp_path: Path, before: str = "") -> list[list[str]]:
+def near_of(ours: Any) -> Fraction:
+    """The tolerance of a clip, in seconds."""
+    return Fraction(ours.stream.window.tolerance * ours.time_base)
+
+
+def expected_near(ours: Any) -> Fraction:
+    """The same by the times of all frames."""
+    return tolerance_of([f.pts * ours.time_base for f in ours.frames], ours.time_base, ours.info.frame_rate)
+
+
+def fps_filter(cli: Any, path: Path, info: Any, near: Fraction, tmp_path: Path) -> list[list[str]]:
     """MD5 of the frames that ffmpeg's fps filter gives at each of RATES; decoded once."""
     ends = "".join(f"[s{n}]" for n in range(len(RATES)))
-    graph = f"[{stream_of(info)}]setpts=PTS-STARTPTS{before},split={len(RATES)}{ends}"
+    fine = f"settb={info.time_base / min(1000, 2**31 // info.time_base.denominator)}"  # setpts keeps whole ticks
+    graph = f"[{stream_of(info)}]{fine},split={len(RATES)}{ends}"
     args: list[object] = []
     for n, rate in enumerate(RATES):
-        graph += f";[s{n}]fps={rate}:round=near[o{n}]"
+        shift = near if near * Fraction(rate) < 1 else 1 / (4 * Fraction(rate))
+        graph += f";[s{n}]setpts=PTS-STARTPTS-{float(shift)}/TB,fps={rate}:round=up[o{n}]"
         args += ["-map", f"[o{n}]", "-fps_mode", "passthrough", "-f", "framemd5", tmp_path / f"{n}.md5"]
     cli.run("-noautorotate", "-threads", 1, *reading(info), "-i", path, "-filter_complex", graph, *args)
     return [
@@ -92,20 +112,22 @@ def assert_picks_like_ffmpeg(ours: Any, expected: list[list[str]]) -> None:
 
 def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter(plain_clip, pipeline, cli, tmp_path):
     ours = pipeline(plain_clip, apply=False)
-    assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, tmp_path))
+    assert near_of(ours) == expected_near(ours)
+    assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, near_of(ours), tmp_path))
 
 
 @pytest.mark.parametrize("name", in_turn(real_clips(), 6))
 def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter_on_real_clips(name, decoded, cli, tmp_path):
     real_clip = SHARED_MEDIA / name
     ours = decoded(real_clip)
+    near = near_of(ours)
     if ours.facts.stamps_sorted or ours.facts.stamps_joined:
-        expected = fps_filter(cli, *sorted_copy(real_clip, ours.info, tmp_path), tmp_path)
+        expected = fps_filter(cli, *sorted_copy(real_clip, ours.info, tmp_path), near, tmp_path)
     elif ours.facts.is_interlaced:  # the first deinterlaced frame differs between versions of bwdif: compare indexes
         ours = indexed(ours, real_clip, cli)
-        expected = fps_filter(cli, real_clip, ours.info, tmp_path)
+        expected = fps_filter(cli, real_clip, ours.info, near, tmp_path)
     else:
-        expected = fps_filter(cli, real_clip, ours.info, tmp_path)
+        expected = fps_filter(cli, real_clip, ours.info, near, tmp_path)
     assert_picks_like_ffmpeg(ours, expected)
 
 
@@ -154,7 +176,7 @@ def test_times_that_run_backwards_are_sorted_and_the_decoders_order_kept(media, 
 def test_a_clip_with_swapped_times_is_retimed_as_if_they_had_been_right(media, pipeline, cli, tmp_path):
     path = media["swapped.mkv"]
     ours = pipeline(path, apply=False)
-    assert_picks_like_ffmpeg(ours, fps_filter(cli, *sorted_copy(path, ours.info, tmp_path), tmp_path))
+    assert_picks_like_ffmpeg(ours, fps_filter(cli, *sorted_copy(path, ours.info, tmp_path), near_of(ours), tmp_path))
 
 
 def test_time_that_jumps_back_is_joined_where_it_left_off(media, pipeline, cli):
@@ -216,11 +238,19 @@ def test_a_cut_holds_exactly_the_frames_that_lie_in_it(name, media, pipeline, cl
         (last / 2, last / 2 + Fraction(1, 20)),
         (last, last * 2),
     ]
-    ours_times = [f.pts * time_base for f in pipeline(path, apply=False).frames]
-    for start, end in cuts:
-        wanted = [
-            n for n, time in enumerate(ours_times) if (start is None or time >= start) and (end is None or time < end)
-        ]
+    whole_run = pipeline(path, apply=False)
+    ours_times, near = [f.pts * time_base for f in whole_run.frames], near_of(whole_run)
+    for given in cuts:
+        start, end = (None if time is None else exact_seconds(float(time)) for time in given)
+        wanted = in_cut(ours_times, start, end, near)
+        first = ours_times[wanted[0]] if wanted else None
+        is_held = (
+            start is not None
+            and start <= ours_times[-1] + near
+            and (first is None or first - start > whole_run.stream.window.interval * time_base)
+        )
+        if is_held:
+            wanted = [on_screen(ours_times, start, near), *wanted]
         if not wanted:
             with pytest.raises(NoVideoError):
                 pipeline(path, start=start, end=end, apply=False)
@@ -229,8 +259,8 @@ def test_a_cut_holds_exactly_the_frames_that_lie_in_it(name, media, pipeline, cl
         assert [f.source_index for f in ours.frames] == wanted, (start, end)
         assert [f.md5 for f in ours.frames] == [whole[n].md5 for n in wanted], (start, end)
         assert ours.frames[0].pts == 0
-        origin = ours_times[wanted[0]]
-        assert [f.pts * time_base for f in ours.frames] == [ours_times[n] - origin for n in wanted]
+        origin = round(start / time_base) * time_base if is_held else ours_times[wanted[0]]
+        assert [f.pts * time_base for f in ours.frames] == [max(0, ours_times[n] - origin) for n in wanted]
 
 
 @pytest.mark.parametrize("name", FAST_CUTS)
@@ -243,25 +273,32 @@ def test_nothing_before_the_keyframe_of_a_cut_is_decoded(name, media):
         shown = sorted(p.pts for p in packets if not p.is_discard)
         base = stream.time_base
         keys = [p.pts for p in packets if p.is_keyframe]
-    start = (shown[-1] - shown[0]) * base * Fraction(4, 5)
-    due = [key for key in keys if key <= shown[0] + start / base][-1]
+    start = Fraction(repr(float((shown[-1] - shown[0]) * base * Fraction(4, 5))))
     with Source(path, max_pixels=10**6) as source:
-        entry = seek_to(source, start)
+        window = timing_of(source, RunSettings(), Cut(float(start))).window
+        earliest = shown[0] + window.begin
+        needed = next(pts for pts in shown if pts >= earliest)
+        if needed - shown[0] - start / base > window.interval:
+            needed = shown[shown.index(needed) - 1]
+        due = [key for key in keys if key <= needed][-1]
+        entry = seek_to(source, window)
         first = next(entry.packets)
         assert first.is_keyframe
         assert first.pts == due
         assert len(keys) == 1 or first.pts > shown[0]
-        assert entry.frames_before == sum(pts < shown[0] + start / base for pts in shown)
+        assert entry.frames_before == shown.index(needed)
 
 
 @pytest.mark.parametrize("rate", ["1", "15", "60"])
 @pytest.mark.parametrize("name", ["cfr.mp4", "vfr.mp4", "ts_late.ts"])
-def test_a_cut_at_a_constant_rate_is_ffmpegs_trim_and_then_its_fps(name, rate, media, pipeline, cli):
+def test_a_cut_at_a_constant_rate_is_what_ffmpegs_fps_shows_from_there_on(name, rate, media, pipeline, cli):
     path = media[name]
     start, end = Fraction(3, 10), Fraction(13, 20)
-    base = pipeline(path, apply=False).time_base
-    trim = f"trim=start_pts={math.ceil(start / base)}:end_pts={math.ceil(end / base)}"
-    theirs = cli.frames(path, f"setpts=PTS-STARTPTS,{trim},setpts=PTS-STARTPTS,fps={rate}:round=near")
+    whole_run = pipeline(path, apply=False)
+    near = near_of(whole_run) if near_of(whole_run) * int(rate) < 1 else Fraction(1, 4 * int(rate))
+    count = math.ceil((end - start - near) * int(rate))
+    shifted = f"settb={whole_run.time_base / 1000},setpts=PTS-STARTPTS-{float(start + near)}/TB"
+    theirs = cli.frames(path, f"{shifted},fps={rate}:round=up:start_time=0,trim=end_frame={count}")
     settings = RunSettings(retime=Retime(Fraction(rate)))
     ours = pipeline(path, settings, start=start, end=end, apply=False)
     whole = [f.md5 for f in cli.frames(path)]
@@ -290,7 +327,7 @@ def test_raising_the_rate_repeats_frames_and_keeps_the_map(media, pipeline):
 def test_a_damaged_source_gives_what_ffmpeg_gives_and_is_never_reported_clean(name, media, cli):
     facts = SourceFacts()
     with Source(media[name], max_pixels=10**6) as source:
-        count = sum(1 for _ in source_frames(source, facts, start=None, end=None, max_frames=1000))
+        count = sum(1 for _ in source_frames(source, facts, max_frames=1000))
         damage = source.damage(read_to_end=facts.read_to_end)
     theirs = cli.frames(media[name], check=False)
     assert count == len(theirs)
@@ -300,7 +337,7 @@ def test_a_damaged_source_gives_what_ffmpeg_gives_and_is_never_reported_clean(na
 def test_a_whole_source_is_not_reported_damaged(plain_clip):
     facts = SourceFacts()
     with Source(plain_clip, max_pixels=10**6) as source:
-        for _ in source_frames(source, facts, start=None, end=None, max_frames=1000):
+        for _ in source_frames(source, facts, max_frames=1000):
             pass
         assert facts.read_to_end
         assert source.damage(read_to_end=True) == []
@@ -322,7 +359,7 @@ def test_an_interlaced_clip_keeps_its_count_and_its_progressive_frames(interlace
 @pytest.mark.logs_errors
 def test_a_source_with_more_frames_than_the_limit_is_stopped(media):
     with Source(media["cfr.mp4"], max_pixels=10**6) as source, pytest.raises(LimitError, match="max-frames"):
-        list(source_frames(source, SourceFacts(), start=None, end=None, max_frames=35))
+        list(source_frames(source, max_frames=35))
 
 
 def test_a_source_without_pictures_says_what_it_holds(media):
@@ -332,4 +369,26 @@ def test_a_source_without_pictures_says_what_it_holds(media):
 
 def test_a_cut_past_the_end_names_the_length_of_the_source(media):
     with Source(media["cfr.mp4"], max_pixels=10**6) as source, pytest.raises(NoVideoError, match=r"1\.200 s long"):
-        list(source_frames(source, SourceFacts(), start=Fraction(5), end=Fraction(6), max_frames=100))
+        list(source_frames(source, cut=Cut(5.0, 6.0)))
+
+
+def varying(seed: int, path: Path) -> Path:
+    """Numbered pictures 8 to 120 ms apart, in a drawn container."""
+    rng = random.Random(seed)
+    times = [Fraction(0)]
+    while len(times) < 60:
+        times.append(times[-1] + Fraction(rng.randint(8_000, 120_000), 10**6))
+    return write(path / f"a{rng.choice(('.mp4', '.mkv', '.webm'))}", times, last=Fraction(1, 25))
+
+
+def shown_by_ffmpeg(cli: Any, path: Path, rate: Fraction) -> list[int | None]:
+    frames = cli.raw(path, f"setpts=PTS-STARTPTS-0.005/TB,fps={rate}:round=up", 64, 64, "gray")
+    return [number_on(frame.reshape(64, 64)) for frame in frames]
+
+
+@pytest.mark.parametrize("seed", in_turn(range(100), 10))
+def test_a_varying_rate_is_retimed_as_ffmpegs_filter_does_it(seed: int, cli, pipeline, tmp_path: Path) -> None:
+    path = varying(seed, tmp_path)
+    for rate in (Fraction(10), Fraction(30), Fraction(25), Fraction(30000, 1001)):
+        ours = pipeline(path, RunSettings(retime=Retime(rate)), apply=False)
+        assert [f.source_index for f in ours.frames] == shown_by_ffmpeg(cli, path, rate), rate

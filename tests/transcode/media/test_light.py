@@ -10,10 +10,10 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from tests.pipeline import source_frames
 from tests.sampling import in_turn
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.frames import SourceFacts, source_frames
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.source_picture import describe
@@ -157,7 +157,7 @@ def test_a_tone_map_heeds_no_metadata_that_comes_with_keyframes_alone(cli, tmp_p
     told = cli.log("-i", path, "-vf", "showinfo", "-f", "null", "-")
     assert len(re.findall("side data - Mastering display", told)) == 3
     with Source(path, max_pixels=10_000) as source:
-        frames = [each.frame for each in source_frames(source, SourceFacts(), start=None, end=None, max_frames=9)]
+        frames = [each.frame for each in source_frames(source, max_frames=9)]
         picture = plan_picture(describe(frames[0], source.info), RunSettings(), "yuv420p")
         kept = PictureFilter(frames[0], source.info, RunSettings(encoder=KEPT), "yuv420p10le")
     first = ",".join(part for part in picture.chain.partition(",scale")[0].split(",") if part.startswith("sidedata"))

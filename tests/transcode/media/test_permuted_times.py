@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vidprep.formats.model import Cut
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.timestamps import NEIGHBOURS, REORDER_FRAMES, PacketsAhead, StampCounts, on_time_line
 from vidprep.transcode.settings.options import Retime
@@ -77,7 +78,7 @@ every_copy = pytest.mark.parametrize(("b_frames", "box"), COPIES)
 def row_of(path: Path, folder: Path, settings: RunSettings, **cut: float) -> tuple[Any, Path]:
     stat = path.stat()
     out = folder / f"out.{settings.encoder.container_name}"
-    unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns, **cut)
+    unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns, Cut(**cut))
     return run_job(Job(unit, settings, out.name, str(out), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())), out
 
 
@@ -127,7 +128,7 @@ def test_their_row_says_that_they_were_sorted_and_of_no_jump(name, counted, tmp_
     row, _ = row_of(counted[name][0], tmp_path, RunSettings())
     assert (row.status, row.num_frames, row.duration_seconds) == ("ok", FRAMES, 4.0)
     said = " ".join(row.warnings)
-    assert "ran backwards; sorted" in said
+    assert ("ran backwards; sorted" in said) == (name[1] != "avi")  # there they always do, and nobody could act on it
     assert "jumped" not in said
     assert "damaged" not in said
 
@@ -308,9 +309,9 @@ def test_a_clock_that_is_set_back_goes_on_where_it_left_off(first, second, step,
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(3, 60), st.integers(2, 20), st.integers(2, 60), st.booleans())
+@given(st.integers(4, 60), st.integers(3, 20), st.integers(2, 60), st.booleans())
 def test_a_clock_that_tells_again_what_it_has_told_was_set_back(first, back, second, by_packets):
-    """However little: a permutation never tells a time twice, so what follows shows which it is."""
+    """By two frames or more: a permutation never tells a time twice, so what follows shows which it is."""
     back = min(back, first - 1)
     stamps = list(range(first)) + list(range(first - back, first - back + second))
     decoder = Decoder(packets_of(stamps), list(range(len(stamps))), 0)

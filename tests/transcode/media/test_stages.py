@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.model import FrameSize
+from vidprep.formats.model import Cut, FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.picture_filter import PictureFilter
@@ -105,7 +105,7 @@ def made(
 ) -> tuple[dict[str, Any], str | None]:
     """The row but its times, and the SHA-256 of the file."""
     info = path.stat()
-    unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, cut.get("start"), cut.get("end"))
+    unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(cut.get("start"), cut.get("end")))
     row = run_job(Job(unit, settings, "x.bin", str(partial), ffmpeg=cli.exe), Context(cores=cores))
     assert isinstance(row, ManifestRow)
     told = {each.name: getattr(row, each.name) for each in fields(row) if each.name not in TIMES}

@@ -15,6 +15,7 @@ import pytest
 
 from tests.recipes import H264, moving
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.model import Cut
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.seek import SeekPoint
@@ -34,7 +35,7 @@ def made_of(
 ) -> tuple[ManifestRow, Path]:
     settings = settings or RunSettings(encoder=FAST)
     info = path.stat()
-    unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, cut.get("start"), cut.get("end"))
+    unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(cut.get("start"), cut.get("end")))
     partial = tmp_path / f"made-{path.name}.{settings.encoder.container_name}"
     row = run_job(Job(unit, settings, partial.name, str(partial), ffmpeg=cli.exe))
     assert isinstance(row, ManifestRow)
@@ -183,7 +184,7 @@ def test_validate_counts_the_frames_before_a_cut_by_decoding_them(media, cli, tm
     assert row.source_frames == list(range(18, 36))
     row.status, row.file_name = "ok", made.name
     info = path.stat()
-    unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, 0.6)
+    unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(0.6))
     check = Check(tmp_path, row, RunSettings(encoder=FAST), unit, opens=False)
     assert check_unit(check).faults == []
     miscounted = frames.seek_to

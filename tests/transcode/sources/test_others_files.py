@@ -37,6 +37,15 @@ FACTS = (
 KEYS = ("path", "id", "start", "end")
 
 
+CUTS = {
+    "start_seconds",
+    "end_seconds",
+    "start_frame",
+    "end_frame",
+    "duration_seconds",
+}  # which say where a cut is, in a table too
+
+
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, str]]:
     """A clip with a table whose columns are named as every column and fact; the encoded folder; the labels."""
@@ -44,7 +53,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict
     make_clip(root / "src" / "a.mp4", 6)
     names = dict.fromkeys(
         [
-            *COLUMN_NAMES,
+            *(name for name in COLUMN_NAMES if name not in CUTS),
             *FACTS,
             "label_status",
             "label_width",

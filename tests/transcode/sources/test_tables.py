@@ -12,6 +12,7 @@ import pytest
 from tests.transcode.sources.trees import ids, labels_of, names, touch
 from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SourceError
+from vidprep.formats.model import Cut
 from vidprep.transcode.sources.listing import find_sources
 
 FORMATS = [".csv", ".parquet", ".jsonl"]
@@ -44,7 +45,7 @@ def test_cuts_of_one_film_are_named_by_their_milliseconds(src: Path, dst: Path, 
     times = [(1.5, 2.0), (None, 3.25), (4.0, None), (None, None), (0.0, 1.0005), (1.0015, 36000.0)]
     rows = [{"path": "a/film.mp4", "start": start, "end": end} for start, end in times]
     found = find_sources(write_table(src / f"cuts{suffix}", rows), dst)
-    assert {unit.id: (unit.start_seconds, unit.end_seconds) for unit in found.units} == {
+    assert {unit.id: (unit.cut.start_seconds, unit.cut.end_seconds) for unit in found.units} == {
         "a/film_00001500_00002000": (1.5, 2.0),
         "a/film_00000000_00003250": (None, 3.25),
         "a/film_00004000_end": (4.0, None),
@@ -145,7 +146,10 @@ BAD_CELLS: list[tuple[dict[str, Any], str]] = [
     ({"start": -1.0}, "start is .*-1"),
     ({"end": -1.0}, "end is .*-1"),
     ({"end": float("inf")}, "end is .*inf"),
-    ({"start": "00:01:30"}, "start is '00:01:30'; give seconds"),
+    ({"start": "00:61:30"}, "start is '00:61:30'; give seconds"),
+    ({"start_frame": 1.5}, "start_frame is .*1.5.*; give the number of a frame"),
+    ({"start_frame": 5, "end_frame": 5}, "start_frame 5 is not before end_frame 5"),
+    ({"start": 1, "start_frame": 5}, "gives `start`.* and `start_frame`"),
     ({"start": "1_000"}, "start is '1_000'"),
     ({"id": "/abs"}, "id '/abs' is not a plain relative name"),
     ({"id": "../up"}, r"id '\.\./up' is not a plain"),
@@ -269,17 +273,66 @@ def test_cells_may_be_apart_by_semicolons_and_tabs(src: Path, dst: Path, name: s
     (src / "a.mp4").write_bytes(b"x")
     (src / name).write_text(f"path{mark}start{mark}label\na.mp4{mark}1.5{mark}walk\n")
     found = find_sources(src / name, dst)
-    assert (found.units[0].start_seconds, labels_of(found)) == (1.5, [{"label": "walk"}])
+    assert (found.units[0].cut.start_seconds, labels_of(found)) == (1.5, [{"label": "walk"}])
 
 
-@pytest.mark.parametrize("column", ["start_time", "end_time", "Start Time", "begin", "start_sec"])
-def test_a_column_that_looks_like_cuts_is_asked_about(src: Path, dst: Path, column: str) -> None:
+NAMES = {
+    "time_start": "time_end", "from_timestamp": "to_timestamp", "start_timestamp": "stop_timestamp", "Start": "End", "t_start": "t_end",
+    "Start Time (seconds)": "End Time (seconds)", "start": "stop", "startTime": "endTime", "start_sec": "end_sec", "begin": "end",
+    "clip_start_sec": "clip_end_sec", "t0": "t1", "videos/front/from_timestamp": "videos/front/to_timestamp", "onset": "end_time",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("start", NAMES)
+def test_cuts_are_known_by_the_names_that_data_sets_give_them(src: Path, dst: Path, start: str) -> None:
+    """They were taken for labels, and whole films were made."""
     (src / "a.mp4").write_bytes(b"x")
-    (src / "t.csv").write_text(f"path,{column}\na.mp4,1.5\n")
-    with pytest.raises(SourceError, match=f"has a column {column}: is it where cuts begin or end"):
+    (src / "t.csv").write_text(f"path,{start},{NAMES[start]},what\na.mp4,1.5,00:01:02.25,walk\n")
+    found = find_sources(src / "t.csv", dst)
+    assert found.units[0].cut == Cut(1.5, 62.25) and labels_of(found) == [{"what": "walk"}]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("start_frame", "end_frame"), ("Start Frame", "stop frame"), ("begin_frame", "end_frame")]
+)
+def test_cuts_may_be_given_in_frames(src: Path, dst: Path, start: str, end: str) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    (src / "t.csv").write_text(f"path,{start},{end}\na.mp4,12,35\na.mp4,35,\n")
+    found = find_sources(src / "t.csv", dst)
+    assert {unit.id: unit.cut for unit in found.units} == {
+        "a_f00000012_f00000035": Cut(start_frame=12, end_frame=35), "a_f00000035_end": Cut(start_frame=35),
+    }  # fmt: skip
+
+
+def test_a_duration_beside_a_start_is_where_the_cut_ends(src: Path, dst: Path) -> None:
+    """The cut ran to the end of the film."""
+    (src / "a.mp4").write_bytes(b"x")
+    (src / "t.csv").write_text("path,start,duration\na.mp4,0.1,0.2\n")
+    assert find_sources(src / "t.csv", dst).units[0].cut == Cut(0.1, 0.3)
+    (src / "t.csv").write_text("path,duration\na.mp4,12.5\n")
+    assert labels_of(find_sources(src / "t.csv", dst)) == [{"duration": 12.5}]
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("path,start_ms,end", "column `start_ms`.*divide it by 1000 and call it `start`"),
+        ("path,start_time,t_start", "columns `start_time` and `t_start`.*call the one that does `start`"),
+    ],
+)  # fmt: skip
+def test_what_may_mean_two_things_is_refused_with_the_remedy(src: Path, dst: Path, header: str, said: str) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    (src / "t.csv").write_text(f"{header}\na.mp4,1,2\n")
+    with pytest.raises(SourceError, match=said):
         find_sources(src / "t.csv", dst)
-    (src / "t.csv").write_text(f"path,start,{column}\na.mp4,1.5,2\n")
-    assert labels_of(find_sources(src / "t.csv", dst)) == [{column: 2}]
+
+
+def test_other_columns_stay_labels(src: Path, dst: Path) -> None:
+    (src / "a.mp4").write_bytes(b"x")
+    names = ("end_state", "start_frame_path", "from", "to", "time", "frame", "number_of_stops", "beginner")
+    (src / "t.csv").write_text(f"path,start,{','.join(names)}\na.mp4,1,{','.join('x' * len(names))}\n")
+    found = find_sources(src / "t.csv", dst)
+    assert found.units[0].cut == Cut(1.0) and labels_of(found) == [dict.fromkeys(names, "x")]
 
 
 def test_all_faults_of_a_table_are_told_the_first_20_in_full(src: Path, dst: Path) -> None:
@@ -295,7 +348,7 @@ def test_nan_in_json_lines_is_no_value(src: Path, dst: Path) -> None:
     (src / "a.mp4").write_bytes(b"x")
     (src / "t.jsonl").write_text('{"path": "a.mp4", "end": NaN, "weight": NaN, "text": "NaN"}\n')
     found = find_sources(src / "t.jsonl", dst)
-    assert found.units[0].end_seconds is None and labels_of(found) == [{"weight": None, "text": "NaN"}]
+    assert found.units[0].cut.end_seconds is None and labels_of(found) == [{"weight": None, "text": "NaN"}]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

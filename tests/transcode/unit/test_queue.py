@@ -23,7 +23,8 @@ def job_of(name: str, folder: Path) -> Job:
 
 
 def segments(count: int) -> tuple[Segment, ...]:
-    return tuple(Segment(n, n * 10, n * 10, 10, n * 10, Fraction(n), None, 0, 0, 0) for n in range(count))
+    timing: Any = None
+    return tuple(Segment(n, n * 10, n * 10, 10, n * 10, timing, n, None, 0, 0, Fraction(0)) for n in range(count))
 
 
 def made(job: Job) -> MadeSegment:
@@ -31,7 +32,7 @@ def made(job: Job) -> MadeSegment:
     Path(job.partial).write_text("coded")
     nothing: Any = SimpleNamespace()
     assert job.segment is not None
-    return MadeSegment(job.segment, "", nothing, [], (1, 1), nothing, nothing, nothing, 0, False, [], 0.0, 0.0)
+    return MadeSegment(job.segment, "", nothing, [], [], (1, 1), nothing, nothing, nothing, 0, False, [], 0.0, 0.0)
 
 
 def row(job: Job, **more: Any) -> ManifestRow:

@@ -30,6 +30,8 @@ from tests.recipes import moving
 from tests.sampling import in_turn, pairs
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.formats.video.source import Source
+from vidprep.transcode.media.stream import timing_of
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.parse import parse_rate
 from vidprep.transcode.settings.run import RunSettings
@@ -101,11 +103,10 @@ def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp
     unit = Unit("long", str(long), state.st_size, state.st_mtime_ns)
     job = Job(unit, settings, f"long.{box}", str(tmp_path / f"whole.{box}"))
     assert isinstance(row := run_job(job), ManifestRow) and row.ok, row
-    made = run_job(
-        replace(
-            job, partial=str(tmp_path / "segment.mp4"), segment=Segment(0, 0, 0, None, 0, Fraction(0), None, 0, 0, 0)
-        )
-    )
+    with Source(long, max_pixels=10**6) as source:
+        timing = timing_of(source, settings, unit.cut)
+    whole = Segment(0, 0, 0, None, 0, timing, 0, None, 0, 0, Fraction(0))
+    made = run_job(replace(job, partial=str(tmp_path / "segment.mp4"), segment=whole))
     joined = run_job(replace(job, partial=str(tmp_path / f"joined.{box}"), segments=(made,)))
     assert isinstance(joined, ManifestRow) and joined.ok, joined
     ours, theirs = (tmp_path / f"{name}.{box}" for name in ("joined", "whole"))
