@@ -432,6 +432,8 @@ class Source:
         found = contradictions(self.path, self._stream.id) if name == "mov" else []
         if read_to_end and self._has_index_of_frames and not self._loses_its_end:
             found += self._missing_end or self._short_spans()
+        if read_to_end:
+            found += self._long_spans()
         if read_to_end and not found and self._zeros_at_end and name != "mov":
             found.append(f"its last {self._zeros_at_end} bytes are zeros: padding, or a download that did not end")
         return found
@@ -466,6 +468,20 @@ class Source:
 
     def _short_spans(self) -> Iterator[str]:
         """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
+        for claimed, end, tolerance in self._spans():
+            if claimed - end > tolerance:
+                yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
+                return
+
+    def _long_spans(self) -> Iterator[str]:
+        """Those of a Matroska file that the data goes beyond."""
+        for claimed, end, tolerance in self._spans() if self.info.format_name == "matroska" else ():
+            if end - claimed > tolerance:
+                yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
+                return
+
+    def _spans(self) -> Iterator[tuple[float, float, float]]:
+        """Seconds that a header claims, that the data has, and by which they may differ."""
         start = (self._container.start_time or 0) / av.time_base
         if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
             start = max(0.0, start)
@@ -482,12 +498,7 @@ class Source:
             tolerance = span_tolerance(claimed, self.info.frame_rate, self.info.format_name)
             counts_from_zero = self.info.format_name in ("matroska", "nut", "flv") and end - claimed <= tolerance
             end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
-            if claimed - end > tolerance:
-                yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
-                return
-            if end - claimed > tolerance and self.info.format_name == "matroska":
-                yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
-                return
+            yield claimed, end, tolerance
 
 
 def _as_text(path: str) -> str:

@@ -120,9 +120,9 @@ class Window:
             return False
         return self.holds or tick is None or tick - self.start > self.interval
 
-    def stop_of(self, tick: Fraction) -> Fraction:
-        """Return until when a frame must be shown to be on screen at a tick."""
-        return tick + self.tolerance
+    def outlasts_start(self, end_tick: int) -> bool:
+        """Return whether a picture that is shown until this tick is on screen when the cut begins."""
+        return self.start is not None and end_tick > self.start + self.tolerance
 
     def opening(self, tick: int, *, is_held: bool) -> Fraction:
         """Return time 0 of the output. tick: of its first frame. is_held: whether that was on screen before the cut began."""

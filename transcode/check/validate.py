@@ -106,6 +106,14 @@ def check_destination(
     if not rows and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
     good = [row for row in rows.values() if row.ok]
+    if sources is not None and any(
+        row.tolerance_seconds is None and (row.cut or settings.retime.frame_rate) for row in good
+    ):
+        raise StoreError(
+            "was made by vidprep 0.1, which chose other frames for cuts and --fps; check it without its sources, or make it again "
+            "with --overwrite",
+            path=destination,
+        )
     report = ValidationReport(failed_before=len(rows) - len(good))
 
     def tell(faults: Iterable[str]) -> None:

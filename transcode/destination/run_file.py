@@ -69,6 +69,7 @@ def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
     if is_other_store(before, settings):
         return [f"{_store_of(before)} -> {_store_of(now)}"]
     flags = {each.name: each.flag for kind in SETTINGS for each in options_of(kind)}
+    flags["time_rule"] = "the rule by which seconds become frames (CHANGELOG, 0.2.0)"
     return list(_difference(before, now, flags))
 
 

@@ -153,12 +153,7 @@ def source_frames(
         yield counted(frame)
     else:
         facts.read_to_end = True
-        if (
-            not found
-            and before is not None
-            and window.start is not None
-            and before.end_pts > window.stop_of(window.start)
-        ):
+        if not found and before is not None and window.outlasts_start(before.end_pts):
             opened(before, is_held=True)
             yield counted(before)
     facts.is_vfr = is_variable(facts.steps, source.info.time_base)

@@ -243,7 +243,6 @@ def odd_sampling(data: bytes) -> bytes:
 
 REPRODUCTIONS = {
     "a cut Matroska file": ("h264.mkv", lambda data: data[: len(data) * 9 // 10]),
-    "a Matroska file with one timestamp far ahead": ("vp9.mkv", lambda data: one_block_later(data, 8192)),
     "a Windows Media file cut to half": ("wmv2.wmv", lambda data: data[: len(data) // 2]),
     "a Windows Media file with a hole": ("wmv2.wmv", lambda data: hole(data, 0.5, 8192)),
     "a RealMedia file with a hole": ("rv20.rm", lambda data: hole(data, 0.4, 65536)),
@@ -401,6 +400,18 @@ def test_headers_that_contradict_each_other_are_no_damage(name: str, wholes: Pat
     codes = set(ran.rows["a"]["warning_codes"])
     assert "damaged" not in codes
     assert ("inconsistent_headers" in codes) == ("duration" in name or "edit" in name)
+
+
+def test_a_timestamp_behind_the_end_that_the_header_claims_is_said_and_is_no_damage(
+    wholes: Path, tmp_path: Path
+) -> None:
+    """No picture is lost by it. Copies of WMV by ffmpeg have headers that claim too little."""
+    (path := tmp_path / "a.mkv").write_bytes(one_block_later(needed(synthesise(wholes, "vp9.mkv")).read_bytes(), 8192))
+    with Source(path, max_pixels=36_000_000) as source:
+        for _ in source.decode(source.packets()):
+            pass
+        assert source.damage(read_to_end=True) == []
+        assert any("a timestamp" in line for line in source.contradictions(read_to_end=True))
 
 
 def test_sound_that_is_cut_off_is_damage_though_no_picture_is_lost(tmp_path: Path) -> None:
