@@ -70,14 +70,14 @@ class SourceFacts(StampCounts):
         num_frames: Frames of the source in the cut, with the picture that is on screen when it begins.
         origin_pts: The source's own PTS of the first frame shown.
         opening: Time 0 of the output, in ticks from the first frame shown.
-        duration: Ticks from there to the end of the last frame.
-        end_tick: Ticks from the first frame shown to the end of the last frame that was read.
+        last_end: When the last frame of the cut ends, in ticks from the first frame shown.
+        end_tick: The same of the last frame that was read.
     """
 
     num_frames: int = 0
     origin_pts: int = 0
     opening: Fraction = Fraction(0)
-    duration: Fraction = Fraction(0)
+    last_end: int = 0
     end_tick: int = 0
     is_vfr: bool = False
     is_interlaced: bool = False
@@ -88,6 +88,11 @@ class SourceFacts(StampCounts):
     stamps_crowded: int = 0
     read_to_end: bool = False
     steps: set[int] = field(default_factory=set)
+
+    @property
+    def duration(self) -> Fraction:
+        """Ticks from time 0 of the output to the end of the last frame."""
+        return self.last_end - self.opening
 
 
 def source_frames(
@@ -120,42 +125,38 @@ def source_frames(
     placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
     frames = _numbered(_with_ends(_deinterlaced(placed, facts, source.info.codec), source, facts), entry, facts)
 
-    before: SourceFrame | None = None
+    before: SourceFrame | None = None  # the last one before the cut
     found = False
+    is_bounded = window.stop is not None or window.end_frame is not None
 
-    def opened(frame: SourceFrame, *, is_held: bool) -> None:
+    def counted(frame: SourceFrame, *, is_held: bool = False) -> SourceFrame:
         nonlocal found
-        found = True
-        facts.opening = window.opening(frame.pts, is_held=is_held)
-
-    def counted(frame: SourceFrame) -> SourceFrame:
+        if not found:
+            found, facts.opening = True, window.opening(frame.pts, is_held=is_held)
         facts.num_frames += 1
         facts.steps.add(frame.end_pts - frame.pts)
-        frame.end_pts = window.end_of(frame.pts, frame.end_pts)
-        facts.duration = frame.end_pts - facts.opening
+        if is_bounded:
+            frame.end_pts = window.end_of(frame.pts, frame.end_pts)
+        facts.last_end = frame.end_pts
         return frame
 
-    for number, frame in enumerate(frames):
-        if not number:
-            window = window.counted_from(facts.origin_pts)
+    for frame in frames:
         facts.end_tick = frame.end_pts
-        if window.is_before(frame.pts, frame.index):
-            before = frame
-            continue
-        is_past = window.is_past(frame.pts, frame.index)
+        if not found:
+            window = window.counted_from(facts.origin_pts)
+            if window.is_before(frame.pts, frame.index):
+                before = frame
+                continue
+        is_past = is_bounded and window.is_past(frame.pts, frame.index)
         if not found and before is not None and window.shows_before(None if is_past else frame.pts):
-            opened(before, is_held=True)
-            yield counted(before)
+            yield counted(before, is_held=True)
         if is_past:
             break
-        if not found:
-            opened(frame, is_held=False)
         yield counted(frame)
     else:
         facts.read_to_end = True
         if not found and before is not None and window.outlasts_start(before.end_pts):
-            opened(before, is_held=True)
-            yield counted(before)
+            yield counted(before, is_held=True)
     facts.is_vfr = is_variable(facts.steps, source.info.time_base)
     if not found:
         raise NoVideoError(_nothing_found(source, window, facts), path=source.path)

@@ -176,7 +176,7 @@ def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
         num_frames=num_frames,
         origin_pts=first.facts.origin_pts,
         opening=first.segment.opening,
-        duration=last.facts.opening + last.facts.duration - first.segment.opening,
+        last_end=last.facts.last_end,
         end_tick=last.facts.end_tick,
         is_vfr=is_variable(steps, time_base),
         is_interlaced=any(each.facts.is_interlaced for each in made),
