@@ -108,8 +108,10 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
     Columns with exactly the names of PLACES win over others; of others one of each kind is understood.
 
     Raises:
-        SourceError: Two columns mean the same, or one counts in another unit than seconds. It names the column and the remedy.
+        SourceError: Two columns mean the same, one counts in another unit than seconds, or one may be the end of a cut that has none. It
+            names the column and the remedy.
     """
+    names = list(names)
     found: dict[str, list[str]] = {}
     for name in names:
         place = _place_of(name)
@@ -123,6 +125,14 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
             found.setdefault(place, []).append(name)
     if not ("start" in found and "end" not in found):
         found.pop("duration", None)  # a label: the cut has an end, or there is none
+    begins = "start" in found or any(name.lower() in WEAK_BEGINNINGS for name in names)
+    if begins and not found.keys() & {"end", "duration"}:
+        for name in (name for name in names if name.lower() in WEAK_ENDS):
+            raise SourceError(
+                f"has a column `{one_line(name)}`: if it is where cuts end, call it `end`, and `start` where they begin; if it is a label, "
+                "give it a name that says of what",
+                path=path,
+            )
     chosen: dict[str, str] = {}
     for place, several in found.items():
         if len(several) > 1 and place not in several:

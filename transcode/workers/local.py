@@ -67,16 +67,18 @@ class Workers(Generic[T, R]):
         worker takes one, or a cluster has it in its own queue.
         """
         left = iter(tasks)
-        flying: set[Future[tuple[T, R | None]]] = set()
+        flying: list[Future[tuple[T, R | None]]] = []  # in the order of their tasks: one worker's results come in that order
         while True:
             # One more for each thread, which then need not wait until what came of the last one has been dealt with.
             while len(flying) < 2 * self._count and not self.stopping and (task := next(left, None)) is not None:
-                flying.add(self._threads.submit(self._run, task, on_task))
+                flying.append(self._threads.submit(self._run, task, on_task))
             if not flying:
                 return
             self._share_cores(len(flying))
-            done, flying = wait(flying, return_when=FIRST_COMPLETED)
-            for future in done:
+            done, _ = wait(flying, return_when=FIRST_COMPLETED)
+            ended = [future for future in flying if future in done]
+            flying = [future for future in flying if future not in done]
+            for future in ended:
                 yield future.result()
 
     def _new_child(self) -> Child:

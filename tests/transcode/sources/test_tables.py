@@ -317,6 +317,8 @@ def test_a_duration_beside_a_start_is_where_the_cut_ends(src: Path, dst: Path) -
     ("header", "said"),
     [
         ("path,start_ms,end", "column `start_ms`.*divide it by 1000 and call it `start`"),
+        ("path,onset,offset", "column `offset`.*call it `end`"),
+        ("path,from,to", "column `to`.*call it `end`"),
         ("path,start_time,t_start", "columns `start_time` and `t_start`.*call the one that does `start`"),
     ],
 )  # fmt: skip
@@ -329,7 +331,7 @@ def test_what_may_mean_two_things_is_refused_with_the_remedy(src: Path, dst: Pat
 
 def test_other_columns_stay_labels(src: Path, dst: Path) -> None:
     (src / "a.mp4").write_bytes(b"x")
-    names = ("end_state", "start_frame_path", "from", "to", "time", "frame", "number_of_stops", "beginner")
+    names = ("end_state", "start_frame_path", "from", "time", "frame", "number_of_stops", "beginner")
     (src / "t.csv").write_text(f"path,start,{','.join(names)}\na.mp4,1,{','.join('x' * len(names))}\n")
     found = find_sources(src / "t.csv", dst)
     assert found.units[0].cut == Cut(1.0) and labels_of(found) == [dict.fromkeys(names, "x")]
