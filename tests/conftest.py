@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """.ci/run reads this: whether all tests ran."""
-    if not hasattr(session.config, "workerinput") and session.config.cache is not None:
+    if not hasattr(session.config, "workerinput") and getattr(session.config, "cache", None) is not None:
         session.config.cache.set("vidprep/exitstatus", int(exitstatus))
 
 

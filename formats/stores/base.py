@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ from vidprep.formats.manifest.labels import Labels, classes_of, labels_of_dicts
 from vidprep.formats.manifest.table import class_names, manifest_paths, read_table, with_columns
 from vidprep.formats.model import SourceMap as SourceMap
 from vidprep.formats.model import VideoFacts as VideoFacts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEPT_HANDLES = 16
 MAX_RATE = 1_000_000
@@ -306,16 +309,20 @@ class ManifestSources:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._columns: dict[str, dict[str, Any]] | None = None
+        self._table: pa.Table | None = None
+        self._rows: dict[str, int] = {}
 
     def of(self, id_: str) -> SourceMap | None:
         """None where no manifest says, or an older one than 0.2."""
-        if self._columns is None:
+        if self._table is None:
             table = read_table(self._folder, ["id", *SOURCE_COLUMNS]) if manifest_paths(self._folder) else None
-            rows = [] if table is None else with_columns(table, ["id", *SOURCE_COLUMNS]).to_pylist()
-            self._columns = {row["id"]: row for row in rows}
-        row = self._columns.get(id_)
-        return None if row is None else source_map_of(row)
+            if table is None:
+                return None
+            self._table = with_columns(table, SOURCE_COLUMNS).combine_chunks()
+            self._rows = {each: number for number, each in enumerate(self._table["id"].to_pylist())}
+        if id_ not in self._rows:
+            return None
+        return source_map_of({name: self._table[name][self._rows[id_]].as_py() for name in SOURCE_COLUMNS})
 
 
 def source_map_of(row: Mapping[str, Any]) -> SourceMap | None:

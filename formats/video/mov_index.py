@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 Rows = list[tuple[int, ...]]
 
-NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError
+NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError, ArithmeticError
 MAX_INDEX_BYTES = 1 << 30
 UNKNOWN = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
 VISUAL_ENTRY_BYTES = 78  # of what stands before its boxes (ISO/IEC 14496-12, 12.1.3)
@@ -69,19 +69,18 @@ def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: 
         if movie.has(b"mvex"):
             return [f"{num_discarded} of its frames are earlier than the fragment before them"] if num_discarded else []
         track = _Track(movie, _track_of(movie, track_id))
-        is_sound = (
-            track.num_samples <= MAX_SAMPLES and _counts(track) is None
-        )  # or its tables claim more than memory holds
-        if is_sound and num_read < track.num_samples and track.shows_all:
+        if num_read >= track.num_samples or track.num_samples > MAX_SAMPLES or _counts(track) is not None:
+            return []  # the last: what tables claim that contradict each other may not fit into memory
+        if track.shows_all or not track.is_edited_throughout:
             return [f"{track.num_samples - num_read} of the {track.num_samples} frames in its index cannot be read"]
     return []
 
 
-def last_sample_end(path: str | Path) -> int:
-    """Return the byte behind the last sample of any track, by the sample tables; 0 where they are not understood."""
+def last_sample_end(path: str | Path) -> int | None:
+    """Return the byte behind the last sample of any track, by the sample tables; None where they are not understood."""
     with suppress(*NOT_UNDERSTOOD):
         return max(map(_sample_end, _index_of(Path(path)).all(b"trak")), default=0)
-    return 0
+    return None
 
 
 def _sample_end(track: _Box) -> int:
@@ -218,6 +217,11 @@ class _Track:
         self.num_descriptions = tables.one(b"stsd").numbers("I", 4)[0]
 
     @property
+    def is_edited_throughout(self) -> bool:
+        """Whether the edits last as long as the track says that it does: otherwise nobody meant to hide what they hide."""
+        return abs(sum(length for length, _ in self.edits) - self.duration) <= 1 + len(self.edits)
+
+    @property
     def shows_all(self) -> bool:
         """Whether no edit hides a frame."""
         spans = [
@@ -309,7 +313,7 @@ def _durations(track: _Track) -> Iterator[str]:
     if track.duration in UNKNOWN or not known or not track.movie_rate or not track.rate:
         return
     edited = sum(duration for duration, _ in track.edits)
-    if edited and abs(edited - track.duration) > 1 + len(track.edits):
+    if edited and not track.is_edited_throughout:
         yield f"its edits last {edited} ticks, its track {track.duration}"
     elif not track.edits:
         media = Fraction(track.media_duration, track.rate)

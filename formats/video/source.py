@@ -103,7 +103,7 @@ class Source:
         self._witnesses = DamageLog()
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
-        self._packets_seen = self._packets_discarded = self._last_byte = 0
+        self._packets_seen = self._packets_discarded = self._last_byte = self._last_byte_of_any = 0
         self._tick_seconds: dict[int, float] = {}
         self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
@@ -296,6 +296,8 @@ class Source:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
                 self._see_times(packet, packet.pts)
+            if packet.pos is not None:
+                self._last_byte_of_any = max(self._last_byte_of_any, packet.pos + packet.size)
             if packet.stream_index != self._stream.index or not packet.size:
                 continue
             if packet.has_sidedata("encryption_info"):
@@ -434,8 +436,12 @@ class Source:
             found += self._missing_end or self._short_spans()
         if read_to_end:
             found += self._long_spans()
-        if read_to_end and not found and self._zeros_at_end and name != "mov":
-            found.append(f"its last {self._zeros_at_end} bytes are zeros: padding, or a download that did not end")
+        if read_to_end and not found and self._zeros_at_end:
+            begin = os.path.getsize(self.path) - self._zeros_at_end  # noqa: PTH202
+            if name != "mov" or self._last_byte_of_any > begin:
+                found.append(
+                    f"its last {self._zeros_at_end} bytes are zeros: padding, silence, or a download that did not end"
+                )
         return found
 
     @cached_property
@@ -453,7 +459,8 @@ class Source:
         """Whether samples lie behind the end of the file."""
         if not self._missing_end or not self._has_index_of_frames:
             return bool(self._missing_end)
-        return last_sample_end(self.path) > os.path.getsize(self.path)  # noqa: PTH202
+        end = last_sample_end(self.path)
+        return end is None or end > os.path.getsize(self.path)  # noqa: PTH202
 
     @cached_property
     def _zeros_at_end(self) -> int:

@@ -97,6 +97,8 @@ def _avi_index(file: BinaryIO) -> bytes:
         kind, length = struct.unpack("<4sI", head)
         if kind == b"idx1":
             return file.read(min(length, MOST_INDEX_BYTES) // 16 * 16)
+        if not kind.strip().isalnum():
+            break
         file.seek(length + length % 2, os.SEEK_CUR)
     return b""
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Self
 
 from vidprep.formats.model import Cut
-from vidprep.formats.moments import Pace, exact_seconds
+from vidprep.formats.moments import OutputClock, Pace, Tolerance, exact_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +44,28 @@ class Window:
 
     @classmethod
     def of(
-        cls, cut: Cut, pace: Pace, time_base: Fraction, *, on_clock: bool, container_start: Fraction | None = None
-    ) -> Self:
+        cls, cut: Cut, pace: Pace, time_base: Fraction, *, clock: OutputClock | None, container_start: Fraction | None = None
+    ) -> Self:  # fmt: skip
         """Build the window of a cut.
 
         Args:
             cut: What a table asks for.
             pace: Of the source.
             time_base: Seconds per tick of the source.
-            on_clock: Whether the output has a constant rate.
+            clock: Constant rate of the output; None keeps the source's own times.
             container_start: PTS from which the seconds of the cut count; None for the first frame shown.
         """
         start, end = (
             None if seconds is None else exact_seconds(seconds) for seconds in (cut.start_seconds, cut.end_seconds)
         )
-        near = pace.tolerance
+        near = pace.tolerance if clock is None else Tolerance(clock.tolerance)
+        on_clock = clock is not None
         low = None if start is None else (near.latest(start) if on_clock else near.earliest(start))
         return cls(
             start=None if start is None else start / time_base,
             end=None if end is None else end / time_base,
             begin=None if low is None else low / time_base,
-            stop=None if end is None else near.earliest(end) / time_base,
+            stop=None if end is None else (end if on_clock else near.earliest(end)) / time_base,
             start_frame=cut.start_frame,
             end_frame=cut.end_frame,
             interval=pace.shortest / time_base,
@@ -89,9 +90,10 @@ class Window:
             return None if tick is None else max(tick + shift, least)
 
         late = self.tolerance if self.holds else -self.tolerance
+        least_stop = Fraction(0) if self.on_clock else -self.tolerance
         return replace(
             self, start=moved(self.start, Fraction(0)), begin=moved(self.begin, late),
-            end=moved(self.end, Fraction(0)), stop=moved(self.stop, -self.tolerance), container_start=None,
+            end=moved(self.end, Fraction(0)), stop=moved(self.stop, least_stop), container_start=None,
         )  # fmt: skip
 
     def from_tick(self, tick: int) -> Window:
@@ -114,11 +116,9 @@ class Window:
             return index >= self.end_frame
         return self.stop is not None and tick >= self.stop
 
-    def shows_before(self, tick: int | None) -> bool:
-        """Return whether the picture before the first frame of the cut is shown. tick: of that frame; None if there is none."""
-        if self.start is None:
-            return False
-        return self.holds or tick is None or tick - self.start > self.interval
+    def shows_before(self, tick: int) -> bool:
+        """Return whether the picture before the first frame of the cut is shown. tick: of that frame."""
+        return self.start is not None and (self.holds or tick - self.start > self.interval)
 
     def outlasts_start(self, end_tick: int) -> bool:
         """Return whether a picture that is shown until this tick is on screen when the cut begins."""
@@ -158,6 +158,16 @@ class Window:
         if self.holds:
             return stamps[max(0, bisect_right(stamps, self.begin) - 1)]
         number = bisect_left(stamps, self.begin)
-        if number and (number == len(stamps) or self.shows_before(stamps[number])):
+        if number and (number == len(stamps) or self._needs_before(stamps[number])):
             number -= 1
         return stamps[number]
+
+    def _needs_before(self, tick: int) -> bool:
+        """Return whether the picture before a frame is needed. tick: of the first frame that is not before the cut."""
+        if self.is_past(tick, 0):
+            return not self.begins_by_start(tick)
+        return self.shows_before(tick)
+
+    def begins_by_start(self, tick: int) -> bool:
+        """Return whether a frame that begins at this tick is on screen when the cut begins, or later."""
+        return tick <= (self.start or 0) + self.tolerance

@@ -260,7 +260,13 @@ def read_array_plan(path: Path) -> ArrayPlan:
     try:
         with arrow_file(path) as source, as_parquet(source, path) as file:
             about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
-            columns = [file.read([name])[name].to_pylist() for name in ("id", "part", *STATE_COLUMNS)]
+            held = file.schema_arrow.names
+            columns: list[Any] = [
+                file.read([name])[name].to_pylist()
+                if name in held or name not in CUT_COLUMNS
+                else [None] * file.metadata.num_rows
+                for name in ("id", "part", *STATE_COLUMNS)
+            ]  # plans of 0.1 know no cuts by frames
         ids, parts, *states = columns
         count = whole_between("number of parts", about["count"], 1, MAX_PARTITIONS)
         numbers = [whole_between("part", part, 0, count - 1) for part in parts]

@@ -74,7 +74,11 @@ def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
         end = "" if window.end_frame is None else f":end_frame={window.end_frame}"
         yield f"trim=start_frame={window.start_frame or 0}{end}"
     elif clock is None and (window.begin is not None or window.stop is not None):
-        end = "" if window.stop is None else f":end_pts={math.ceil(window.stop * scale)}"
+        end = (
+            ""
+            if window.stop is None
+            else f":end_pts={max(math.ceil(window.stop * scale), stream.first_tick * scale + 1)}"
+        )
         yield f"trim=start_pts={stream.first_tick * scale}{end}"
     if clock is None:
         if opening or window.stop is not None:

@@ -147,11 +147,14 @@ def source_frames(
             if window.is_before(frame.pts, frame.index):
                 before = frame
                 continue
-        is_past = is_bounded and window.is_past(frame.pts, frame.index)
-        if not found and before is not None and window.shows_before(None if is_past else frame.pts):
-            yield counted(before, is_held=True)
-        if is_past:
+        if is_bounded and window.is_past(frame.pts, frame.index):
+            # Of a cut that lies within one frame, what is on screen when it begins.
+            held = frame if window.begins_by_start(frame.pts) else before
+            if not found and held is not None and window.end_frame is None:
+                yield counted(held, is_held=held is before)
             break
+        if not found and before is not None and window.shows_before(frame.pts):
+            yield counted(before, is_held=True)
         yield counted(frame)
     else:
         facts.read_to_end = True
@@ -179,7 +182,7 @@ def _numbered(
 
 
 def _nothing_found(source: Source, window: Window, facts: SourceFacts) -> str:
-    damage = "; ".join(source.damage(read_to_end=True))
+    damage = "; ".join(source.damage(read_to_end=facts.read_to_end))
     if source.has_headers_alone:
         return "holds headers and no frames; join it with its media segments, as `cat init.m4s *.m4s` does"
     if window.is_whole and window.end is None and window.end_frame is None:

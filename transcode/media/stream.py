@@ -36,8 +36,7 @@ def timing_of(source: Source, settings: RunSettings, cut: Cut) -> Timing:
     clock = None if retime.frame_rate is None else OutputClock.of(retime.frame_rate, source.pace)
     begin = info.start_seconds if retime.cut_origin == "container" else None
     container_start = None if begin is None else begin / info.time_base
-    is_constant = clock is not None
-    window = Window.of(cut, source.pace, info.time_base, on_clock=is_constant, container_start=container_start)
+    window = Window.of(cut, source.pace, info.time_base, clock=clock, container_start=container_start)
     return Timing(window, clock)
 
 

@@ -35,7 +35,7 @@ COLUMNS = [
     "source_height", "source_rotation", "source_is_vfr", "source_is_interlaced", "encoder_version", "crf", "jpeg_quality",
     "width", "height", "num_frames", "duration_seconds", "keyframe_interval_max", "keyframes", "size_bytes", "psnr_y_db",
     "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "worst_frame", "ssim", "encode_seconds", "cpu_seconds",
-    "target_psnr_y_p1_db", LABELS,
+    "target_psnr_y_p1_db", "tolerance_seconds", LABELS,
 ]  # fmt: skip
 SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
 QUANTILES = {"lowest": 0.0, "p1": 0.01, "p5": 0.05, "median": 0.5, "p95": 0.95, "highest": 1.0}

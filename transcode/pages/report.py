@@ -6,6 +6,7 @@ worst frames that are shown, and a sample of stills that tells what PNG and JPEG
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -116,14 +117,23 @@ def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> 
 
 def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
     """The frames with the lowest PSNR-Y, one of each video, lowest first."""
-    good = destination.good.filter(pc.is_finite(pc.fill_null(destination.good["psnr_y_min_db"], float("inf"))))
+    good = _comparable(destination)
+    good = good.filter(pc.is_finite(pc.fill_null(good["psnr_y_min_db"], float("inf"))))
     rows = good.take(pc.sort_indices(good, [("psnr_y_min_db", "ascending"), ("id", "ascending")])[:count]).to_pylist()
     return [_compared(destination, row, row["worst_frame"]) for row in rows]
 
 
+def _comparable(destination: FinishedDestination) -> pa.Table:
+    """Videos whose frames can be made from their sources again: vidprep 0.1 chose other frames for cuts and --fps."""
+    good = destination.good
+    cuts = [pc.is_valid(good[each.name]) for each in fields(Cut)]
+    chosen = functools.reduce(pc.or_, cuts, pa.scalar(destination.settings.get("frame_rate") is not None))
+    return good.filter(pc.or_(pc.is_valid(good["tolerance_seconds"]), pc.invert(chosen)))
+
+
 def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
     """Random frames of random videos, the same each time."""
-    good, chance = destination.good, random.Random(0)
+    good, chance = _comparable(destination), random.Random(0)
     drawn = pa.array(chance.sample(range(good.num_rows), min(count, good.num_rows)), pa.int64())
     rows = good.take(drawn).to_pylist()
     return [_compared(destination, row, chance.randrange(row["num_frames"])) for row in rows if row["num_frames"]]

@@ -32,7 +32,8 @@ OTHER_UNITS = {
 }
 FILLERS = {"clip", "video", "segment", "cut", "action", "event", "in", "at", "index", "idx"}
 PLACES = ("start", "end", "duration", "start_frame", "end_frame")
-TIMECODE = re.compile(r"(?:(\d+):)?([0-5]?\d):([0-5]?\d(?:\.\d+)?)")
+TIMECODE = re.compile(r"(?:(\d{1,9}):)?([0-5]?\d):([0-5]?\d(?:\.\d{1,30})?)")
+MOST_FRAMES = 2**31 - 1
 
 
 def _place_of(name: str) -> str | None:
@@ -89,6 +90,8 @@ class CutColumns:
             )
         if duration is not None and has_seconds:
             end = float(Decimal(repr(start or 0.0)) + Decimal(repr(duration)))
+        if end is not None and not math.isfinite(end):
+            raise ValueError(f"start {start!r} and duration {duration!r} have no end; give seconds")
         if end is not None and (start or 0.0) >= end:
             raise ValueError(f"start {start or 0.0!r} is not before end {end!r}; a cut is [start, end) in seconds")
         if last is not None and (first or 0) >= last:
@@ -167,6 +170,6 @@ def _frame_of(name: str, value: object) -> int | None:
         return None
     with suppress(ValueError, OverflowError):
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else -1.0
-        if number >= 0 and number.is_integer() and "_" not in str(value):
+        if 0 <= number <= MOST_FRAMES and number.is_integer() and "_" not in str(value):
             return int(number)
     raise ValueError(f"{one_line(name)} is {value!r}; give the number of a frame of the source, from 0")

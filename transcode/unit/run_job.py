@@ -33,6 +33,9 @@ from vidprep.transcode.unit.row import describe_frames, describe_header, describ
 from vidprep.transcode.unit.segments import segments_of
 from vidprep.transcode.unit.target_search import Search
 
+# Coded audio begins before it is heard by what its encoder needed: 21 to 46 ms of AAC.
+PRIMING_SECONDS = Fraction(5, 100)
+
 
 def run_job(job: Job, context: Context = UNTOLD) -> Made:
     """Make one output and say what it is, or a segment of it, or say which segments it has. Never raises: a failure is a row with
@@ -117,8 +120,10 @@ def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
     """By what the source claims; None where it is to be made whole, or is in segments."""
     if job.segments or job.not_split is not None:
         return None
-    cut = job.unit.cut
+    cut, rate = job.unit.cut, info.frame_rate
     length = info.duration_seconds if cut.end_seconds is None else cut.end_seconds
+    if cut.end_frame is not None and rate:
+        length = float((cut.end_frame - (cut.start_frame or 0)) / rate)
     return job.settings.segment_seconds(None if length is None else length - (cut.start_seconds or 0))
 
 
@@ -155,7 +160,9 @@ def _picture_late(settings: RunSettings, stream: FrameStream) -> Iterator[Remark
     if (stream.window.start is None and stream.window.end is None) or begin is None:
         return
     late = stream.facts.origin_pts * info.time_base - begin
-    if settings.retime.cut_origin == "picture" and late > stream.window.interval * info.time_base / 2:
+    if settings.retime.cut_origin == "picture" and late > max(
+        PRIMING_SECONDS, stream.window.interval * info.time_base / 2
+    ):
         yield Remark(
             "picture_late",
             f"the picture begins {float(late):.3f} s after the container, and the cut counts from the picture; --cut-origin container "

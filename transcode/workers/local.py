@@ -67,7 +67,9 @@ class Workers(Generic[T, R]):
         worker takes one, or a cluster has it in its own queue.
         """
         left = iter(tasks)
-        flying: list[Future[tuple[T, R | None]]] = []  # in the order of their tasks: one worker's results come in that order
+        flying: list[
+            Future[tuple[T, R | None]]
+        ] = []  # in the order of their tasks: one worker's results come in that order
         while True:
             # One more for each thread, which then need not wait until what came of the last one has been dealt with.
             while len(flying) < 2 * self._count and not self.stopping and (task := next(left, None)) is not None:

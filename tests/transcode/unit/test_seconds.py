@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import imageio_ffmpeg
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,8 @@ import pytest
 
 from tests.helpers import manifest, transcode
 from tests.numbered_pictures import constant, number_on, numbers_in, write
+from tests.sampling import in_turn
+from tests.time_rules import at_rate, in_cut, on_screen, tolerance_of
 from tests.witness import Ffmpeg
 from vidprep.formats import VideoDataset, open_store
 
@@ -94,7 +97,12 @@ def cases(seed: int, folder: Path) -> list[str]:
     options: list[object] = [] if way == "own" else ["--fps", rate / step]
     verb = "burst" if rng.random() < 0.4 else "transcode"
     if verb == "transcode" and rng.random() < 0.25:
-        options += ["--engine", "ffmpeg"]
+        options += [
+            "--engine",
+            "ffmpeg",
+            "--ffmpeg",
+            imageio_ffmpeg.get_ffmpeg_exe(),
+        ]  # 5.1 does not know when a TS ends
     wrong = []
     for form in WAYS:
         found = made(written(form, edges, rate, folder, source), folder / f"made-{form[:2]}", *options, verb=verb)
@@ -187,6 +195,68 @@ def test_held_pictures_are_shown_for_as_long_as_they_are_on_screen(suffix: str, 
         assert row["duration_seconds"] == pytest.approx(b - a), name
         assert "cut_short" not in row["warning_codes"]
     assert open_store(tmp_path / "own")["middle"].timestamps.tolist() == [0.0, 5.0]
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
+def test_a_cut_within_one_frame_is_what_is_on_screen_then(suffix: str, tmp_path: Path) -> None:
+    """It failed with "holds no frame" in files whose packets are counted, and was the frame before in others."""
+    source = write(tmp_path / f"a{suffix}", constant(50, 25), rate=Fraction(25))
+    spans = {
+        "inside": (1.012, 1.03),
+        "begins": (1.0, 1.008),
+        "first": (0, 0.005),
+        "second": (0.042, 0.05),
+        "late": (1.015, 1.035),
+    }
+    due = {"inside": [25], "begins": [25], "first": [0], "second": [1], "late": [25]}
+    rows = [{"path": source, "id": name, "start": a, "end": b} for name, (a, b) in spans.items()]
+    for engine in ("av", "ffmpeg"):
+        assert made(table(tmp_path / "t.csv", rows), tmp_path / engine, "--engine", engine) == due
+        assert transcode(tmp_path / "t.csv", tmp_path / engine, verb="validate").code == 0
+    assert made(tmp_path / "t.csv", tmp_path / "clock", "--fps", "50") == due
+
+
+def random_cuts(seed: int, tmp_path: Path) -> None:
+    """Cuts anywhere, in every container: both rules, by the oracle of tests/time_rules.py, and alike in both engines."""
+    rng = random.Random(seed)
+    suffix, rate = (
+        rng.choice((".mp4", ".mkv", ".webm", ".ts", ".avi")),
+        rng.choice((Fraction(25), Fraction(30), NTSC, Fraction(10))),
+    )
+    source = write(tmp_path / f"a{suffix}", constant(60, rate), rate=rate)
+    with av.open(str(source)) as container:
+        stream: Any = container.streams.video[0]
+        base = Fraction(stream.time_base.numerator, stream.time_base.denominator)
+        key = "dts" if suffix == ".avi" else "pts"
+        ticks = sorted(getattr(packet, key) for packet in container.demux(stream) if packet.size)
+    times = [(tick - ticks[0]) * base for tick in ticks]
+    near, last = tolerance_of(times, base, rate), times[-1] + 1 / rate
+    spans = []
+    for _ in range(12):
+        start = round(rng.uniform(0, float(times[-1]) * 0.6), 3)
+        # Until the last picture: of a transport stream ffmpeg's fps filter does not know how long that is shown.
+        length = rng.choice((0.013, 0.1, 0.33, rng.uniform(0.02, 1)))
+        spans.append((start, round(min(start + length, float(times[-1])), 3)))
+    rows = [{"path": source, "id": f"c{n:02d}", "start": a, "end": b} for n, (a, b) in enumerate(spans)]
+    asked = rng.choice((None, rate, rate / 2, rate * 2, Fraction(120), Fraction(7)))
+    due = {}
+    for number, (a, b) in enumerate((Fraction(str(a)), Fraction(str(b))) for a, b in spans):
+        if asked is not None:
+            due[f"c{number:02d}"] = at_rate(times, last, asked, near, a, b)
+            continue
+        inside = in_cut(times, a, b, near)
+        shown = on_screen(times, a, near)
+        is_held = not inside or times[inside[0]] - a > 1 / rate
+        due[f"c{number:02d}"] = [shown, *inside] if is_held and shown not in inside else inside
+    for engine in ("av", "ffmpeg"):
+        options = ("--engine", engine, *(("--fps", asked) if asked else ()))
+        found = made(table(tmp_path / "t.csv", rows), tmp_path / engine, *options)
+        assert found == due, (seed, suffix, rate, asked, engine, spans)
+
+
+@pytest.mark.parametrize("seed", in_turn(range(40), 8))
+def test_cuts_anywhere_hold_what_the_rules_say_in_both_engines(seed: int, tmp_path: Path) -> None:
+    random_cuts(seed, tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ labels
