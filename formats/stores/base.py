@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 KEPT_HANDLES = 16
 MAX_RATE = 1_000_000
-SOURCE_COLUMNS = ["source_frames", "source_pts", "source_time_base_num", "source_time_base_den", "tolerance_seconds"]
+SOURCE_COLUMNS = ["source_frames", "source_pts", "source_time_base_num", "source_time_base_den"]
 Frames = npt.NDArray[np.uint8]
 Samples = npt.NDArray[np.float32]
 Indexes = Sequence[SupportsIndex] | slice | range | npt.NDArray[Any]
@@ -198,7 +198,7 @@ class StoredVideo:
         found = self.store.source_map(self.id)
         if found is None:
             return np.full(len(self), -1, np.int64)
-        return np.arange(len(self)) if found.frames is None else np.asarray(found.frames, np.int64)
+        return np.arange(len(self)) if found.frames is None else self._of_each(np.asarray(found.frames, np.int64))
 
     @property
     def source_timestamps(self) -> npt.NDArray[np.float64]:
@@ -211,7 +211,16 @@ class StoredVideo:
             return np.full(len(self), np.nan)
         if found.pts is None:
             return self.timestamps
-        return np.asarray(found.pts, np.float64) * found.time_base.numerator / found.time_base.denominator
+        pts = self._of_each(np.asarray(found.pts, np.float64))
+        return pts * found.time_base.numerator / found.time_base.denominator
+
+    def _of_each(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The values, one of each frame. Raises StoreError for more or fewer."""
+        if len(values) != len(self):
+            raise StoreError(
+                f"{self.id}: {len(self)} frames, of the source {len(values)} are named", path=self.store.path
+            )
+        return values
 
     @property
     def end_seconds(self) -> float:
@@ -326,11 +335,9 @@ class ManifestSources:
 
 
 def source_map_of(row: Mapping[str, Any]) -> SourceMap | None:
-    """The map that a row of a manifest holds, by SOURCE_COLUMNS."""
-    if row["tolerance_seconds"] is None:
-        return None
-    base = Fraction(row["source_time_base_num"] or 1, row["source_time_base_den"] or 1)
-    return SourceMap(row["source_frames"], row["source_pts"], base)
+    """The map that a row of a manifest holds, by SOURCE_COLUMNS; None for a row of 0.1."""
+    num, den = row["source_time_base_num"], row["source_time_base_den"]
+    return SourceMap(row["source_frames"], row["source_pts"], Fraction(num, den)) if num and den else None
 
 
 class ShardFile:

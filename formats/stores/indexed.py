@@ -69,12 +69,9 @@ def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
 
 
 def _source_time_base(row: ManifestRow) -> Fraction | None:
-    """None where the row says nothing of the times of its source, as those of 0.1."""
-    if row.tolerance_seconds is None:
-        return None
-    return Fraction(
-        row.source_time_base_num or row.time_base_num or 1, row.source_time_base_den or row.time_base_den or 1
-    )
+    """None for a row of 0.1, which says nothing of the times of its source."""
+    num, den = row.source_time_base_num, row.source_time_base_den
+    return Fraction(num, den) if num and den else None
 
 
 class IndexedStore(FrameStore):

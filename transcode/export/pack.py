@@ -140,6 +140,10 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOptions, 
         row.time_base_num, row.time_base_den = base.numerator, base.denominator
     if facts.pts is not None:
         row.pts = [int(pts) for pts in facts.pts]
+    if (shown := store.source_map(id_)) is not None:
+        row.source_frames = None if shown.frames is None else [int(number) for number in shown.frames]
+        row.source_pts = None if shown.pts is None else [int(pts) for pts in shown.pts]
+        row.source_time_base_num, row.source_time_base_den = shown.time_base.numerator, shown.time_base.denominator
     row.frame_sizes = [len(frame) for frame in frames]
     row.frame_crc32 = [zlib.crc32(frame) for frame in frames]
     row.size_bytes, row.sha256 = len(data), hashlib.sha256(data).hexdigest()

@@ -62,14 +62,10 @@ def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> Non
         row.source_frames = indexes
     row.source_start_seconds = float(facts.opening * info.time_base)
     row.tolerance_seconds = float(stream.window.tolerance * info.time_base)
-    moved = facts.stamps_nudged or facts.stamps_spaced or facts.stamps_crowded
-    if output.frame_rate or facts.opening or moved:
-        base = info.time_base
-        row.source_pts, row.source_time_base_num, row.source_time_base_den = (
-            made.source_pts,
-            base.numerator,
-            base.denominator,
-        )
+    base = info.time_base
+    row.source_time_base_num, row.source_time_base_den = base.numerator, base.denominator
+    if output.frame_rate or facts.opening or facts.stamps_nudged or facts.stamps_spaced or facts.stamps_crowded:
+        row.source_pts = made.source_pts
     rate = output.frame_rate or _constant_rate(facts, info)
     if rate is not None:
         row.frame_rate_num, row.frame_rate_den = rate.numerator, rate.denominator

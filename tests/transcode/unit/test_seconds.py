@@ -171,6 +171,19 @@ def test_a_picture_is_shown_at_its_own_time(rate: int, asked: int, tmp_path: Pat
     assert item["source_timestamps"] == pytest.approx([0, 1 / asked])
 
 
+@pytest.mark.parametrize("kind", ["burst", "gulp", "webdataset", "tensor", "packed"])
+def test_every_store_knows_the_times_of_the_source(kind: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.mp4", constant(60, 30))
+    rows = [{"path": source, "id": "a", "start": 0.4, "end": 1.4}]
+    store = "burst" if kind == "packed" else kind
+    made(table(tmp_path / "t.csv", rows), tmp_path / "made", "--fps", 10, "--format", store, verb="burst")
+    if kind == "packed":
+        assert transcode(tmp_path / "made", tmp_path / "packed", "--to", "webdataset", verb="pack").code == 0
+    video = open_store(tmp_path / ("packed" if kind == "packed" else "made"))["a"]
+    assert video.source_frames.tolist() == list(range(12, 42, 3))
+    assert np.allclose(video.source_timestamps, [n / 30 for n in range(12, 42, 3)], atol=1e-4)
+
+
 # ------------------------------------------------------------------------------------------------ held pictures
 
 HELD = [Fraction(n) for n in (0, 1, 8, 15, 25)]
