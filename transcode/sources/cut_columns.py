@@ -130,7 +130,8 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
         found.pop("duration", None)  # a label: the cut has an end, or there is none
     begins = "start" in found or any(name.lower() in WEAK_BEGINNINGS for name in names)
     if begins and not found.keys() & {"end", "duration"}:
-        for name in (name for name in names if name.lower() in WEAK_ENDS):
+        has_onset = any("onset" in name.lower() for name in names)
+        for name in (name for name in names if name.lower() in WEAK_ENDS - (set() if has_onset else {"offset"})):
             raise SourceError(
                 f"has a column `{one_line(name)}`: if it is where cuts end, call it `end`, and `start` where they begin; if it is a label, "
                 "give it a name that says of what",

@@ -183,3 +183,15 @@ def test_no_chain_of_filters_leaves_a_conversion_to_libavfilter(cli):
                 break
             assert not ran.returncode, f"{pixels} turned={turned}: {ran.stderr}"
     assert len(refused) < 30, refused
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("grey16.mkv", 16), ("twelve.mkv", 12), ("deep.mp4", None), ("cfr.mp4", None)]
+)
+def test_a_row_says_when_more_than_ten_bits_become_fewer(
+    name: str, bits: int | None, media: Any, tmp_path: Path
+) -> None:
+    """Depth maps and X-rays became 8 bits without a word."""
+    row, _ = made(media[name], RunSettings(encoder=EncoderOptions(preset="ultrafast")), tmp_path)
+    assert ("depth_reduced" in row.warning_codes) == (bits is not None)
+    assert bits is None or any(f"{bits} bits per sample" in text and "--pixel-format" in text for text in row.warnings)
