@@ -7,7 +7,7 @@ CODES = {
     "damaged": "packets, frames or bytes of the source are damaged or missing",
     "cut_short": "the cut of the table ends after the video does",
     "picture_late": "the pictures begin after the container, and the cut counts from the pictures",
-    "inconsistent_headers": "headers contradict each other, and nothing is lost",
+    "inconsistent_headers": "headers contradict each other or the data, and no loss is known",
     "depth_reduced": "the source has more bits per sample than the output",
     "gap": "no frame where one was due",
     "picture_changed": "size, shape of pixels or colours change midway",

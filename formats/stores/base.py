@@ -218,7 +218,8 @@ class StoredVideo:
         """The values, one of each frame. Raises StoreError for more or fewer."""
         if len(values) != len(self):
             raise StoreError(
-                f"{self.id}: {len(self)} frames, of the source {len(values)} are named", path=self.store.path
+                f"{self.id}: has {len(self)} frames and lists {len(values)} frames of its source; make it again",
+                path=self.store.path,
             )
         return values
 

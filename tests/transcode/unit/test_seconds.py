@@ -179,6 +179,11 @@ def test_every_store_knows_the_times_of_the_source(kind: str, tmp_path: Path) ->
     made(table(tmp_path / "t.csv", rows), tmp_path / "made", "--fps", 10, "--format", store, verb="burst")
     if kind == "packed":
         assert transcode(tmp_path / "made", tmp_path / "packed", "--to", "webdataset", verb="pack").code == 0
+        table(tmp_path / "labels.csv", [{"id": "a", "start": 0.7, "end": 1.0}])
+        again = (tmp_path / "packed", tmp_path / "again", "--to", "gulp", "--labels", tmp_path / "labels.csv")
+        assert transcode(*again, verb="pack").code == 0
+        (row,) = csv.DictReader((tmp_path / "again" / "labels.csv").read_text().splitlines())
+        assert (row["first_frame"], row["end_frame"]) == ("3", "6")
     video = open_store(tmp_path / ("packed" if kind == "packed" else "made"))["a"]
     assert video.source_frames.tolist() == list(range(12, 42, 3))
     assert np.allclose(video.source_timestamps, [n / 30 for n in range(12, 42, 3)], atol=1e-4)
