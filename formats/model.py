@@ -97,6 +97,7 @@ class VideoInfo:
 
     cropping: of the container; what the stream itself crops, its decoder does. duration_seconds: of the container, None when it
     says nothing. num_frames: 0 when it says nothing. start_seconds: first timestamp of the container, whichever its stream.
+    has_unused_byte: whether the fourth byte of its pixels has no meaning, though libavcodec takes it for alpha.
     """
 
     format_name: str
@@ -115,6 +116,7 @@ class VideoInfo:
     has_alpha_layer: bool
     cropping: Cropping = NO_CROPPING
     start_seconds: Fraction | None = None
+    has_unused_byte: bool = False
 
     @property
     def usual_step(self) -> int:

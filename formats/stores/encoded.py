@@ -194,17 +194,22 @@ class VideoStore(FrameStore):
 
 
 class VideoReader(NumberedFrames):
-    """The frames of one opened video as RGB. cropping, orientation: what is cut off its pictures, and how they are turned then.
-    fast: as of `open_store`. The rest as of NumberedFrames.
-    """
+    """The frames of one opened video as RGB."""
 
     def __init__(
         self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
-        origin_pts: int = 0, stream_index: int | None = None, orientation: Orientation | None = None,
+        origin_pts: int = 0, stream_index: int | None = None, orientations: dict[int, Orientation] | None = None,
         cropping: Cropping = NO_CROPPING, hardware: str | None = None, fast: bool = False,
     ) -> None:  # fmt: skip
+        """Open it; the other arguments are those of NumberedFrames.
+
+        Args:
+            orientations: How pictures are turned, by the number of the first frame that is turned so, ascending from 0; None: not at all.
+            cropping: What is cut off them before.
+            fast: As of `open_store`.
+        """
         self._cropping = cropping
-        self._orientation = orientation or Orientation()
+        self._orientations = orientations or {0: Orientation()}
         self._to_rgb = ToRgb(fast=fast)
         super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
 
@@ -213,14 +218,15 @@ class VideoReader(NumberedFrames):
         wanted = dict(zip(numbers, rows, strict=True))
         try:
             for number, frame in self.read(numbers):
-                self._write(frame, wanted[number])
+                turn = next(turn for first, turn in reversed(self._orientations.items()) if first <= number)
+                self._write(frame, wanted[number], turn)
         except StoreError:
             raise
         except (AvError, ValueError) as error:
             raise self._undecodable(error) from error
 
-    def _write(self, frame: VideoFrame, row: Frames) -> None:
-        crop, turn, facts = self._cropping, self._orientation, self._facts
+    def _write(self, frame: VideoFrame, row: Frames, turn: Orientation) -> None:
+        crop, facts = self._cropping, self._facts
         size = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
         shown = size[::-1] if turn.transpose else size
         if shown != (facts.height, facts.width):

@@ -36,14 +36,21 @@ MAX_PIXELS = 36_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """What a file told. origin_pts: of frame 0; None where packets do not tell and frames are counted from the first. origin_seconds: its
-    time.
+    """What a file told.
+
+    Attributes:
+        facts: Of its frames.
+        stream_index: Of the video.
+        cropping: What is cut off its pictures.
+        orientations: How they are turned then, by the number of the first frame that is turned so, ascending from 0.
+        origin_pts: Of frame 0; None where packets do not tell and frames are counted from the first.
+        origin_seconds: Time of frame 0.
     """
 
     facts: VideoFacts
     stream_index: int
     cropping: Cropping
-    orientation: Orientation
+    orientations: dict[int, Orientation]
     origin_pts: int | None
     origin_seconds: Fraction
 
@@ -120,7 +127,7 @@ class VideoFiles(FrameStore):
         return kind(
             None, self.file(id_), id_, found.facts,
             origin_pts=found.origin_pts or 0, stream_index=found.stream_index, cropping=found.cropping,
-            orientation=found.orientation, fast=self._fast,
+            orientations=found.orientations, fast=self._fast,
         )  # fmt: skip
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
@@ -182,7 +189,7 @@ def _scan(path: Path) -> _Scanned:
     size = _shown(frame, cropping, orientation)
     facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes)
     origin_seconds = survey.origin_pts * info.time_base
-    return _Scanned(facts, info.stream_index, cropping, orientation, survey.origin_pts, origin_seconds)
+    return _Scanned(facts, info.stream_index, cropping, {0: orientation}, survey.origin_pts, origin_seconds)
 
 
 def _counted(path: Path) -> _Scanned:
@@ -190,12 +197,15 @@ def _counted(path: Path) -> _Scanned:
     counts, pts = StampCounts(), array("q")
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info = source.info
-        size, cropping, orientation = (0, 0), NO_CROPPING, Orientation()
+        size, cropping, orientations = (0, 0), NO_CROPPING, dict[int, Orientation]()
+        orientation: Orientation | None = None
         ahead = PacketsAhead(source.packets(), delays=source.delays)
         for frame, stamp, _ in on_time_line(source.decode(iter(ahead)), info.usual_step, counts, ahead):
+            if (turned := turn_of(frame).orientation) != orientation:
+                orientation = orientations[len(pts)] = turned
             if not pts:
-                cropping, orientation = followed(info.cropping, frame), turn_of(frame).orientation
-                size = _shown(frame, cropping, orientation)
+                cropping = followed(info.cropping, frame)
+                size = _shown(frame, cropping, turned)
             pts.append(stamp)
     if not pts:
         raise ReadError("holds no picture that can be decoded", path=path)
@@ -203,7 +213,7 @@ def _counted(path: Path) -> _Scanned:
     if counts.stamps_guessed < len(pts) or info.frame_rate is None:
         rising = [stamp + later for stamp, later in zip(pts, _nudges(pts), strict=True)]
         facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - pts[0], time_base=info.time_base)
-    return _Scanned(facts, info.stream_index, cropping, orientation, None, pts[0] * info.time_base)
+    return _Scanned(facts, info.stream_index, cropping, orientations, None, pts[0] * info.time_base)
 
 
 def _nudges(ascending: Sequence[int]) -> Iterator[int]:

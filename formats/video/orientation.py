@@ -10,6 +10,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import Orientation
+from vidprep.formats.video.midway import told_of
 from vidprep.formats.video.pyav import display_matrix
 
 # Less than this of the longer side is the rounding of whoever wrote the matrix.
@@ -25,8 +26,8 @@ class Turn(NamedTuple):
 
 
 def turn_of(frame: VideoFrame) -> Turn:
-    """As the display matrix of a frame says; none where it has no matrix."""
-    matrix = display_matrix(frame)
+    """Return how a frame is turned by its display matrix, or by the one that holds for it; not at all without one."""
+    matrix = display_matrix(frame) or told_of(frame).matrix
     if matrix is None:
         return Turn()
     a, b, _, c, d, *_ = struct.unpack("<9i", matrix[:36])

@@ -22,15 +22,22 @@ from av.video.stream import VideoStream
 # More than what is read of them takes: of a slice or a picture parameter set, and of any unit.
 HEADER_BYTES, UNIT_BYTES = 64, 4096
 WITH_CHROMA_FORMAT = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
-RECOVERY_POINT = 6
+RECOVERY_POINT, DISPLAY_ORIENTATION = 6, 47  # kinds of supplemental information (H.264 and H.265, annex D)
 START_CODE = b"\0\0\1"
 
 
 class Shown(NamedTuple):
-    """is_entry: whether every frame from this packet on can be decoded; None where its headers do not say."""
+    """What a packet says of the frames it shows.
+
+    Attributes:
+        frames: How many there are.
+        is_entry: Whether every frame from this packet on can be decoded; None where its headers do not say.
+        turns: Whether it says which way up pictures are.
+    """
 
     frames: int = 1
     is_entry: bool | None = None
+    turns: bool = False
 
 
 def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], Shown] | None:
@@ -46,7 +53,7 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
 
     def count(packet: bytes) -> Shown:
         try:
-            return Shown(counter.count(packet), counter.is_entry)
+            return Shown(counter.count(packet), counter.is_entry, counter.turns)
         except (IndexError, KeyError, ValueError):
             return Shown()
 
@@ -121,6 +128,7 @@ class _Sequence:
 
 class _H264:
     is_entry: bool | None = None
+    turns = False
 
     def __init__(self, record: bytes) -> None:
         self._sequences: dict[int, _Sequence] = {}
@@ -148,13 +156,17 @@ class _H264:
             self._sequence_of[number] = bits.ue()
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry = 0, None
+        shown, self.is_entry, self.turns = 0, None, False
         for unit in _units(packet, self._length_bytes):
             kind = unit[0] & 31
             if kind in (7, 8):
                 self._take_parameters(unit)
-            elif kind == 6 and _recovers_later(unit):
-                self.is_entry = False
+            elif kind == 6:
+                messages = dict(_messages(unit[1:]))
+                self.turns |= DISPLAY_ORIENTATION in messages
+                # Frames are whole only some frames later (D.1.8): an intra refresh.
+                if RECOVERY_POINT in messages and _Bits(messages[RECOVERY_POINT]).ue():
+                    self.is_entry = False
             elif kind in (1, 2, 5):
                 if kind == 5:
                     self.is_entry = True
@@ -203,9 +215,9 @@ def _h264_sequence(bits: _Bits) -> tuple[int, _Sequence]:
     return number, _Sequence(not bits.u(1), frame_num_bits, separate)
 
 
-def _recovers_later(unit: bytes) -> bool:
-    """Whether supplemental information says that frames are whole only some frames later (D.1.8): an intra refresh."""
-    data, at = _without_emulation(unit[1:], UNIT_BYTES), 0
+def _messages(unit: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind and payload of supplemental information (H.264 and H.265, 7.3.2.3.1)."""
+    data, at = _without_emulation(unit, UNIT_BYTES), 0
     while at + 2 < len(data):
         sizes = []
         for _ in range(2):  # kind and length, each a sum of bytes
@@ -215,10 +227,8 @@ def _recovers_later(unit: bytes) -> bool:
                 total += data[at]
             at += 1
             sizes.append(total)
-        if sizes[0] == RECOVERY_POINT:
-            return _Bits(data[at : at + sizes[1]]).ue() > 0
+        yield sizes[0], data[at : at + sizes[1]]
         at += sizes[1]
-    return False
 
 
 def _skip_scaling_list(bits: _Bits, size: int) -> None:
@@ -232,6 +242,7 @@ def _skip_scaling_list(bits: _Bits, size: int) -> None:
 
 class _Hevc:
     is_entry: bool | None = None
+    turns = False
 
     def __init__(self, record: bytes) -> None:
         self._hides: dict[
@@ -257,7 +268,7 @@ class _Hevc:
             self._hides[number] = bool(bits.u(1)), bits.u(3)
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry = 0, None
+        shown, self.is_entry, self.turns = 0, None, False
         for unit in _units(packet, self._length_bytes):
             kind, layer = unit[0] >> 1 & 63, (unit[0] & 1) << 5 | unit[1] >> 3
             if layer:
@@ -266,6 +277,8 @@ class _Hevc:
                 shown += self._is_shown(kind, unit)
             elif kind in (36, 37):  # the end of a sequence, or of the stream
                 self._at_start = True
+            elif kind == 39:  # supplemental information before a picture
+                self.turns |= any(kind == DISPLAY_ORIENTATION for kind, _ in _messages(unit[2:]))
             else:
                 self._take_parameters(unit)
         return shown
@@ -288,6 +301,7 @@ class _Hevc:
 
 class _Vp9:
     is_entry = None
+    turns = False
 
     def __init__(self, _record: bytes) -> None:
         pass
@@ -324,6 +338,7 @@ class _Vp9:
 
 class _Av1:
     is_entry = None
+    turns = False
 
     def __init__(self, record: bytes) -> None:
         self._is_still = False

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -40,6 +40,7 @@ from vidprep.formats.moments import Pace
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, DamageLog, span_tolerance, tagged_seconds
+from vidprep.formats.video.midway import MidwayChanges
 from vidprep.formats.video.mov_index import (
     contradictions,
     has_dolby_colours,
@@ -48,7 +49,6 @@ from vidprep.formats.video.mov_index import (
     lost_samples,
     num_edits,
 )
-from vidprep.formats.video.pixel_shape import PixelShapes
 from vidprep.formats.video.pyav import fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
@@ -71,6 +71,7 @@ MISSED_BEFORE = "mmco: unref short failure"
 # Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
+BI_RGB = "\0\0\0\0"  # the tag of uncompressed RGB in AVI; its fourth byte is not used (BITMAPINFOHEADER, Windows GDI)
 RESTART_SECONDS = (
     10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
 )
@@ -96,6 +97,7 @@ class Source:
 
     def __init__(self, path: str | Path, *, max_pixels: int, threads: int = 1) -> None:
         self.path = str(path)
+        self._level_before = av.logging.get_level()
         av.logging.set_level(av.logging.WARNING)
         av.logging.set_skip_repeated(False)
         self._capture = av.logging.Capture(local=False)
@@ -128,7 +130,7 @@ class Source:
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
-            self._shapes = PixelShapes(self.info.sample_aspect_ratio)
+            self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()
@@ -154,7 +156,7 @@ class Source:
         if self._capture is not None:
             self._capture.__exit__(None, None, None)
             self._capture = None  # type: ignore[assignment]
-            av.logging.set_level(av.logging.ERROR)
+            av.logging.set_level(self._level_before)
 
     def _open(self, max_pixels: int) -> InputContainer:
         try:
@@ -173,7 +175,7 @@ class Source:
                 raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
             if os.path.getsize(self.path) == 0:  # noqa: PTH202
                 raise ReadError("is empty (0 bytes); fetch it again", path=self.path) from error
-            reason = _as_text(self.path) or logged or reason_of(error)
+            reason = _as_text(self.path) or logged or getattr(error, "strerror", None) or str(error)
             raise ReadError(f"is not a readable video: {reason}", path=self.path) from error
 
     def _moving_streams(self) -> list[VideoStream]:
@@ -214,6 +216,7 @@ class Source:
             num_frames=stream.frames,
             has_alpha_layer=alpha,
             cropping=cropping_of(stream) if name in INDEXED else NO_CROPPING,
+            has_unused_byte=codec == "rawvideo" and context.codec_tag == BI_RGB,
             start_seconds=None if (begin := self._container.start_time) is None else Fraction(begin, av.time_base),
         )
 
@@ -328,9 +331,8 @@ class Source:
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
-        for packet in packets:
-            yield from self._decoded(packet)
-        yield from self._decoded(None)
+        decoded = chain.from_iterable(map(self._decoded, chain(packets, [None])))
+        return self._midway.marked(decoded)
 
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         if packet is not None:
@@ -349,8 +351,7 @@ class Source:
             self._raise_if_too_large()
             self._harvest()
         if packet is not None and packet.is_keyframe:
-            self._shapes.see(packet, self._decoder)
-        self._shapes.mark(frames)
+            self._midway.see(packet, self._decoder)
         self._witnesses.see_frames(frames)
         return frames
 

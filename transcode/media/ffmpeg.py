@@ -202,12 +202,8 @@ def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | No
     """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
     if picture_filter.source.has_reserved_matrix:
         return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
-    if picture_filter.is_reshaped:
-        return "the shape of its pixels changes, and --engine ffmpeg keeps the first"
-    if picture_filter.is_recoloured:
-        return "its colours change midway, and --engine ffmpeg takes all for the first"
-    if picture_filter.num_changes:
-        return "--engine ffmpeg does not keep the clock when the size changes"
+    if changed := sorted(picture_filter.changed):
+        return f"the {' and '.join(changed)} of its pictures change{'s' * (len(changed) == 1)} midway, and --engine ffmpeg keeps to the first"
     if facts.stamps_sorted:
         return "the timestamps of the source are out of order, and --engine ffmpeg sorts none"
     if facts.stamps_joined:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,41 +12,61 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
-from vidprep.formats.model import FrameSize, VideoInfo
-from vidprep.formats.video.pixel_shape import new_shape_of
-from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.model import FrameSize, Orientation, VideoInfo
+from vidprep.formats.video.midway import told_of
+from vidprep.formats.video.orientation import turn_of
 from vidprep.formats.video.pyav import light_side_data
+from vidprep.transcode.media.alpha import alpha_of, holds_alpha, shows_nothing
 from vidprep.transcode.media.frames import buffer_arguments
 from vidprep.transcode.media.h273 import is_hdr, is_refused, tags_of
 from vidprep.transcode.media.picture import TOLD_AT_KEYFRAMES, Picture, plan_picture
-from vidprep.transcode.media.source_picture import describe
+from vidprep.transcode.media.source_picture import SourcePicture, describe
 from vidprep.transcode.settings.run import RunSettings
 
-NAMED_CHANGES = 5
-PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes
+NAMED_CHANGES, OPAQUE = 5, 255
 
 
 class PictureFilter:
     """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
 
     A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
-    shows_through: whether a pixel of any of them was not opaque. is_reshaped, is_recoloured: whether the shape of pixels
-    changed, and what their colours mean.
+    shows_through: whether a pixel of any of them was not opaque. ignored_alpha: whether alpha that would make all of
+    them black was not followed. changed: what changed half way, as `_Key` names it.
     """
 
-    def __init__(self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str) -> None:
+    def __init__(
+        self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str,
+        hides_all: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """Plan the picture by the first frame.
+
+        Args:
+            first: Frame of the source.
+            info: Header of the source.
+            settings: Of the run.
+            pixel_format: Of the output.
+            hides_all: Tells whether every frame of the source would be black by its alpha; asked where one would be.
+        """
         self._info, self._settings, self._pixel_format = info, settings, pixel_format
-        self.source = describe(first, info)
+        self._hides_all, self.ignored_alpha = hides_all, False
+        self._ignores_alpha: bool | None = True if info.has_unused_byte else None
+        self.source = self._described(first)
         self.picture = plan_picture(self.source, settings, pixel_format)
         self.changes: list[str] = []
+        self.changed: set[str] = set()
         self.num_changes = self._num_filtered = 0
-        self.shows_through = self.is_reshaped = self.is_recoloured = False
+        self.shows_through = False
         self._has_alpha = self.source.has_alpha
         self._graph: _Graph | None = None
         self._last: tuple[VideoFrame, VideoFrame] | None = None
         self._key: _Key | None = None
         self._key = self._key_of(first)
         self._build(first, self.picture)
+
+    def _described(self, frame: VideoFrame) -> SourcePicture:
+        if self._ignores_alpha is None and holds_alpha(frame.format.name):
+            self._ignores_alpha = self.ignored_alpha = shows_nothing(frame) and self._hides_all()
+        return describe(frame, self._info, ignores_alpha=self._ignores_alpha is True)
 
     def _build(self, frame: VideoFrame, picture: Picture) -> None:
         if not picture.filters:
@@ -61,13 +82,13 @@ class PictureFilter:
             return self._last[1]
         key = self._key_of(frame)
         if key != self._key:
-            source = describe(frame, self._info)
+            source = self._described(frame)
             changed = plan_picture(source, self._settings, self._pixel_format, like=self.picture)
             self._note_change(key)
             self._key, self._has_alpha = key, source.has_alpha
             self._build(frame, changed)
         if self._has_alpha and not self.shows_through:
-            self.shows_through = _shows_through(frame)
+            self.shows_through = bool((alpha_of(frame) < OPAQUE).any())
         filtered = frame if self._graph is None else self._graph.run(frame)
         self._last = (frame, filtered)
         return filtered
@@ -77,26 +98,17 @@ class PictureFilter:
         if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
             light = self._key.light
         return _Key(
-            FrameSize(frame.width, frame.height), new_shape_of(frame), frame.format.name, light,
+            FrameSize(frame.width, frame.height), told_of(frame).shape, turn_of(frame).orientation, frame.format.name, light,
             int(frame.colorspace), int(frame.color_range), int(frame.color_trc), is_refused(tags_of(frame)),
         )  # fmt: skip
 
     def _note_change(self, key: _Key) -> None:
         self.num_changes += 1
-        held = self._key
-        assert held is not None
-        self.is_reshaped |= key.shape != held.shape
-        self.is_recoloured |= key.colours != held.colours
+        assert self._key is not None
+        what = key.differences_from(self._key)
+        self.changed |= what.keys()
         if self.num_changes <= NAMED_CHANGES:
-            if key.size != held.size:
-                what = str(key.size)
-            elif key.shape != held.shape:
-                what = f"pixels of {key.shape or self._info.sample_aspect_ratio}"
-            elif key.pixel_format != held.pixel_format:
-                what = key.pixel_format
-            else:
-                what = "other HDR metadata" if key.light != held.light else "other colours"
-            self.changes.append(f"to {what} at output frame {self._num_filtered - 1}")
+            self.changes.append(f"to {next(iter(what.values()))} at output frame {self._num_filtered - 1}")
 
 
 class _Key(NamedTuple):
@@ -104,6 +116,7 @@ class _Key(NamedTuple):
 
     size: FrameSize
     shape: Fraction | None
+    orientation: Orientation
     pixel_format: str
     light: tuple[bytes | None, bytes | None] | None
     matrix: int
@@ -111,9 +124,17 @@ class _Key(NamedTuple):
     transfer: int
     is_refused: bool
 
-    @property
-    def colours(self) -> tuple[object, ...]:
-        return self.light, self.matrix, self.range, self.transfer, self.is_refused
+    def differences_from(self, other: _Key) -> dict[str, str]:
+        """Return what is new, by the name of the fact, the most visible first."""
+        found = {
+            "size": str(self.size) if self.size != other.size else "",
+            "pixel shape": f"pixels of {self.shape or 'the first shape'}" if self.shape != other.shape else "",
+            "orientation": "another orientation" if self.orientation != other.orientation else "",
+            "pixel format": self.pixel_format if self.pixel_format != other.pixel_format else "",
+            "HDR metadata": "other HDR metadata" if self.light != other.light else "",
+            "colours": "other colours" if self[5:] != other[5:] else "",
+        }
+        return {name: text for name, text in found.items() if text}
 
 
 class _Graph:
@@ -152,9 +173,3 @@ class _Graph:
 def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
     """A tone map costs three seconds to set up, so it outlives its video; frames leave no trace in it."""
     return _Graph(arguments, filters)
-
-
-def _shows_through(frame: VideoFrame) -> bool:
-    step, at = (4, PACKED_ALPHA[frame.format.name]) if frame.format.name in PACKED_ALPHA else (2, 1)
-    plane = (frame if step == 4 else frame.reformat(format="ya8")).planes[0]
-    return bool((plane_lines(plane)[:, at : step * frame.width : step] < 255).any())

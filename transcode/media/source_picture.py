@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
 from vidprep.formats.manifest.remarks import Remark
@@ -20,9 +19,10 @@ from vidprep.formats.model import (
     VideoInfo,
 )
 from vidprep.formats.video.hdr_metadata import hdr_metadata_of
+from vidprep.formats.video.midway import told_of
 from vidprep.formats.video.orientation import turn_of
-from vidprep.formats.video.pixel_shape import new_shape_of
 from vidprep.formats.video.pyav import is_one_of_views
+from vidprep.transcode.media.alpha import holds_alpha
 from vidprep.transcode.media.h273 import LIMITED, MATRICES, RGB, UNSPECIFIED, is_hdr, is_rgb, tags_of
 
 
@@ -30,7 +30,8 @@ from vidprep.transcode.media.h273 import LIMITED, MATRICES, RGB, UNSPECIFIED, is
 class SourcePicture:
     """What the first frame shows of itself: what every decision about the picture is taken from.
 
-    is_tagged_limited: its range; a frame may as well say nothing of it. warnings: for the row.
+    is_tagged_limited: its range; a frame may as well say nothing of it. has_alpha: whether it holds alpha that means something.
+    warnings: for the row.
     """
 
     stored: FrameSize
@@ -42,6 +43,7 @@ class SourcePicture:
     tagged: Colour
     codec: str
     is_tagged_limited: bool = False
+    has_alpha: bool = False
     light: HdrMetadata = NO_HDR_METADATA
     warnings: tuple[Remark, ...] = ()
 
@@ -59,13 +61,8 @@ class SourcePicture:
     def has_reserved_matrix(self) -> bool:
         return self.tagged.matrix not in MATRICES | {RGB, UNSPECIFIED}
 
-    @property
-    def has_alpha(self) -> bool:
-        layout = VideoFormat(self.pixel_format)
-        return layout.has_palette or any(component.is_alpha for component in layout.components)
 
-
-def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
+def describe(frame: VideoFrame, info: VideoInfo, *, ignores_alpha: bool = False) -> SourcePicture:
     """The facts of a decoded frame; of its container only what it crops, and the shape of a pixel as long as no frame says another."""
     turn = turn_of(frame)
     warnings = [turn.warning] if turn.warning else []
@@ -85,12 +82,13 @@ def describe(frame: VideoFrame, info: VideoInfo) -> SourcePicture:
         stored=stored,
         cropping=crop,
         pixel_format=frame.format.name,
-        sample_aspect_ratio=new_shape_of(frame) or info.sample_aspect_ratio,
+        sample_aspect_ratio=told_of(frame).shape or info.sample_aspect_ratio,
         orientation=turn.orientation,
         rotation_degrees=turn.degrees,
         tagged=tags_of(frame),
         codec=info.codec,
         is_tagged_limited=int(frame.color_range) == LIMITED,
+        has_alpha=holds_alpha(frame.format.name) and not ignores_alpha,
         light=light,
         warnings=tuple(warnings),
     )

@@ -16,6 +16,7 @@ from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import file_time_base
 from vidprep.formats.video.window import Window
+from vidprep.transcode.media.alpha import shows_never
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.settings.run import RunSettings
@@ -88,7 +89,9 @@ class FrameStream:
         limit = settings.limits.max_frames
         decoded = source_frames(source, self.facts, timing.window, max_frames=limit, entry=entry, worked=worked)
         opened = next(decoded)
-        self.picture_filter = PictureFilter(opened.frame, self.info, settings, settings.pixel_format)
+        self.picture_filter = PictureFilter(
+            opened.frame, self.info, settings, settings.pixel_format, lambda: shows_never(source, settings.limits, worked)
+        )
         self.output = _output_format(self.picture_filter, self.info, settings)
         file_base = None
         if settings.frames is None:

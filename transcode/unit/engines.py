@@ -108,8 +108,7 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
         measured = measure_file(settings, partial, stream, context.cores)
         times = _read_back(job, stream, measured, context)
         # Its fps filter may have picked other frames, at the right times.
-        changed = stream.picture_filter.is_reshaped or stream.picture_filter.is_recoloured
-        if changed or (facts.stamps_sorted and output.frame_rate):
+        if stream.picture_filter.changed or (facts.stamps_sorted and output.frame_rate):
             raise VerifyError("the output may contain wrong frames")
     except (FfmpegError, VerifyError) as error:
         reason = _why_not_by_ffmpeg(stream)
@@ -121,7 +120,7 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
 
 def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
     """What of this source a command of ffmpeg is not made for. One that failed at once left the source unread, so some is read now."""
-    looked = chain([None], islice(stream, LOOKED_AT))
+    looked = chain([None], islice(stream.filtered(), LOOKED_AT))
     return next(filter(None, (beyond_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
 
 

@@ -151,6 +151,8 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
         )
     if made.shows_through:
         warnings.append(Remark("alpha_composited", "alpha composited over black"))
+    if picture_filter.ignored_alpha:
+        warnings.append(Remark("alpha_ignored", "its alpha would make every frame black; shown without it"))
     if picture_filter.num_changes:
         more = picture_filter.num_changes - len(picture_filter.changes)
         changes = [*picture_filter.changes, *([f"{count_of(more, 'time')} more"] if more else [])]

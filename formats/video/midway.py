@@ -1,0 +1,123 @@
+"""What a stream changes half way and only some of its frames say: the shape of its pixels, as broadcasts do between 4:3 and 16:9, and
+which way up it is, as phones and cameras do when they are turned.
+
+Only the decoder tells, at the frame on where it changes; later frames are marked here with what holds for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import NamedTuple, cast
+
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.video.pyav import display_matrix, fraction
+
+HOLD_TURNS = {"h264", "hevc"}  # where a display matrix holds for later frames too; of others every frame speaks for itself
+
+
+class Told(NamedTuple):
+    """What earlier frames said of a frame.
+
+    Attributes:
+        shape: Sample aspect ratio; None as long as it is what the header says.
+        matrix: Display matrix; None where the frame has its own, or none holds.
+    """
+
+    shape: Fraction | None = None
+    matrix: bytes | None = None
+
+
+def told_of(frame: VideoFrame) -> Told:
+    """Return what earlier frames said of a frame of `Source.decode`."""
+    carried = cast("list[Told] | None", frame.opaque)
+    return Told() if carried is None else carried[0]
+
+
+class MidwayChanges:
+    """Marks frames with the shape of pixels and the display matrix that hold for them."""
+
+    def __init__(self, declared: Fraction, codec: str) -> None:
+        """Take what holds at the beginning.
+
+        Args:
+            declared: Sample aspect ratio of the header. A container that contradicts the stream has the last word.
+            codec: libavcodec's name of it.
+        """
+        self._shapes = _Shapes(declared)
+        self._turns = _Turns() if codec in HOLD_TURNS else None
+
+    def see(self, keyframe: Packet[VideoStream], decoder: VideoCodecContext) -> None:
+        """Take note of a keyframe that the decoder has taken."""
+        self._shapes.see(keyframe, decoder)
+
+    def marked(self, frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
+        """Yield the frames of the decoder, in order."""
+        for frame, matrix in self._turned(frames):
+            shape = self._shapes.at(frame)
+            if shape is not None or matrix is not None:
+                frame.opaque = [Told(shape, matrix)]  # an object of its own, by which PyAV 18 finds it
+            yield frame
+
+    def _turned(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
+        return ((frame, None) for frame in frames) if self._turns is None else self._turns.of(frames)
+
+
+class _Shapes:
+    """Sample aspect ratios. They change at a keyframe; frames that are shown before it may come out after it."""
+
+    def __init__(self, declared: Fraction) -> None:
+        self._declared = self._last = declared
+        self._is_followed: bool | None = None
+        self._waiting: list[tuple[int | None, Fraction]] = []  # PTS of the keyframe that brought it
+        self._now: Fraction | None = None
+
+    def see(self, keyframe: Packet[VideoStream], decoder: VideoCodecContext) -> None:
+        found = fraction(decoder.sample_aspect_ratio)
+        if self._is_followed is None:
+            self._is_followed = found in (None, self._declared)
+        if self._is_followed and found is not None and found != self._last:
+            self._waiting.append((keyframe.pts, found))
+            self._last = found
+
+    def at(self, frame: VideoFrame) -> Fraction | None:
+        if self._waiting and (frame.key_frame or frame.pts == self._waiting[0][0]):
+            _, self._now = self._waiting.pop(0)
+        return self._now
+
+
+class _Turns:
+    """Display matrices of H.264 and HEVC, which libavcodec gives with the very frame whose packet brought one.
+
+    They hold until the next keyframe (ITU-T H.264, D.2.27). Some writers give one with the frame behind a keyframe instead (ffmpeg's
+    h264_metadata), some only once: a keyframe ends it where the frame behind has none either, and keyframes had one before.
+    """
+
+    def __init__(self) -> None:
+        self._held: bytes | None = None
+        self._times_given = 0
+
+    def of(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
+        """Yield frames, and the matrix that holds where they have none."""
+        doubtful: VideoFrame | None = None  # a keyframe without one
+        for frame in frames:
+            own = display_matrix(frame)
+            if doubtful is not None:
+                if own is None and self._times_given > 1:
+                    self._held = None
+                yield doubtful, self._held
+                doubtful = None
+            if own is not None:
+                self._times_given = 1 if own != self._held else self._times_given + 1
+                self._held = own
+                yield frame, None
+            elif self._held is not None and frame.key_frame:
+                doubtful = frame
+            else:
+                yield frame, self._held
+        if doubtful is not None:
+            yield doubtful, self._held
