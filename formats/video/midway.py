@@ -17,7 +17,10 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.video.pyav import display_matrix, fraction
 
-HOLD_TURNS = {"h264", "hevc"}  # where a display matrix holds for later frames too; of others every frame speaks for itself
+HOLD_TURNS = {
+    "h264",
+    "hevc",
+}  # where a display matrix holds for later frames too; of others every frame speaks for itself
 
 
 class Told(NamedTuple):

@@ -203,7 +203,8 @@ def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | No
     if picture_filter.source.has_reserved_matrix:
         return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
     if changed := sorted(picture_filter.changed):
-        return f"the {' and '.join(changed)} of its pictures change{'s' * (len(changed) == 1)} midway, and --engine ffmpeg keeps to the first"
+        verb = "changes" if len(changed) == 1 else "change"
+        return f"the {' and '.join(changed)} of its pictures {verb} midway, and --engine ffmpeg keeps to the first"
     if facts.stamps_sorted:
         return "the timestamps of the source are out of order, and --engine ffmpeg sorts none"
     if facts.stamps_joined:

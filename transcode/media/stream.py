@@ -90,7 +90,11 @@ class FrameStream:
         decoded = source_frames(source, self.facts, timing.window, max_frames=limit, entry=entry, worked=worked)
         opened = next(decoded)
         self.picture_filter = PictureFilter(
-            opened.frame, self.info, settings, settings.pixel_format, lambda: shows_never(source, settings.limits, worked)
+            opened.frame,
+            self.info,
+            settings,
+            settings.pixel_format,
+            lambda: shows_never(source, settings.limits, worked),
         )
         self.output = _output_format(self.picture_filter, self.info, settings)
         file_base = None
