@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +19,9 @@ from typing import Any
 
 import numpy as np
 from av.error import FFmpegError as AvError
+from av.packet import Packet
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
@@ -123,7 +126,7 @@ class VideoFiles(FrameStore):
 
     def _open(self, id_: str) -> VideoReader:
         found = self._scan(id_)
-        kind = _CountingReader if found.origin_pts is None else VideoReader
+        kind = _CountingReader if found.origin_pts is None else _SurveyedReader
         return kind(
             None, self.file(id_), id_, found.facts,
             origin_pts=found.origin_pts or 0, stream_index=found.stream_index, cropping=found.cropping,
@@ -141,6 +144,14 @@ class VideoFiles(FrameStore):
 
     def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
         return samples_from(self._sounds, id_, span, rate, num_channels)
+
+
+class _SurveyedReader(VideoReader):
+    """Frames by their timestamps. A damaged packet costs its own frame, which is missed when it is wanted."""
+
+    def _decode(self, packet: Packet[VideoStream] | None, due: dict[int, int]) -> Iterator[tuple[int, VideoFrame]]:
+        with suppress(AvError):
+            yield from super()._decode(packet, due)
 
 
 class _CountingReader(VideoReader):

@@ -75,6 +75,8 @@ HARMLESS = re.compile(
             r"unsupported color_parameter_type|elst atom of \d+ bytes, bigger than|vps vui not supported",
             r"low_delay flag set incorrectly|sample size \(\d+\) != block align",
             r"dts discontinuity in stream",
+            r"upscaling|(ignoring|skipping) invalid sar|refer to a non-existent track",
+            r"extends beyond end of segment|unknown-length element with id 0x18538067",  # Matroska files joined end to end: both are read
             r"(not matching first dts|out of order|invalid timestamps|non.monoton\w+)",
         )
     ),
@@ -91,6 +93,7 @@ class DamageLog:
         self._corrupt_packets = 0
         self._corrupt_frames = 0
         self._undecodable_packets = 0
+        self._refusal = ""
         self._stopped: str | None = None
         self.duration_is_guessed = False
         self._first_byte: int | None = None
@@ -158,8 +161,10 @@ class DamageLog:
         due = self._due_frames + (self._frames_before if begins_whole else 0)
         return max(0, due - self.num_frames)
 
-    def refused(self) -> None:
+    def refused(self, reason: str) -> None:
+        """Take note of a packet that the decoder did not take. reason: what it said."""
         self._undecodable_packets += 1
+        self._refusal = self._refusal or reason
 
     def stopped(self, reason: str) -> None:
         self._stopped = reason
@@ -169,7 +174,8 @@ class DamageLog:
         if self._num_lines:
             found.append(f"{count_of(self._num_lines, 'decoding error')} ({'; '.join(self.lines)})")
         if self._undecodable_packets:
-            found.append(f"{count_of(self._undecodable_packets, 'packet')} could not be decoded")
+            reason = "" if any(self._refusal in line for line in self.lines) else f" ({self._refusal})"
+            found.append(f"{count_of(self._undecodable_packets, 'packet')} could not be decoded{reason}")
         if self._corrupt_packets:
             found.append(f"{count_of(self._corrupt_packets, 'packet')} marked corrupt")
         if self._corrupt_frames:

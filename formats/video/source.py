@@ -26,7 +26,6 @@ from av.codec.codec import Capabilities
 from av.codec.context import Flags
 from av.container import InputContainer
 from av.error import FFmpegError as AvError
-from av.error import InvalidDataError
 from av.packet import Packet
 from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
@@ -34,7 +33,6 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
-from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.moments import Pace
 from vidprep.formats.text import count_of
@@ -49,6 +47,7 @@ from vidprep.formats.video.mov_index import (
     lost_samples,
     num_edits,
 )
+from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
 from vidprep.formats.video.pyav import fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
@@ -72,10 +71,10 @@ MISSED_BEFORE = "mmco: unref short failure"
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 BI_RGB = "\0\0\0\0"  # the tag of uncompressed RGB in AVI; its fourth byte is not used (BITMAPINFOHEADER, Windows GDI)
+THEORA_HEADER = 0x80  # of its first byte: a header, which chained files have again in the middle (Theora I, 6.1)
 RESTART_SECONDS = (
     10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
 )
-LINE_BYTES = 4096
 HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # that show how far apart frames are
 
 
@@ -166,16 +165,12 @@ class Source:
             logged = "; ".join(self._witnesses.lines)
             if "not on whitelist" in logged:
                 kind = re.search(r"([\w,]+): [^;]*not on whitelist", logged)
-                what = f" ({kind[1]})" if kind else ""
-                raise RefusedError(
-                    f"refused: its content is a playlist, a script or a format that is not a video file{what}",
-                    path=self.path,
-                ) from error
+                raise RefusedError(why_refused(self.path, kind[1] if kind else ""), path=self.path) from error
             if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
                 raise ReadError(f"cannot be read: {error.strerror}", path=self.path) from error
             if os.path.getsize(self.path) == 0:  # noqa: PTH202
                 raise ReadError("is empty (0 bytes); fetch it again", path=self.path) from error
-            reason = _as_text(self.path) or logged or getattr(error, "strerror", None) or str(error)
+            reason = text_in_place(self.path) or logged or getattr(error, "strerror", None) or str(error)
             raise ReadError(f"is not a readable video: {reason}", path=self.path) from error
 
     def _moving_streams(self) -> list[VideoStream]:
@@ -190,8 +185,11 @@ class Source:
         best = self._container.streams.best("video")
         stream = best if isinstance(best, VideoStream) and best in streams else streams[0]
         if stream.codec_context is None:
-            tag = getattr(stream, "codec_tag", "") or "unknown"
-            raise ReadError(f"no decoder for its video (codec tag {tag!r})", path=self.path)
+            tag = undecodable_tag(self._log) or "unknown"
+            raise ReadError(
+                f"libavcodec has no decoder for its video (codec tag {tag!r}); convert it with the program that wrote it",
+                path=self.path,
+            )
         return stream
 
     def _info(self) -> VideoInfo:
@@ -305,11 +303,13 @@ class Source:
                 continue
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
-            self._packets_seen += 1
             if packet.pos is not None:
                 self._last_byte = max(self._last_byte, packet.pos + packet.size)
             self._packets_discarded += packet.is_discard
             data = bytes(packet)
+            if self.info.codec == "theora" and data[0] & THEORA_HEADER:
+                continue
+            self._packets_seen += 1
             self._witnesses.see_packet(packet, data, self.info.codec, has_start_codes=has_start_codes)
             if self._count is not None:
                 packet.opaque = [self._count(data)]  # an object of its own, by which PyAV 18 finds it
@@ -339,13 +339,14 @@ class Source:
             self._witnesses.see_fed(packet, shown_by(packet))
         try:
             frames = self._decoder.decode(packet)
-        except (AvError, OSError, ValueError) as error:
+        except (
+            AvError,
+            OSError,
+            ValueError,
+        ) as error:  # one bad packet, by whichever name: the decoder goes on with the next
             if isinstance(error, MemoryError):
                 raise
-            if isinstance(error, OSError | ValueError) and not isinstance(error, InvalidDataError):
-                self._raise_if_too_large()
-                raise ReadError(f"its {self.info.decoder} decoder fails: {reason_of(error)}", path=self.path) from error
-            self._witnesses.refused()
+            self._witnesses.refused(reason_of(error))
             frames = []
         if self._log:
             self._raise_if_too_large()
@@ -491,7 +492,10 @@ class Source:
     def _spans(self) -> Iterator[tuple[float, float, float]]:
         """Seconds that a header claims, that the data has, and by which they may differ."""
         start = (self._container.start_time or 0) / av.time_base
-        if self.info.format_name != "mpegts":  # whose clock wraps: what came before is counted from below zero
+        if self.info.format_name not in (
+            "mpegts",
+            "mpeg",
+        ):  # whose clock wraps: what came before is counted from below zero
             start = max(0.0, start)
         empty = self.empty_ticks_at_end * float(self.info.time_base)
         own_end = self._ends.get(self._stream.index, 0.0) + empty
@@ -507,21 +511,3 @@ class Source:
             counts_from_zero = self.info.format_name in ("matroska", "nut", "flv") and end - claimed <= tolerance
             end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
             yield claimed, end, tolerance
-
-
-def _as_text(path: str) -> str:
-    """What stands in the place of a video is often text: what Git keeps of large files, a server's page, a list. None of it is shown:
-    a link may lead to what is nobody's business. "" for what is no text.
-    """
-    try:
-        with open_regular(path) as file:
-            line = file.readline(LINE_BYTES).decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-    if not line.isprintable() or not line:
-        return ""
-    if line.startswith("version https://git-lfs"):
-        return "it is a Git LFS pointer; `git lfs pull` fetches the video"
-    if line.lower().startswith(("<!doctype html", "<html")):
-        return "it is a web page; fetch the video again"
-    return "it is text; a list of videos is a .csv, .tsv, .parquet or .jsonl with a column `path`"

@@ -155,8 +155,12 @@ class _Graph:
         try:
             self._graph.configure()
         except (AvError, ValueError) as error:
+            pixel_format = arguments.partition("pix_fmt=")[2].partition(":")[0]
             chain = ",".join(f"{name}={args}" for name, args in filters)
-            raise PictureError(f"libavfilter does not take {chain}: {error}") from error
+            raise PictureError(
+                f"pictures of the format {pixel_format} cannot be converted here; convert the source to another, such as rgb24, with "
+                f"the program that wrote it (libavfilter does not take {chain}: {error})"
+            ) from error
 
     def run(self, frame: VideoFrame) -> VideoFrame:
         try:

@@ -157,7 +157,10 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
     unknown = [path for path, reason in ignored if reason == "unknown extension"]
     suffixes = Counter(os.path.splitext(path)[1].lower() or "none" for path in unknown)
     seen = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in suffixes.most_common(10))
-    return f"no video found; {len(ignored)} ignored, unknown extensions: {seen or 'none'}; a table can name any file"
+    return (
+        f"no video found; {len(ignored)} ignored, unknown extensions: {seen or 'none'}; a table can name videos of any "
+        "extension"
+    )
 
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:

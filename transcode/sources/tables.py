@@ -237,6 +237,8 @@ def read_source_table(table: object) -> SourceTable:
         # RuntimeError: what pyarrow or recursion refuses
         if isinstance(error, SourceError):
             raise
+        if isinstance(error, UnicodeDecodeError):
+            raise SourceError(f"is not text in UTF-8, as tables are ({error}); save it so", path=path) from error
         raise SourceError(f"table cannot be read: {error}", path=path) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from vidprep.transcode.media.audio_output import AudioTrack
 from vidprep.transcode.media.bounds import check_claims
 from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.ffmpeg import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
+from vidprep.transcode.media.ffmpeg_program import ffmpeg_version
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from vidprep.transcode.media.jpeg_frames import StoredFrames
 
 LOOKED_AT = 300
+DOES_NOT_READ = re.compile(
+    r"not on whitelist|Unknown codec tag|Decoder \(codec \w+\) not found|Error opening input|Invalid data found"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,8 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
             raise VerifyError("the output may contain wrong frames")
     except (FfmpegError, VerifyError) as error:
         reason = _why_not_by_ffmpeg(stream)
+        if reason is None and isinstance(error, FfmpegError) and DOES_NOT_READ.search(error.stderr_tail):
+            reason = f"ffmpeg {ffmpeg_version(job.ffmpeg)} does not read this source, which --engine av does"
         if reason is None:
             raise
         raise VerifyError(f"{reason}; take --engine av ({error.message})") from error

@@ -253,5 +253,5 @@ def test_a_codec_that_refuses_is_named_with_its_reason_alone(tmp_path: Path) -> 
     data[at : at + 33] = bytes(33)
     (folder / "a.ogv").write_bytes(data)
     said = transcode(folder, tmp_path / "dst").err
-    assert "its theora decoder fails: Corrupt extradata\n" in said
+    assert "packets could not be decoded (Corrupt extradata)\n" in said
     assert "libx264 does not start at 96x29702 yuv420p: invalid width x height (96x29702)\n" in said

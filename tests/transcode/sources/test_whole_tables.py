@@ -28,7 +28,7 @@ from vidprep.transcode.sources.listing import find_sources
         ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1 does not have the 3 cells"),
         ("t.csv", b"path,label\nx.mp4,a\nx.mp4,a,b\n", "row 2 does not have the 2 cells"),
         ("t.csv", b'path,label\nx.mp4,"a\n', "cannot be read"),
-        ("t.csv", b"path,label\nx.mp4,caf\xe9\n", "cannot be read"),
+        ("t.csv", b"path,label\nx.mp4,caf\xe9\n", "not text in UTF-8"),
         ("t.jsonl", b"", "has no rows"),
         ("t.jsonl", b'{"path": "x.mp4"}\n{"path": \n', "row 2 is not a JSON object"),
         ("t.jsonl", b'{"path": "x.mp4"}\n["x.mp4"]\n', "row 2 is not a JSON object"),

@@ -1,0 +1,58 @@
+"""What stands where a video should: text, a picture, a playlist. Said in words, with what to do."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from vidprep.formats.files.untrusted import open_regular
+
+LINE_BYTES = 4096
+PLAYLISTS = {"concat", "hls", "dash", "imf", "sdp", "rtsp", "applehttp", "ffmetadata"}
+LISTS = "a list of videos is a .csv, .tsv, .parquet or .jsonl with a column `path`"
+NUMBERED_PICTURES = "of a folder of numbered pictures `ffmpeg -framerate 25 -i %04d.png out.mkv` makes one"
+
+
+def why_refused(path: str, demuxer: str) -> str:
+    """Return why a file is refused that libavformat would open with a demuxer for what is no video.
+
+    Args:
+        path: The file.
+        demuxer: libavformat's name of that, "" where it is not known.
+    """
+    names = set(demuxer.split(","))
+    if names & PLAYLISTS:
+        return f"refused: its content is a playlist or a script, which could name other files ({demuxer})"
+    if demuxer == "webp_pipe":
+        return f"is a WebP picture, and animated ones are read with FFmpeg 9 and newer; {NUMBERED_PICTURES}"
+    if demuxer.endswith("_pipe") or names & {"image2", "ico"}:
+        return f"is a picture ({demuxer.removesuffix('_pipe')}), not a video; {NUMBERED_PICTURES}"
+    if text := text_in_place(path):
+        return f"is not a video: {text}"
+    return f"is not a video: by its content it is {demuxer or 'something else'}"
+
+
+def text_in_place(path: str) -> str:
+    """Return what kind of text a file is: what Git keeps of large files, a server's page, a list; "" for what is no text.
+
+    None of it is shown: a link may lead to what is nobody's business.
+    """
+    line = ""
+    with suppress(OSError, UnicodeDecodeError), open_regular(path) as file:
+        head = file.readline(LINE_BYTES)
+        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return f"it is text in UTF-16; {LISTS}, in UTF-8"
+        line = head.decode().strip()
+    if not line.isprintable() or not line:
+        return ""
+    if line.startswith("version https://git-lfs"):
+        return "it is a Git LFS pointer; `git lfs pull` fetches the video"
+    if line.lower().startswith(("<!doctype html", "<html")):
+        return "it is a web page; fetch the video again"
+    return f"it is text; {LISTS}"
+
+
+def undecodable_tag(log: list[tuple[int, str, str]]) -> str:
+    """Return the codec tag that libavformat does not know, as it told when it opened a file; "" where it told none."""
+    found = re.search(r"Video: none \((.{4}) / 0x", "\n".join(text for _, _, text in log))
+    return found[1] if found else ""
