@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, So
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
 from vidprep.formats.video.cropping import followed
 from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.pyav import demuxed
 from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.sound import Sound
 from vidprep.formats.video.source import Source
@@ -164,7 +166,7 @@ class _CountingReader(VideoReader):
         self.close()  # what cannot be trusted to seek can be opened again
         self._open()
         number = 0
-        for packet in self._container.demux(self._stream):
+        for packet in chain(demuxed(self._container, self._stream), [None]):
             try:
                 frames = self._stream.codec_context.decode(packet)
             except AvError:

@@ -75,6 +75,7 @@ HARMLESS = re.compile(
             r"unsupported color_parameter_type|elst atom of \d+ bytes, bigger than|vps vui not supported",
             r"low_delay flag set incorrectly|sample size \(\d+\) != block align",
             r"dts discontinuity in stream",
+            r"something went wrong during header parsing",  # of AVI, whose headers know how many frames there are
             r"upscaling|(ignoring|skipping) invalid sar|refer to a non-existent track",
             r"extends beyond end of segment|unknown-length element with id 0x18538067",  # Matroska files joined end to end: both are read
             r"(not matching first dts|out of order|invalid timestamps|non.monoton\w+)",
@@ -137,6 +138,10 @@ class DamageLog:
             self._zeroed_packets += _has_zeros(data, codec)
         if codec in MAY_END_IN_ZEROS and has_start_codes and data.startswith(START_CODES):
             self._impossible_packets += any(zeros in data for zeros in ZEROS_AND_MORE) and bool(NO_PAYLOAD.search(data))
+
+    def see_holes(self, num_packets: int) -> None:
+        """Take note of packets in which sectors of the file read as zeros."""
+        self._zeroed_packets += num_packets
 
     def see_fed(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
         """Of every packet that the decoder is given; those on the way to a cut are not."""

@@ -104,6 +104,15 @@ def _sample_end(track: _Box) -> int:
     return offsets[last] + length
 
 
+def num_video_frames(path: str | Path, begin: int) -> int:
+    """Return how many frames the first index behind a byte lists for tracks of video; 0 where it is not understood."""
+    with suppress(*NOT_UNDERSTOOD):
+        media = [track.one(b"mdia") for track in _index_of(Path(path), begin).all(b"trak")]
+        shown = [each for each in media if bytes(each.one(b"hdlr").data[8:12]) == b"vide"]
+        return sum(each.one(b"minf", b"stbl", b"stsz").numbers("I", 8)[0] for each in shown)
+    return 0
+
+
 def num_edits(path: str | Path, track_id: int) -> int:
     """How many spans of its media a track shows, one after the other; 0 where it shows all."""
     with suppress(*NOT_UNDERSTOOD):
@@ -163,9 +172,10 @@ class _Box(NamedTuple):
         return list(row.iter_unpack(self.data[8 : 8 + row.size * self.numbers("I", 4)[0]]))
 
 
-def _index_of(path: Path) -> _Box:
-    """The moov box. Raises LookupError where there is none."""
+def _index_of(path: Path, begin: int = 0) -> _Box:
+    """The first moov box from a byte on, where a box begins. Raises LookupError where there is none."""
     with path.open("rb") as file:
+        file.seek(begin)
         while len(header := file.read(8)) == 8:
             size, kind = struct.unpack(">I4s", header)
             head = 8

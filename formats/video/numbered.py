@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.model import VideoFacts, rescale
-from vidprep.formats.video.pyav import fraction, open_input, reason_of
+from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 # libavcodec guesses how far H.264 reorders that does not say so, and drops what comes later than it guessed; this way it expects the most.
@@ -104,7 +104,7 @@ class NumberedFrames:
         due = {self._ticks(number): number for number in wanted if number <= last}
         self._container.seek(begin, stream=self._stream)
         needed = last - start + 1
-        packets = self._container.demux(self._stream)
+        packets = demuxed(self._container, self._stream)
         while needed:
             packet = next(packets, None)
             if packet is None or packet.pts is None:

@@ -5,6 +5,7 @@ Everything else opens containers, reads rationals and reads side data through th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from fractions import Fraction
 from os import PathLike
@@ -14,7 +15,9 @@ import av
 import av.logging
 from av.codec.hwaccel import HWAccel
 from av.container import InputContainer, OutputContainer
+from av.packet import Packet
 from av.sidedata.sidedata import Type as SideDataType
+from av.stream import Stream
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 
@@ -71,6 +74,22 @@ def open_input(
         return cast(
             InputContainer, av.open(file, "r", options=options, container_options=asked, hwaccel=hwaccel, **_METADATA)
         )
+
+
+def demuxed(container: InputContainer, stream: Stream | None = None) -> Iterator[Packet[Any]]:
+    """Yield the packets of one stream, or of all, without the empty ones that flush decoders.
+
+    Raises PyAV's errors and OSError. Where streams appear midway (a transport stream with a new program table) PyAV does not give their
+    packets, and at the end it may look for them in its list: that IndexError is the end.
+    """
+    packets = container.demux() if stream is None else container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+        except (StopIteration, IndexError):
+            return
+        if packet.size:
+            yield packet
 
 
 def open_output(file: str | BinaryIO, *, format: str, options: dict[str, str]) -> OutputContainer:

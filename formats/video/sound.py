@@ -25,7 +25,7 @@ from av.stream import Discard
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.model import round_half_away
-from vidprep.formats.video.pyav import open_input, reason_of, time_base_of
+from vidprep.formats.video.pyav import demuxed, open_input, reason_of, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 Samples = npt.NDArray[np.float32]
@@ -135,9 +135,7 @@ class Sound:
 
     def _frames(self) -> Iterator[AudioFrame]:
         assert self._stream is not None
-        for packet in chain(self._container.demux(self._stream), [None]):
-            if packet is not None and not packet.size:
-                continue
+        for packet in chain(demuxed(self._container, self._stream), [None]):
             yield from self._stream.codec_context.decode(packet)
 
 

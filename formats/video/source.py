@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
@@ -38,6 +38,8 @@ from vidprep.formats.moments import Pace
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, DamageLog, span_tolerance, tagged_seconds
+from vidprep.formats.video.holes import Holes
+from vidprep.formats.video.joined import bytes_behind, second_file
 from vidprep.formats.video.midway import MidwayChanges
 from vidprep.formats.video.mov_index import (
     contradictions,
@@ -48,7 +50,7 @@ from vidprep.formats.video.mov_index import (
     num_edits,
 )
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
-from vidprep.formats.video.pyav import fraction, open_input, reason_of, time_base_of, video_decoder
+from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
 from vidprep.formats.video.truncation import empty_chunks_at_end, missing_end, zeros_at_end
@@ -109,6 +111,7 @@ class Source:
         self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
         self._latest: dict[int, int] = {}
+        self._num_timed = Counter[int]()
         self._clock_restarted = False
         self._head: deque[Packet[VideoStream]] = deque()  # read ahead of whoever takes packets
         self._reading = self._read()
@@ -131,6 +134,7 @@ class Source:
             self._decoder = self._make_decoder(max_pixels, threads)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
+            self._holes = Holes(self.path, self.info.codec, self.info.height)
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()
             self._own_names = frozenset(
@@ -272,7 +276,7 @@ class Source:
         return Pace.of_pts(known, self.info.time_base, rate, is_mean=name == "mov")
 
     def _read(self) -> Iterator[Packet[VideoStream]]:
-        demuxed = self._container.demux()
+        packets = demuxed(self._container)
         is_contiguous = self.info.format_name in CONTIGUOUS
         is_numbered = (
             self.info.format_name == "avi"
@@ -281,7 +285,7 @@ class Source:
         while True:
             self._log.clear()  # what encoders and filters said since
             try:
-                packet = next(demuxed)
+                packet = next(packets)
             except StopIteration:
                 self._harvest()
                 return
@@ -293,13 +297,13 @@ class Source:
                 self._harvest()
             if is_numbered and packet.dts is not None:  # libavformat invents the PTS
                 packet.pts = packet.dts
-            if is_contiguous and packet.size:
+            if is_contiguous:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
                 self._see_times(packet, packet.pts)
             if packet.pos is not None:
                 self._last_byte_of_any = max(self._last_byte_of_any, packet.pos + packet.size)
-            if packet.stream_index != self._stream.index or not packet.size:
+            if packet.stream_index != self._stream.index:
                 continue
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
@@ -311,6 +315,7 @@ class Source:
                 continue
             self._packets_seen += 1
             self._witnesses.see_packet(packet, data, self.info.codec, has_start_codes=has_start_codes)
+            self._witnesses.see_holes(self._holes.num_found(packet, data))
             if self._count is not None:
                 packet.opaque = [self._count(data)]  # an object of its own, by which PyAV 18 finds it
             yield cast("Packet[VideoStream]", packet)
@@ -323,6 +328,7 @@ class Source:
         # FLV, WMV and ASF do not say how long the last frame is shown: as long as the one before.
         duration = packet.duration or max(0, pts - self._latest.get(stream, pts))
         self._latest[stream] = max(pts, self._latest.get(stream, pts))
+        self._num_timed[stream] += 1
         begin, end = pts * tick, (pts + duration) * tick
         self._starts[stream] = min(begin, self._starts.get(stream, begin))
         latest = max(end, self._ends.get(stream, end))
@@ -405,10 +411,13 @@ class Source:
         name = self.info.format_name
         found = self._witnesses.found()
         if name == "mpegts":
-            found += missing_packets(self.path, self._stream.id, self._zeros_at_end)
+            found += missing_packets(self.path, self._stream.id, self._zeros_at_end, read_to_end=read_to_end)
+        elif read_to_end:
+            found += self._video_elsewhere()
         if name == "mov" and read_to_end:
             found += lost_samples(self.path, self._stream.id, self._packets_seen, self._packets_discarded)
         if read_to_end:
+            found += second_file(self.path, name)
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
             if claimed_frames > self._packets_seen:
@@ -427,6 +436,18 @@ class Source:
                 found += self._missing_end
         return found
 
+    def _video_elsewhere(self) -> Iterator[str]:
+        """Yield a line for each stream of video that follows this one, or comes before it: nobody meant to show them at once."""
+        own = self._stream.index
+        step = float(1 / self.info.frame_rate) if self.info.frame_rate else 0.0
+        for stream in self._moving_streams():
+            count = self._num_timed[stream.index]
+            if stream.index == own or count < 2 or own not in self._starts:
+                continue
+            begin, end = self._starts[stream.index], self._ends[stream.index]
+            if begin >= self._ends[own] - step or end <= self._starts[own] + step:
+                yield f"its video has another part in stream {stream.index}, from {begin:.2f} to {end:.2f} s, which was not read"
+
     def contradictions(self, *, read_to_end: bool) -> list[str]:
         """What headers say against each other, or against the data, though no frame is known to be lost, a line each.
 
@@ -438,6 +459,7 @@ class Source:
             found += self._missing_end or self._short_spans()
         if read_to_end:
             found += self._long_spans()
+            found += [] if second_file(self.path, name) else bytes_behind(self.path, name)
         if read_to_end and not found and self._zeros_at_end:
             begin = os.path.getsize(self.path) - self._zeros_at_end  # noqa: PTH202
             if name != "mov" or self._last_byte_of_any > begin:

@@ -1,5 +1,5 @@
-"""Packets that an MPEG transport stream lacks (ISO/IEC 13818-1, 2.4.3): libavformat passes over a lost one, and over a whole frame with
-it, in silence.
+"""Packets that an MPEG transport stream lacks (ISO/IEC 13818-1, 2.4.3), and video that goes on in another of its streams: libavformat
+passes over a lost packet, and over a whole frame with it, in silence, and PyAV over streams that begin later.
 
 Those of one stream are counted from 0 to 15 and again. The count may begin anew where a recording was joined to another, as segments of
 HLS are: at a keyframe, behind a new program table.
@@ -7,11 +7,21 @@ HLS are: at a keyframe, behind a new program table.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vidprep.formats.text import count_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+    Numbers = npt.NDArray[np.int64]
+    Flags = npt.NDArray[np.bool_]
 
 # Bytes of a packet, and of what a recorder writes before it.
 SIZES = ((188, 0), (192, 4), (204, 0))
@@ -22,6 +32,7 @@ PROGRAM_TABLE = 0
 UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x40, 0x20, 0x10
 RANDOM_ACCESS, DISCONTINUITY = 0x40, 0x80
 PES_START = (0, 0, 1)
+PES_VIDEO = range(0xE0, 0xF0)
 
 
 class Grid(NamedTuple):
@@ -30,15 +41,19 @@ class Grid(NamedTuple):
     prefix: int
 
 
-def missing_packets(path: str | Path, stream_id: int, zeros: int) -> list[str]:
-    """What shows that packets of a stream are missing, a line each. Reads the headers of all its packets.
+def missing_packets(path: str | Path, stream_id: int, zeros: int, *, read_to_end: bool) -> list[str]:
+    """Return what shows that packets of a stream are missing or were not read, a line each. Reads the headers of all packets.
 
-    zeros: that the file ends in, in bytes.
+    Args:
+        path: Of the file.
+        stream_id: PID of the stream.
+        zeros: Number of zeros that the file ends in.
+        read_to_end: Whether what stands before and behind the stream was wanted.
     """
     with Path(path).open("rb") as file:
         head = file.read(HEAD_BYTES)
     grid = _grid(head)
-    return list(_missing(path, stream_id, grid, zeros)) if grid else []
+    return list(_missing(path, stream_id, grid, zeros, read_to_end=read_to_end)) if grid else []
 
 
 def _grid(head: bytes) -> Grid | None:
@@ -50,8 +65,7 @@ def _grid(head: bytes) -> Grid | None:
     return None
 
 
-def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int) -> Iterator[str]:
-
+def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_to_end: bool) -> Iterator[str]:
     import numpy as np  # late, as most children read no such file
 
     data = np.memmap(path, np.uint8, "r")
@@ -63,6 +77,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int) -> Iterat
         yield f"cut short: its last packet has {left} of {grid.length} bytes"
     packets = data[grid.offset : grid.offset + num_packets * grid.length].reshape(num_packets, grid.length)
     out_of_place = lost = without_start = 0
+    places: dict[int, _Places] = defaultdict(_Places)
     last, num_tables = -1, 0  # the count of the stream's packet before, and program tables since
     for begin in range(0, num_packets, PACKETS_AT_ONCE):
         block = packets[begin : begin + PACKETS_AT_ONCE, grid.prefix : grid.prefix + 188]
@@ -70,6 +85,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int) -> Iterat
         is_packet = head[:, 0] == SYNC
         out_of_place += int((~is_packet).sum())
         ids = (head[:, 1] & 0x1F) << 8 | head[:, 2]
+        _see_video(places, block, ids, is_packet, begin)
         tables = np.cumsum(is_packet & (ids == PROGRAM_TABLE))
         own = np.flatnonzero(is_packet & (ids == stream_id) & (head[:, 3] & PAYLOAD != 0))
         if not len(own):
@@ -88,9 +104,47 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int) -> Iterat
         payload = np.minimum(4 + field_bytes[starts], 188 - len(PES_START))
         found = block[own[starts, None], payload[:, None] + np.arange(len(PES_START))]
         without_start += int((found != PES_START).any(axis=1).sum())
+    if read_to_end:
+        yield from _parts_elsewhere(places, stream_id)
     if out_of_place:
         yield f"{out_of_place} of its {num_packets} packets do not begin where they should"
     if lost:
         yield f"packets are missing in {count_of(lost, 'place')}"
     if without_start:
         yield f"{without_start} of its packets do not begin a frame as they say"
+
+
+@dataclass(slots=True)
+class _Places:
+    """Where frames of a stream of video begin: numbers of packets of the file."""
+
+    first: int = -1
+    last: int = -1
+    count: int = 0
+
+
+def _see_video(places: dict[int, _Places], block: Bytes, ids: Numbers, is_packet: Flags, begin: int) -> None:
+    """Add the places where frames begin in a block of packets, the first of which has the number `begin`."""
+    import numpy as np
+
+    starts = np.flatnonzero(is_packet & (block[:, 1] & UNIT_START != 0) & (block[:, 3] & PAYLOAD != 0))
+    payload = 4 + np.where(block[starts, 3] & ADAPTATION_FIELD, block[starts, 4].astype(np.int64) + 1, 0)
+    heads = block[starts[:, None], np.minimum(payload, 188 - 4)[:, None] + np.arange(4)]
+    is_video = (
+        (heads[:, :3] == PES_START).all(axis=1) & (heads[:, 3] >= PES_VIDEO.start) & (heads[:, 3] < PES_VIDEO.stop)
+    )
+    starts = starts[is_video]
+    for pid in np.unique(ids[starts]):
+        numbers = starts[ids[starts] == pid] + begin
+        found = places[int(pid)]
+        found.first = int(numbers[0]) if found.first < 0 else found.first
+        found.last = int(numbers[-1])
+        found.count += len(numbers)
+
+
+def _parts_elsewhere(places: dict[int, _Places], stream_id: int) -> Iterator[str]:
+    own = places.get(stream_id)
+    for pid, other in places.items():
+        if own is not None and pid != stream_id and (other.first >= own.last or other.last <= own.first):
+            where = "goes on" if other.first >= own.last else "begins"
+            yield f"its video {where} in another stream (PID {pid:#x}), and {count_of(other.count, 'frame')} there were not read"

@@ -22,7 +22,7 @@ from av.stream import Discard
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.text import count_of
-from vidprep.formats.video.pyav import fraction, open_input, time_base_of
+from vidprep.formats.video.pyav import demuxed, fraction, open_input, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 
 if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only, and most outputs have no audio to load numpy for
@@ -108,18 +108,16 @@ class AudioSource:
         assert self.stream is not None
         base = time_base_of(self.stream)
         shift, end = 0, None
-        demuxed = self._container.demux(self.stream)
+        packets = demuxed(self._container, self.stream)
         while True:
             try:
                 with av.logging.Capture():
-                    packet = next(demuxed)
+                    packet = next(packets)
             except StopIteration:
                 return
             except (AvError, OSError) as error:
                 self._stopped.append(f"reading the audio stopped: {error.strerror}")
                 return
-            if not packet.size:
-                continue
             if packet.has_sidedata("encryption_info"):
                 self._stopped.append("the audio is encrypted")
                 return

@@ -1,0 +1,116 @@
+"""Files that were joined end to end, as `cat a.mp4 b.mp4` does, and bytes behind the end of a file, by its own structure.
+
+Of some containers libavformat reads both (Matroska, AVI, GIF, transport and program streams, chained Ogg, raw streams), of those here
+only the first, in silence. ISO/IEC 14496-12, 4.2; Adobe FLV 10.1, E.2; Microsoft ASF 01.20, 3.1; PNG third edition, 5.2.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vidprep.formats.text import count_of
+from vidprep.formats.video.mov_index import num_video_frames
+
+# How a file of a format begins, in the words of libavformat; of each only the first is read.
+BEGINNINGS = {
+    "flv": re.compile(rb"FLV\x01[\x01\x04\x05]\0\0\0\x09\0\0\0\0"),
+    "asf": re.compile(re.escape(bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c"))),
+    "wtv": re.compile(re.escape(bytes.fromhex("b7d800203749da11a64e0007e95ead8d"))),
+    "apng": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "webp_anim": re.compile(rb"RIFF.{4}WEBPVP8X", re.DOTALL),
+}
+PNG_END = re.compile(rb"\0\0\0\0IEND\xaeB`\x82")
+MOST_PADDING_BYTES = 2048
+
+
+class Box(NamedTuple):
+    begin: int
+    kind: bytes
+
+
+def second_file(path: str | Path, format_name: str) -> list[str]:
+    """Return a line where another file begins within a file, whose frames libavformat does not read.
+
+    Args:
+        path: Of the file. All of it is searched, but for MP4 and MOV.
+        format_name: libavformat's, up to the first comma.
+    """
+    begin = _second_movie(path) if format_name == "mov" else _second_header(path, format_name)
+    if begin is None:
+        return []
+    count = num_video_frames(path, begin) if format_name == "mov" else 0
+    what = f"its {count_of(count, 'frame')} were" if count else "it was"
+    size = os.path.getsize(path)  # noqa: PTH202
+    return [f"another file begins at byte {begin} of {size}, and {what} not read; cut them apart there"]
+
+
+def bytes_behind(path: str | Path, format_name: str) -> list[str]:
+    """Return a line where bytes stand behind the end of a file by its own structure; zeros, and a few, are padding."""
+    size = os.path.getsize(path)  # noqa: PTH202
+    if format_name == "mov":
+        *_, last = *_boxes(path), Box(size, b"")
+        end = last.begin
+    elif format_name == "apng":
+        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            found = PNG_END.search(data)
+            end = found.end() if found else size
+    else:
+        return []
+    if size - end <= MOST_PADDING_BYTES:
+        return []
+    with Path(path).open("rb") as file:
+        file.seek(end)
+        if not any(file.read(MOST_PADDING_BYTES)):
+            return []
+    return [f"its last {size - end} bytes stand behind its end, and were not read"]
+
+
+def _second_header(path: str | Path, format_name: str) -> int | None:
+    beginning = BEGINNINGS.get(format_name)
+    if beginning is None:
+        return None
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        own = beginning.search(data)
+        again = beginning.search(data, own.end()) if own else None
+        return again.start() if again else None
+
+
+def _second_movie(path: str | Path) -> int | None:
+    """Fragments behind a second header are read, as by the first one. A second index of the same data is no second file."""
+    indexes: list[int] = []
+    media: list[int] = []
+    for box in _boxes(path):
+        if box.kind == b"ftyp" and (indexes or media):
+            return box.begin
+        if box.kind == b"moof":
+            return None
+        if box.kind == b"moov":
+            indexes.append(box.begin)
+        if box.kind == b"mdat":
+            media.append(box.begin)
+    return min(indexes[1], media[1]) if len(indexes) > 1 and len(media) > 1 else None
+
+
+def _boxes(path: str | Path) -> Iterator[Box]:
+    """The boxes of a file, and behind the last one where there is something else, or nothing, a box without a kind."""
+    size, at = os.path.getsize(path), 0  # noqa: PTH202
+    with Path(path).open("rb") as file:
+        while at + 8 <= size:
+            file.seek(at)
+            header = file.read(16)
+            length, kind = struct.unpack(">I4s", header[:8])
+            if length == 1 and len(header) == 16:
+                length = struct.unpack(">Q", header[8:])[0]
+            if length == 0:  # to the end
+                length = size - at
+            if length < 8 or not kind.isascii() or not kind.decode().strip().isalnum():
+                break
+            yield Box(at, kind)
+            at += length
+    yield Box(min(at, size), b"")
