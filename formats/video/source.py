@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -78,6 +78,7 @@ RESTART_SECONDS = (
     10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
 )
 HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # that show how far apart frames are
+STREAM_PACKETS = 2000  # that show which stream has more than one picture
 
 
 def file_url(path: str | Path) -> str:
@@ -188,6 +189,10 @@ class Source:
             raise NoVideoError(f"holds no video (it holds {held})", path=self.path)
         best = self._container.streams.best("video")
         stream = best if isinstance(best, VideoStream) and best in streams else streams[0]
+        if len(streams) > 1:
+            counts = self._num_frames_each(streams, stream.index)
+            if counts[stream.index] <= 1 < max(counts.values()):  # a cover that is not marked as one
+                stream = max(streams, key=lambda each: counts[each.index])
         if stream.codec_context is None:
             tag = undecodable_tag(self._log) or "unknown"
             raise ReadError(
@@ -195,6 +200,18 @@ class Source:
                 path=self.path,
             )
         return stream
+
+    def _num_frames_each(self, streams: list[VideoStream], best: int) -> Counter[int]:
+        """Return how many frames streams have, by their index: as headers say, else as far as it takes to find a second one of the best."""
+        if all(stream.frames for stream in streams):
+            return Counter({stream.index: stream.frames for stream in streams})
+        counts = Counter({stream.index: 0 for stream in streams})
+        with suppress(AvError, OSError), open_input(file_url(self.path), READ_OPTIONS) as again:
+            for packet in islice(demuxed(again), STREAM_PACKETS):
+                counts[packet.stream_index] += packet.stream_index in counts
+                if counts[best] > 1:
+                    break
+        return counts
 
     def _info(self) -> VideoInfo:
         stream, context = self._stream, self._stream.codec_context

@@ -24,6 +24,8 @@ TOLD_AT_KEYFRAMES = {"h264"}
 RANGE_NAMES = {True: "full", False: "limited"}
 
 
+# What libavfilter's `colorspace` takes and gives.
+CONVERTED = {f"yuv{chroma}p{depth}" for chroma in (420, 422, 444) for depth in ("", "10le", "12le")}
 USUAL_DEPTH = 10  # bits per sample of video for the eye
 
 
@@ -172,6 +174,8 @@ class _Chain:
                 colour = replace(colour_out, matrix=self.colour.matrix, full_range=self.colour.full_range)
             elif tone_map:
                 colour = replace(colour_out, matrix=BT709, full_range=False)
+        elif self._yuv_in and not tone_map and self._can_convert(colour_out):
+            colour = replace(colour_out, matrix=self.colour.matrix)
         converts = not alike(colour, colour_out)
         if converts:
             picture = picture.replace("yuvj", "yuv")
@@ -181,12 +185,23 @@ class _Chain:
             self._scale_to(size, self.colour, colour, picture, "+full_chroma_int+full_chroma_inp" * precise, transfers)
             self.filters += _without(NO_HDR_METADATA) if tone_map else []
         if converts:
-            self.filters += [_convert(colour, colour_out, picture), ("setparams", "range=pc:colorspace=bt470bg")]
-            self.filters.append(("format", picture.replace("yuv", "yuvj")))
+            self.filters.append(_convert(colour, colour_out, picture))
+            if self._is_jpeg:
+                self.filters += [
+                    ("setparams", "range=pc:colorspace=bt470bg"),
+                    ("format", picture.replace("yuv", "yuvj")),
+                ]
+            else:
+                self.filters.append(("format", picture))
         if len(self.filters) == 1 and self.filters[0][0] == "setparams":
             self.filters.clear()
         if self._pixel_format == "gray":  # scaling straight to grey would leave the matrix as it is
             self.filters.append(("extractplanes", "y"))
+
+    def _can_convert(self, colour_out: Colour) -> bool:
+        """Return whether another matrix is wanted, as where colours change midway, which libavfilter's `colorspace` makes."""
+        known = {self.colour.matrix, colour_out.matrix} <= CONVERTER_NAMES.keys()
+        return known and self.colour.matrix != colour_out.matrix and self._pixel_format in CONVERTED
 
     def _begin_tone_map(self, size: FrameSize) -> str:
         """At the size of the output: it is by far the dearest step. Returns what the next `scale` is told of it."""
