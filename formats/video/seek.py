@@ -49,8 +49,8 @@ class Survey:
 
 
 def survey_of(source: Source) -> Survey | None:
-    """When each frame is shown, by its packet; None where a packet is not always one frame, or does not tell, or where one says which
-    way up the later ones are. Reads to the end, decodes nothing.
+    """When each frame is shown, by its packet; None where a packet is not always one frame, or does not tell, or where one changes what
+    later ones are decoded by. Reads to the end, decodes nothing.
     """
     packets, origin = _with_origin(source)
     if origin is None:
@@ -59,7 +59,7 @@ def survey_of(source: Source) -> Survey | None:
     for packet in packets:
         if packet.pts is None:
             return None
-        one_by_one &= shown_by(packet).frames == 1 and not shown_by(packet).turns
+        one_by_one &= shown_by(packet).frames == 1 and not shown_by(packet).needed_later
         if _is_entry(packet):
             keyframes.append(packet.pts - origin)
         if not packet.is_discard and packet.pts >= origin:
@@ -136,16 +136,16 @@ def seek_to(source: Source, window: Window) -> SeekPoint:
     entries: list[tuple[int, int]] = []  # place in `waiting` and tick of each keyframe
     stamps: list[int] = []
     num_past = 0
-    turns = False
+    needs_all = False  # from the first packet that later ones need
     for packet in following:
-        turns |= shown_by(packet).turns
+        needs_all |= shown_by(packet).needed_later
         if packet.pts is None:
             if shown_by(packet).frames:
                 raise ReadError("a packet on the way to the cut has no timestamp", path=source.path)
         else:
             tick = packet.pts - origin
             if _is_entry(packet):
-                if not turns:  # which way up later pictures are is told where they were turned
+                if not needs_all:
                     waiting, entries = _from_last_sure(waiting, entries, window, stamps)
                 entries.append((len(waiting), tick))
             if not packet.is_discard and tick >= 0:
@@ -158,7 +158,7 @@ def seek_to(source: Source, window: Window) -> SeekPoint:
     if not stamps:
         return SeekPoint(chain(waiting, following))
     needed = window.first_needed(stamps)
-    sure = [] if turns else [entry for entry in entries if entry[1] <= needed]
+    sure = [] if needs_all else [entry for entry in entries if entry[1] <= needed]
     place, tick = sure[-1] if sure else entries[0]
     source.begins_inside = tick > 0
     before = bisect_left(stamps, needed)

@@ -32,12 +32,12 @@ class Shown(NamedTuple):
     Attributes:
         frames: How many there are.
         is_entry: Whether every frame from this packet on can be decoded; None where its headers do not say.
-        turns: Whether it says which way up pictures are.
+        needed_later: Whether later packets need what it brings: which way up pictures are, or other parameters than before.
     """
 
     frames: int = 1
     is_entry: bool | None = None
-    turns: bool = False
+    needed_later: bool = False
 
 
 def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], Shown] | None:
@@ -53,7 +53,7 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
 
     def count(packet: bytes) -> Shown:
         try:
-            return Shown(counter.count(packet), counter.is_entry, counter.turns)
+            return Shown(counter.count(packet), counter.is_entry, counter.needed_later)
         except (IndexError, KeyError, ValueError):
             return Shown()
 
@@ -126,26 +126,57 @@ class _Sequence:
     separate_planes: bool
 
 
+class _Parameters:
+    """Parameter sets in use: those that stood together last. A packet that repeats some of them says nothing new."""
+
+    def __init__(self) -> None:
+        self._in_use: set[bytes] = set()
+        self._brought: set[bytes] = set()
+        self.are_used = False  # by a frame
+
+    def take(self, unit: bytes) -> None:
+        self._brought.add(unit)
+
+    def end_header(self) -> None:
+        """Take those that came so far as what the header brings; no frame has been shown."""
+        self.end_packet()
+        self.are_used = False
+
+    def end_packet(self) -> bool:
+        """Return whether the packet brought others, when frames have been shown before."""
+        is_new = not self._brought <= self._in_use
+        if is_new:
+            self._in_use = self._brought
+        self._brought = set()
+        is_needed, self.are_used = is_new and self.are_used, True
+        return is_needed
+
+
 class _H264:
     is_entry: bool | None = None
-    turns = False
+    needed_later = False
 
     def __init__(self, record: bytes) -> None:
         self._sequences: dict[int, _Sequence] = {}
         self._sequence_of: dict[int, int] = {}
+        self._parameters = _Parameters()
         self._open_field: tuple[int, int] | None = None  # parity and frame_num of a field without its other
         self._length_bytes = 0
         if not record.startswith(b"\1"):
             self.count(record)
+            self._parameters.end_header()
             return
         self._length_bytes = (record[4] & 3) + 1
         sets, at = _sized_units(record, 6, record[5] & 31)
         more, _ = _sized_units(record, at + 1, record[at])
         for unit in sets + more:
             self._take_parameters(unit)
+        self._parameters.end_header()
 
     def _take_parameters(self, unit: bytes) -> None:
         kind = unit[0] & 31
+        if kind in (7, 8):
+            self._parameters.take(unit)
         if kind == 7:
             bits = _Bits(_without_emulation(unit[1:], UNIT_BYTES))
             number, sequence = _h264_sequence(bits)
@@ -156,14 +187,14 @@ class _H264:
             self._sequence_of[number] = bits.ue()
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry, self.turns = 0, None, False
+        shown, self.is_entry, self.needed_later = 0, None, False
         for unit in _units(packet, self._length_bytes):
             kind = unit[0] & 31
             if kind in (7, 8):
                 self._take_parameters(unit)
             elif kind == 6:
                 messages = dict(_messages(unit[1:]))
-                self.turns |= DISPLAY_ORIENTATION in messages
+                self.needed_later |= DISPLAY_ORIENTATION in messages
                 # Frames are whole only some frames later (D.1.8): an intra refresh.
                 if RECOVERY_POINT in messages and _Bits(messages[RECOVERY_POINT]).ue():
                     self.is_entry = False
@@ -171,6 +202,7 @@ class _H264:
                 if kind == 5:
                     self.is_entry = True
                 shown += self._opens_frame(unit)
+        self.needed_later |= self._parameters.end_packet()
         return shown
 
     def _opens_frame(self, unit: bytes) -> bool:
@@ -242,16 +274,18 @@ def _skip_scaling_list(bits: _Bits, size: int) -> None:
 
 class _Hevc:
     is_entry: bool | None = None
-    turns = False
+    needed_later = False
 
     def __init__(self, record: bytes) -> None:
         self._hides: dict[
             int, tuple[bool, int]
         ] = {}  # by picture parameter set: has output flags, extra bits before it
+        self._parameters = _Parameters()
         self._skips_rasl, self._at_start = False, True
         self._length_bytes = 0
         if not record.startswith(b"\1"):
             self.count(record)
+            self._parameters.end_header()
             return
         self._length_bytes = (record[21] & 3) + 1
         at = 23
@@ -259,16 +293,20 @@ class _Hevc:
             units, at = _sized_units(record, at + 3, int.from_bytes(record[at + 1 : at + 3], "big"))
             for unit in units:
                 self._take_parameters(unit)
+        self._parameters.end_header()
 
     def _take_parameters(self, unit: bytes) -> None:
-        if unit[0] >> 1 & 63 == 34:
+        kind = unit[0] >> 1 & 63
+        if kind in (32, 33, 34):
+            self._parameters.take(unit)
+        if kind == 34:
             bits = _Bits(_without_emulation(unit[2:], HEADER_BYTES))
             number = bits.ue()
             bits.ue(), bits.u(1)
             self._hides[number] = bool(bits.u(1)), bits.u(3)
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry, self.turns = 0, None, False
+        shown, self.is_entry, self.needed_later = 0, None, False
         for unit in _units(packet, self._length_bytes):
             kind, layer = unit[0] >> 1 & 63, (unit[0] & 1) << 5 | unit[1] >> 3
             if layer:
@@ -278,9 +316,10 @@ class _Hevc:
             elif kind in (36, 37):  # the end of a sequence, or of the stream
                 self._at_start = True
             elif kind == 39:  # supplemental information before a picture
-                self.turns |= any(kind == DISPLAY_ORIENTATION for kind, _ in _messages(unit[2:]))
+                self.needed_later |= any(kind == DISPLAY_ORIENTATION for kind, _ in _messages(unit[2:]))
             else:
                 self._take_parameters(unit)
+        self.needed_later |= self._parameters.end_packet()
         return shown
 
     def _is_shown(self, kind: int, unit: bytes) -> bool:
@@ -301,7 +340,7 @@ class _Hevc:
 
 class _Vp9:
     is_entry = None
-    turns = False
+    needed_later = False
 
     def __init__(self, _record: bytes) -> None:
         pass
@@ -338,7 +377,7 @@ class _Vp9:
 
 class _Av1:
     is_entry = None
-    turns = False
+    needed_later = False
 
     def __init__(self, record: bytes) -> None:
         self._is_still = False

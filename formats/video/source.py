@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
@@ -51,7 +51,7 @@ from vidprep.formats.video.mov_index import (
 )
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
-from vidprep.formats.video.shown_frames import shown_by, shown_counter
+from vidprep.formats.video.shown_frames import Shown, shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
 from vidprep.formats.video.truncation import empty_chunks_at_end, missing_end, zeros_at_end
 
@@ -334,8 +334,17 @@ class Source:
             self._witnesses.see_packet(packet, data, self.info.codec, has_start_codes=has_start_codes)
             self._witnesses.see_holes(self._holes.num_found(packet, data))
             if self._count is not None:
-                packet.opaque = [self._count(data)]  # an object of its own, by which PyAV 18 finds it
+                packet.opaque = [
+                    self._shown(packet, data, self._count)
+                ]  # an object of its own, by which PyAV 18 finds it
             yield cast("Packet[VideoStream]", packet)
+
+    def _shown(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], Shown]) -> Shown:
+        """What a packet shows. It may bring another sample description (ISO/IEC 14496-12, 8.5.2), by which later ones are decoded."""
+        if not packet.has_sidedata("new_extradata"):
+            return count(data)
+        self._count = shown_counter(self.info.codec, bytes(packet.get_sidedata("new_extradata"))) or count
+        return self._count(data)._replace(needed_later=True)
 
     def _see_times(self, packet: Packet[Any], pts: int) -> None:
         stream = packet.stream_index
