@@ -29,6 +29,7 @@ from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
 from vidprep.formats.video.cropping import followed
+from vidprep.formats.video.held_back import HeldBack
 from vidprep.formats.video.orientation import turn_of
 from vidprep.formats.video.pyav import demuxed
 from vidprep.formats.video.seek import survey_of
@@ -166,11 +167,13 @@ class _CountingReader(VideoReader):
         self.close()  # what cannot be trusted to seek can be opened again
         self._open()
         number = 0
+        decoder = self._stream.codec_context
+        held_back = HeldBack(decoder.name)
         for packet in chain(demuxed(self._container, self._stream), [None]):
-            try:
-                frames = self._stream.codec_context.decode(packet)
-            except AvError:
-                continue  # a damaged packet was passed over in the scan too
+            frames: list[VideoFrame] = []
+            with suppress(AvError):  # a damaged packet was passed over in the scan too
+                frames = [] if packet is None else held_back.before(packet, decoder)
+                frames += decoder.decode(packet)
             for frame in frames:
                 if number in wanted:
                     yield number, frame

@@ -27,7 +27,9 @@ SMALL_HEADER_BYTES = 64
 
 # What no coder of these writes and no decoder of the last three notices: a block of a file that reads as zeros.
 ZEROS = bytes(256)
-WITHOUT_ZEROS = {"h264", "hevc", "vp8", "vp9", "av1"}
+WITHOUT_ZEROS = {
+    "h264", "hevc", "vp8", "vp9", "av1", "huffyuv", "ffvhuff", "utvideo", "magicyuv", "cfhd", "qtrle", "jpegls", "msvideo1",
+}  # fmt: skip
 MAY_END_IN_ZEROS = {"h264", "hevc"}  # trailing_zero_8bits (ITU-T H.264 and H.265, annex B)
 # Nor do these stand behind start codes, where they are kept from looking like one (ITU-T H.264 and H.265, 7.4.1.1): a start code
 # that was overwritten, and hides the unit behind it in the one before.

@@ -1,8 +1,9 @@
 """Blocks of a file that read as zeros, in codecs whose decoders show whatever there is.
 
 Disks, copies and downloads lose whole sectors. A run of zeros that begins and ends with sectors of the file is such a hole, unless
-black pictures explain it: one before it, or whole lines. What cannot be told from black: a hole of less than MIN_BYTES, in what is black
-anyway, of whole lines, or in the first picture where the second is black at the same place.
+black pictures explain it: one before it, or whole lines. What cannot be told from black: in raw pictures a hole of less than
+MIN_RAW_BYTES, in what is black anyway, of whole lines, or in the first picture where the second is black at the same place. Codecs that
+never write so many zeros are held to that instead (`vidprep.formats.video.damage`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from pathlib import Path
 from av.packet import Packet
 
 SECTOR_BYTES = 512
-MIN_BYTES = 2048
-RUN = re.compile(rb"\0{%d,}" % MIN_BYTES)
+MIN_RAW_BYTES = 2048
+RUN, RAW_RUN = re.compile(rb"\0{%d,}" % SECTOR_BYTES), re.compile(rb"\0{%d,}" % MIN_RAW_BYTES)
 HEAD_BYTES, MOST_HEADER_BYTES = 32, 64  # of a packet, and of what a container writes before it
 SAME_SIZE = {"rawvideo", "v210", "v308", "v408", "v410", "r210", "r10k", "avrp", "ayuv", "yuv4", "y41p"}
-ANY_SIZE = {"huffyuv", "ffvhuff", "cfhd", "dirac", "utvideo", "magicyuv", "hap", "dxv"}
+ANY_SIZE = {"mjpeg", "dirac", "hap", "dxv", "targa", "tiff"}
+SCAN, END_OF_PICTURE = b"\xff\xda", b"\xff\xd9"  # of JPEG (ITU-T T.81, B.1.1.3); zeros may stand before and behind
 
 
 class Holes:
@@ -34,15 +36,15 @@ class Holes:
         """
         self._path, self._codec, self._height = path, codec, max(1, height)
         self._is_raw = codec in SAME_SIZE
-        self._looks = self._is_raw or codec in ANY_SIZE
+        self._pattern = RAW_RUN if self._is_raw else RUN if codec in ANY_SIZE else None
         self._before: bytes | None = None
         self._doubtful: list[tuple[int, int]] = []  # runs of the first packet, until there is a second one
 
     def num_found(self, packet: Packet, data: bytes) -> int:  # type: ignore[type-arg]
         """Return how many packets are known to have a hole, now that this one has come. data: of the packet."""
-        if not self._looks:
+        if self._pattern is None:
             return 0
-        runs = list(self._runs(packet, data)) if RUN.search(data) else []
+        runs = list(self._runs(packet, data, self._pattern)) if self._pattern.search(data) else []
         if not self._is_raw:
             return bool(runs)
         before, self._before = self._before, data
@@ -53,15 +55,16 @@ class Holes:
         self._doubtful = []
         return first + any(not _is_black(before, run) for run in runs)
 
-    def _runs(self, packet: Packet, data: bytes) -> Iterator[tuple[int, int]]:  # type: ignore[type-arg]
+    def _runs(self, packet: Packet, data: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:  # type: ignore[type-arg]
         """Runs of zeros that begin and end with sectors of the file; in raw pictures, as long as they do not fill whole lines."""
         place = self._place(packet.pos, data)
         if place is None:
             return
         line = max(1, len(data) // self._height) if self._is_raw else len(data) + 1
-        for found in RUN.finditer(data):
+        first, last = (data.find(SCAN), data.rfind(END_OF_PICTURE)) if self._codec == "mjpeg" else (0, len(data))
+        for found in pattern.finditer(data, max(0, first), max(0, last)):
             begin, end = found.span()
-            edges = () if self._codec == "dirac" else (0, len(data))  # whose black lines are zeros
+            edges = (0, len(data)) if self._is_raw else ()
             fits = [at in edges or not (place + at) % SECTOR_BYTES for at in (begin, end)]
             if all(fits) and (begin % line or end % line):
                 yield begin, end

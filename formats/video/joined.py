@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from vidprep.formats.text import count_of
 from vidprep.formats.video.mov_index import num_video_frames
+from vidprep.formats.video.truncation import ASF_FILE_PROPERTIES, BOXES
 
 # How a file of a format begins, in the words of libavformat; of each only the first is read.
 BEGINNINGS = {
@@ -26,7 +27,7 @@ BEGINNINGS = {
     "webp_anim": re.compile(rb"RIFF.{4}WEBPVP8X", re.DOTALL),
 }
 PNG_END = re.compile(rb"\0\0\0\0IEND\xaeB`\x82")
-MOST_PADDING_BYTES = 2048
+MOST_PADDING_BYTES = 512
 
 
 class Box(NamedTuple):
@@ -50,19 +51,29 @@ def second_file(path: str | Path, format_name: str) -> list[str]:
     return [f"another file begins at byte {begin} of {size}, and {what} not read; cut them apart there"]
 
 
-def bytes_behind(path: str | Path, format_name: str) -> list[str]:
-    """Return a line where bytes stand behind the end of a file by its own structure; zeros, and a few, are padding."""
+def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str]:
+    """Return a line where bytes stand behind the end of a file by its own structure; zeros, and a few, are padding.
+
+    Args:
+        path: Of the file.
+        format_name: libavformat's, up to the first comma.
+        last_byte: Where the last packet ends that libavformat read.
+    """
     size = os.path.getsize(path)  # noqa: PTH202
     if format_name == "mov":
-        *_, last = *_boxes(path), Box(size, b"")
+        *_, last = _boxes(path)
         end = last.begin
     elif format_name == "apng":
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             found = PNG_END.search(data)
             end = found.end() if found else size
+    elif format_name == "asf":
+        end = _asf_end(path)
+    elif format_name == "avi":
+        end = _riff_end(path)
     else:
         return []
-    if size - end <= MOST_PADDING_BYTES:
+    if size - end <= MOST_PADDING_BYTES or last_byte > end:
         return []
     with Path(path).open("rb") as file:
         file.seek(end)
@@ -82,19 +93,47 @@ def _second_header(path: str | Path, format_name: str) -> int | None:
 
 
 def _second_movie(path: str | Path) -> int | None:
-    """Fragments behind a second header are read, as by the first one. A second index of the same data is no second file."""
-    indexes: list[int] = []
-    media: list[int] = []
+    """Fragments of a second file are read, as by the header of the first one. A second index of the same data is no second file."""
+    first: list[Box] = []
+    second: list[Box] = []
     for box in _boxes(path):
-        if box.kind == b"ftyp" and (indexes or media):
-            return box.begin
-        if box.kind == b"moof":
+        if box.kind == b"ftyp" and any(each.kind in (b"moov", b"mdat") for each in first):
+            second.append(box)
+        elif second and box.kind == b"moof" and any(each.kind == b"moof" for each in first):
             return None
-        if box.kind == b"moov":
-            indexes.append(box.begin)
-        if box.kind == b"mdat":
-            media.append(box.begin)
-    return min(indexes[1], media[1]) if len(indexes) > 1 and len(media) > 1 else None
+        elif not second:
+            first.append(box)
+    if second:
+        return second[0].begin
+    indexes, media = ([box.begin for box in first if box.kind == kind] for kind in (b"moov", b"mdat"))
+    is_fragmented = any(box.kind == b"moof" for box in first)
+    return min(indexes[1], media[1]) if len(indexes) > 1 < len(media) and not is_fragmented else None
+
+
+def _asf_end(path: str | Path) -> int:
+    """Where an ASF file ends by its header; the end of the file where that does not tell, as of a broadcast (ASF 01.20, 3.2)."""
+    with Path(path).open("rb") as file:
+        head = file.read(1 << 16)
+    at = head.find(ASF_FILE_PROPERTIES)
+    if not 0 <= at <= len(head) - 92:
+        return os.path.getsize(path)  # noqa: PTH202
+    claimed, flags = struct.unpack_from("<40xQ40xI", head, at)
+    return int(claimed) if claimed and not flags & 1 else os.path.getsize(path)  # noqa: PTH202
+
+
+def _riff_end(path: str | Path) -> int:
+    """Where the last RIFF list of an AVI ends; the end of the file where a size is not told (OpenDML 1.02, 3.0)."""
+    size, at = os.path.getsize(path), 0  # noqa: PTH202
+    with Path(path).open("rb") as file:
+        while at + 8 <= size:
+            file.seek(at)
+            kind, length = struct.unpack("<4sI", file.read(8))
+            if kind != b"RIFF":
+                return at
+            if length in (0, 0xFFFFFFFF):
+                return size
+            at += 8 + length + length % 2
+    return size
 
 
 def _boxes(path: str | Path) -> Iterator[Box]:
@@ -109,7 +148,8 @@ def _boxes(path: str | Path) -> Iterator[Box]:
                 length = struct.unpack(">Q", header[8:])[0]
             if length == 0:  # to the end
                 length = size - at
-            if length < 8 or not kind.isascii() or not kind.decode().strip().isalnum():
+            is_box = kind in BOXES or (at + length <= size and kind.isascii() and kind.decode().strip().isalnum())
+            if length < 8 or not is_box:
                 break
             yield Box(at, kind)
             at += length

@@ -76,11 +76,15 @@ class _Shapes:
     def __init__(self, declared: Fraction) -> None:
         self._declared = self._last = declared
         self._is_followed: bool | None = None
+        self._has_told = False  # a stream that no longer tells has square pixels
         self._waiting: list[tuple[int | None, Fraction]] = []  # PTS of the keyframe that brought it
         self._now: Fraction | None = None
 
     def see(self, keyframe: Packet[VideoStream], decoder: VideoCodecContext) -> None:
         found = fraction(decoder.sample_aspect_ratio)
+        if found is None and self._has_told:
+            found = Fraction(1)
+        self._has_told |= found is not None
         if self._is_followed is None:
             self._is_followed = found in (None, self._declared)
         if self._is_followed and found is not None and found != self._last:

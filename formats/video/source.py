@@ -38,6 +38,7 @@ from vidprep.formats.moments import Pace
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, DamageLog, span_tolerance, tagged_seconds
+from vidprep.formats.video.held_back import HeldBack
 from vidprep.formats.video.holes import Holes
 from vidprep.formats.video.joined import bytes_behind, second_file
 from vidprep.formats.video.midway import MidwayChanges
@@ -133,6 +134,7 @@ class Source:
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
+            self._held_back = HeldBack(self.info.codec)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
             self._holes = Holes(self.path, self.info.codec, self.info.height)
@@ -369,8 +371,11 @@ class Source:
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         if packet is not None:
             self._witnesses.see_fed(packet, shown_by(packet))
+        frames: list[VideoFrame] = []
         try:
-            frames = self._decoder.decode(packet)
+            if packet is not None:
+                frames = self._held_back.before(packet, self._decoder)
+            frames += self._decoder.decode(packet)
         except (
             AvError,
             OSError,
@@ -379,7 +384,6 @@ class Source:
             if isinstance(error, MemoryError):
                 raise
             self._witnesses.refused(reason_of(error))
-            frames = []
         if self._log:
             self._raise_if_too_large()
             self._harvest()
@@ -485,7 +489,7 @@ class Source:
             found += self._missing_end or self._short_spans()
         if read_to_end:
             found += self._long_spans()
-            found += [] if second_file(self.path, name) else bytes_behind(self.path, name)
+            found += [] if second_file(self.path, name) else bytes_behind(self.path, name, self._last_byte_of_any)
         if read_to_end and not found and self._zeros_at_end:
             begin = os.path.getsize(self.path) - self._zeros_at_end  # noqa: PTH202
             if name != "mov" or self._last_byte_of_any > begin:

@@ -194,6 +194,8 @@ def _segment(file: BinaryIO, size: int) -> Iterator[str]:
         begin = file.tell()
         kind, length = _ebml_number(file, keep_marker=True), _ebml_number(file, keep_marker=False)
         at = file.tell()
+        if kind is None and any(_tail(file, size, min(size - begin, TAIL_BYTES))):
+            yield f"the element at byte {begin} of {size} is none that Matroska knows"
         if kind is None or (length is None and kind != EBML_SEGMENT):
             return
         if kind == EBML_SEGMENT:

@@ -1,4 +1,6 @@
-"""Fuzz by hand: `python -m tests.fuzz run 10000 [--real] [--first SEED]`, `python -m tests.fuzz make CLIP SEED FILE`."""
+"""Fuzz by hand: `python -m tests.fuzz run 10000 [--real] [--first SEED]`, `python -m tests.fuzz make CLIP SEED FILE`,
+`python -m tests.fuzz odd 2000 [--first SEED] [--keep FOLDER]`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from pathlib import Path
 
 import imageio_ffmpeg
 
+from tests.fuzz import numbered_oracle
 from tests.fuzz.campaign import fuzz
 from tests.fuzz.clips import real, synthesised
 from tests.fuzz.mutants import mutant
+from tests.fuzz.numbered_oracle import campaign
 from tests.recipes import Media
 from tests.witness import Ffmpeg
 
@@ -24,6 +28,11 @@ def main() -> None:
     run.add_argument("--first", type=int, default=0)
     run.add_argument("--real", action="store_true")
     run.add_argument("--way", action="append")
+    odd = verbs.add_parser("odd")
+    odd.add_argument("count", type=int)
+    odd.add_argument("--first", type=int, default=0)
+    odd.add_argument("--way", action="append", choices=numbered_oracle.WAYS)
+    odd.add_argument("--keep", type=Path)
     make = verbs.add_parser("make")
     make.add_argument("clip")
     make.add_argument("seed", type=int)
@@ -31,6 +40,19 @@ def main() -> None:
     given = parser.parse_args()
     cli = Ffmpeg(imageio_ffmpeg.get_ffmpeg_exe())
     with tempfile.TemporaryDirectory() as folder:
+        if given.verb == "odd":
+            seeds = range(given.first, given.first + given.count)
+            place = given.keep or Path(folder) / "odd"
+            print(
+                campaign(
+                    seeds,
+                    cli,
+                    place,
+                    ways=given.way or tuple(numbered_oracle.WAYS),
+                    show=lambda line: print(line, flush=True),
+                )
+            )
+            return
         media = Media(Path(folder), cli)
         if given.verb == "make":
             clips = synthesised(media) | real()
