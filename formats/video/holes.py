@@ -17,7 +17,27 @@ from av.packet import Packet
 SECTOR_BYTES = 512
 MIN_RAW_BYTES = 2048
 RUN, RAW_RUN = re.compile(rb"\0{%d,}" % SECTOR_BYTES), re.compile(rb"\0{%d,}" % MIN_RAW_BYTES)
+MOST_ZEROS_BESIDE = 8  # that belong to pictures
 HEAD_BYTES, MOST_HEADER_BYTES = 32, 64  # of a packet, and of what a container writes before it
+# Where black is zero: RGB, grey, and luma of full range in a plane of its own.
+RGB_CODECS = {"r210", "r10k", "avrp"}
+MAY_BE_BLACK = (
+    "rgb",
+    "bgr",
+    "gbr",
+    "argb",
+    "abgr",
+    "0rgb",
+    "0bgr",
+    "gray",
+    "ya",
+    "pal",
+    "mono",
+    "x2",
+    "yuv4",
+    "yuvj",
+    "nv",
+)
 SAME_SIZE = {"rawvideo", "v210", "v308", "v408", "v410", "r210", "r10k", "avrp", "ayuv", "yuv4", "y41p"}
 ANY_SIZE = {"mjpeg", "dirac", "hap", "dxv", "targa", "tiff"}
 SCAN, END_OF_PICTURE = b"\xff\xda", b"\xff\xd9"  # of JPEG (ITU-T T.81, B.1.1.3); zeros may stand before and behind
@@ -26,16 +46,18 @@ SCAN, END_OF_PICTURE = b"\xff\xda", b"\xff\xd9"  # of JPEG (ITU-T T.81, B.1.1.3)
 class Holes:
     """Finds the packets of one stream that have a hole. Not thread-safe."""
 
-    def __init__(self, path: str | Path, codec: str, height: int) -> None:
+    def __init__(self, path: str | Path, codec: str, pixel_format: str, height: int) -> None:
         """Prepare for the packets of a stream.
 
         Args:
             path: Of the file.
             codec: libavcodec's name.
+            pixel_format: Of the pictures, as libavutil names it.
             height: Lines of a picture.
         """
         self._path, self._codec, self._height = path, codec, max(1, height)
         self._is_raw = codec in SAME_SIZE
+        self._may_be_black = codec in RGB_CODECS or (codec == "rawvideo" and pixel_format.startswith(MAY_BE_BLACK))
         self._pattern = RAW_RUN if self._is_raw else RUN if codec in ANY_SIZE else None
         self._before: bytes | None = None
         self._doubtful: list[tuple[int, int]] = []  # runs of the first packet, until there is a second one
@@ -45,7 +67,7 @@ class Holes:
         if self._pattern is None:
             return 0
         runs = list(self._runs(packet, data, self._pattern)) if self._pattern.search(data) else []
-        if not self._is_raw:
+        if not self._may_be_black:
             return bool(runs)
         before, self._before = self._before, data
         if before is None:
@@ -60,12 +82,14 @@ class Holes:
         place = self._place(packet.pos, data)
         if place is None:
             return
-        line = max(1, len(data) // self._height) if self._is_raw else len(data) + 1
+        line = max(1, len(data) // self._height) if self._may_be_black else len(data) + 1
         first, last = (data.find(SCAN), data.rfind(END_OF_PICTURE)) if self._codec == "mjpeg" else (0, len(data))
         for found in pattern.finditer(data, max(0, first), max(0, last)):
             begin, end = found.span()
             edges = (0, len(data)) if self._is_raw else ()
-            fits = [at in edges or not (place + at) % SECTOR_BYTES for at in (begin, end)]
+            beside = 0 if self._may_be_black or not self._is_raw else MOST_ZEROS_BESIDE
+            before, behind = -(place + begin) % SECTOR_BYTES, (place + end) % SECTOR_BYTES
+            fits = begin in edges or before <= beside, end in edges or behind <= beside
             if all(fits) and (begin % line or end % line):
                 yield begin, end
 

@@ -11,6 +11,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,11 @@ BEGINNINGS = {
     "apng": re.compile(rb"\x89PNG\r\n\x1a\n"),
     "webp_anim": re.compile(rb"RIFF.{4}WEBPVP8X", re.DOTALL),
 }
+EBML_HEADER = re.compile(rb"\x1aE\xdf\xa3.{1,64}?B\x82[\x80-\x90](?:webm|matroska)", re.DOTALL)
+# Format of pictures in a stream header: size, depth and compression of a BITMAPINFOHEADER.
+AVI_VIDEO = re.compile(rb"strh....vids.*?strf.{8}(.{16})", re.DOTALL)
+VIDEO_CODEC = re.compile(rb"\x86[\x80-\xa0](V_[\w/]+)")  # CodecID
+MOST_TRACKS_BYTES = 1 << 16  # from the header of a file to its tracks
 PNG_END = re.compile(rb"\0\0\0\0IEND\xaeB`\x82")
 MOST_PADDING_BYTES = 512
 
@@ -35,14 +41,22 @@ class Box(NamedTuple):
     kind: bytes
 
 
-def second_file(path: str | Path, format_name: str) -> list[str]:
-    """Return a line where another file begins within a file, whose frames libavformat does not read.
+def second_file(path: str | Path, format_name: str, last_byte: int) -> list[str]:
+    """Return a line where another file begins within a file, whose frames libavformat does not read, or takes for those of the first.
 
     Args:
-        path: Of the file. All of it is searched, but for MP4 and MOV.
+        path: Of the file. All of it is searched, but for MP4, MOV and AVI.
         format_name: libavformat's, up to the first comma.
+        last_byte: Where the last packet ends that libavformat read.
     """
-    begin = _second_movie(path) if format_name == "mov" else _second_header(path, format_name)
+    if format_name == "mov":
+        begin = _second_movie(path)
+    elif format_name == "matroska":
+        begin = _second_segment(path, last_byte)
+    elif format_name == "avi":
+        begin = _other_avi(path)
+    else:
+        begin = _second_header(path, format_name)
     if begin is None:
         return []
     count = num_video_frames(path, begin) if format_name == "mov" else 0
@@ -70,7 +84,7 @@ def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str
     elif format_name == "asf":
         end = _asf_end(path)
     elif format_name == "avi":
-        end = _riff_end(path)
+        *_, end = _riff_lists(path)
     else:
         return []
     if size - end <= MOST_PADDING_BYTES or last_byte > end:
@@ -110,6 +124,29 @@ def _second_movie(path: str | Path) -> int | None:
     return min(indexes[1], media[1]) if len(indexes) > 1 < len(media) and not is_fragmented else None
 
 
+def _second_segment(path: str | Path, last_byte: int) -> int | None:
+    """Where a Matroska file begins of which nothing was read, or whose video has another codec; of the same codec both are read."""
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        begins = [found.start() for found in EBML_HEADER.finditer(data)]
+        ends = [min(begin + MOST_TRACKS_BYTES, end) for begin, end in pairwise([*begins, len(data)])]
+        codecs = [set(VIDEO_CODEC.findall(data, begin, end)) for begin, end in zip(begins, ends, strict=True)]
+    unread = (begin for begin, codec in zip(begins, codecs, strict=True) if begin >= last_byte or not codec & codecs[0])
+    return next(unread, None)
+
+
+def _other_avi(path: str | Path) -> int | None:
+    """Where an AVI begins whose pictures are not coded as those of the first, as whose they are read."""
+    first: bytes | None = None
+    with Path(path).open("rb") as file:
+        for begin in _riff_lists(path):
+            file.seek(begin)
+            found = AVI_VIDEO.search(file.read(MOST_TRACKS_BYTES))
+            if found and first is not None and found[1] != first:
+                return begin
+            first = found[1] if found and first is None else first
+    return None
+
+
 def _asf_end(path: str | Path) -> int:
     """Where an ASF file ends by its header; the end of the file where that does not tell, as of a broadcast (ASF 01.20, 3.2)."""
     with Path(path).open("rb") as file:
@@ -121,19 +158,20 @@ def _asf_end(path: str | Path) -> int:
     return int(claimed) if claimed and not flags & 1 else os.path.getsize(path)  # noqa: PTH202
 
 
-def _riff_end(path: str | Path) -> int:
-    """Where the last RIFF list of an AVI ends; the end of the file where a size is not told (OpenDML 1.02, 3.0)."""
+def _riff_lists(path: str | Path) -> Iterator[int]:
+    """Where the RIFF lists of an AVI begin, and behind the last one its end; nothing behind one that does not tell its size."""
     size, at = os.path.getsize(path), 0  # noqa: PTH202
     with Path(path).open("rb") as file:
         while at + 8 <= size:
             file.seek(at)
             kind, length = struct.unpack("<4sI", file.read(8))
+            yield at
             if kind != b"RIFF":
-                return at
+                return
             if length in (0, 0xFFFFFFFF):
-                return size
+                break
             at += 8 + length + length % 2
-    return size
+    yield size
 
 
 def _boxes(path: str | Path) -> Iterator[Box]:

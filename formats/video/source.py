@@ -137,7 +137,7 @@ class Source:
             self._held_back = HeldBack(self.info.codec)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
-            self._holes = Holes(self.path, self.info.codec, self.info.height)
+            self._holes = Holes(self.path, self.info.codec, self.info.pixel_format, self.info.height)
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()
             self._own_names = frozenset(
@@ -447,7 +447,7 @@ class Source:
         if name == "mov" and read_to_end:
             found += lost_samples(self.path, self._stream.id, self._packets_seen, self._packets_discarded)
         if read_to_end:
-            found += second_file(self.path, name)
+            found += second_file(self.path, name, self._last_byte_of_any)
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
             if claimed_frames > self._packets_seen:
@@ -489,7 +489,7 @@ class Source:
             found += self._missing_end or self._short_spans()
         if read_to_end:
             found += self._long_spans()
-            found += [] if second_file(self.path, name) else bytes_behind(self.path, name, self._last_byte_of_any)
+            found += bytes_behind(self.path, name, self._last_byte_of_any)
         if read_to_end and not found and self._zeros_at_end:
             begin = os.path.getsize(self.path) - self._zeros_at_end  # noqa: PTH202
             if name != "mov" or self._last_byte_of_any > begin:

@@ -2,7 +2,7 @@
 
 Each check reads a few headers and the last bytes, never the whole file, and gives a line where bytes are missing. What it does
 not understand it leaves alone: libav has read the file, so garbage behind the end of a video is no damage. A container has one here where
-frames were lost, or a cut file passed for a whole one, without it; of FLV, MXF and APNG libav and the claimed duration tell enough.
+frames were lost, or a cut file passed for a whole one, without it; of MXF and APNG libav and the claimed duration tell enough.
 """
 
 from __future__ import annotations
@@ -249,6 +249,22 @@ def _asf(file: BinaryIO, size: int) -> Iterator[str]:
         yield f"{lost} of its {num_packets} packets do not begin where they should"
 
 
+def _flv(file: BinaryIO, size: int) -> Iterator[str]:
+    """Tags of audio, video and data, each followed by its size (Adobe FLV 10.1, E.3 and E.4.1)."""
+    file.seek(5)
+    at = int.from_bytes(file.read(4), "big") + 4
+    while at + 11 <= size:
+        file.seek(at)
+        header = file.read(4)
+        if header[0] & 0x1F not in (8, 9, 18):
+            return
+        end = at + 11 + int.from_bytes(header[1:], "big")
+        if end > size:
+            yield _short("its last tag", end, size)
+            return
+        at = end + 4
+
+
 def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
     """The packets from the last pack on end where the file does (ISO/IEC 13818-1, 2.5.3)."""
     tail = _tail(file, size).rstrip(b"\0")
@@ -356,6 +372,6 @@ def _palette_bytes(flags: int) -> int:
 
 
 CHECKS: dict[str, Callable[[BinaryIO, int], Iterator[str]]] = {
-    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf,
+    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf, "flv": _flv,
     "mpeg": _program_stream, "ogg": _ogg, "rm": _real_media, "gif": _gif,
 }  # fmt: skip

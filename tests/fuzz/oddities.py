@@ -105,6 +105,13 @@ def joined_with_another(shop: Workshop, seed: int, rng: random.Random) -> Odd:
     return Odd(seed, f"s{seed}_{one}", f"joined with {other}", shop.half(one) + shop.half(other, 100), BOTH)
 
 
+def joined_with_another_codec(shop: Workshop, seed: int, rng: random.Random) -> Odd:
+    suffixes = sorted({Path(name).suffix for name in KINDS})
+    families = [[name for name in KINDS if Path(name).suffix == suffix] for suffix in suffixes]
+    one, other = rng.sample(rng.choice([family for family in families if len(family) > 1]), 2)
+    return Odd(seed, f"s{seed}_{one}", f"joined with {other}", shop.half(one) + shop.half(other, 100), BOTH)
+
+
 def cut_short(shop: Workshop, seed: int, rng: random.Random) -> Odd:
     name = rng.choice(list(KINDS))
     data = shop.half(name)
@@ -224,5 +231,5 @@ def unused_alpha(shop: Workshop, seed: int, rng: random.Random) -> Odd:
 
 WAYS: tuple[Callable[[Workshop, int, random.Random], Odd], ...] = (
     joined_with_itself, cut_short, holed, changed_midway, joined_with_another, holed, changed_midway, cut_short, exif_changes, other_pid,
-    other_description, holed, joined_with_itself, changed_midway, unused_alpha,
+    other_description, holed, joined_with_itself, changed_midway, unused_alpha, joined_with_another_codec,
 )  # fmt: skip
