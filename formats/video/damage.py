@@ -41,6 +41,7 @@ SOUND_SECONDS = 0.06
 MIN_STEP_SECONDS = 0.04  # headers claim 1000 frames a second
 MAX_STEP_SECONDS = 0.1
 MAX_TOLERANCE_SECONDS = 0.5
+MARKED = "Packet corrupt (stream"
 GUESSED_DURATION = r"estimating duration from bitrate"
 
 # Guesses, odd but complete headers, features that are not read, and timestamps, which are held by their own rules.
@@ -98,6 +99,7 @@ class DamageLog:
         self._undecodable_packets = 0
         self._refusal = ""
         self._stopped: str | None = None
+        self.counts_marks = True  # of packets that libavformat marks as corrupt
         self.duration_is_guessed = False
         self._first_byte: int | None = None
         self.end_byte = 0
@@ -117,6 +119,8 @@ class DamageLog:
             self.duration_is_guessed |= GUESSED_DURATION in line.lower()
             if not line or name in others or HARMLESS.search(line):
                 continue
+            if line.startswith(MARKED) and not self.counts_marks:
+                continue
             if own is not None and name not in own and level > av.logging.ERROR:
                 continue
             self._num_lines += 1
@@ -135,7 +139,7 @@ class DamageLog:
         self.end_byte = max(self.end_byte, packet.pos + packet.size)
 
     def see_packet(self, packet: Packet, data: bytes, codec: str, *, has_start_codes: bool) -> None:  # type: ignore[type-arg]
-        self._corrupt_packets += packet.is_corrupt
+        self._corrupt_packets += self.counts_marks and packet.is_corrupt
         if codec in WITHOUT_ZEROS:
             self._zeroed_packets += _has_zeros(data, codec)
         if codec in MAY_END_IN_ZEROS and has_start_codes and data.startswith(START_CODES):

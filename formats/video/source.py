@@ -75,6 +75,9 @@ ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 BI_RGB = "\0\0\0\0"  # the tag of uncompressed RGB in AVI; its fourth byte is not used (BITMAPINFOHEADER, Windows GDI)
 THEORA_HEADER = 0x80  # of its first byte: a header, which chained files have again in the middle (Theora I, 6.1)
+COUNTED_ITSELF = {
+    "mpegts"
+}  # whose packets are counted here: libavformat marks those before the seam of joined recordings
 RESTART_SECONDS = (
     10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
 )
@@ -137,6 +140,7 @@ class Source:
             self._held_back = HeldBack(self.info.codec)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
+            self._witnesses.counts_marks = self.info.format_name not in COUNTED_ITSELF
             self._holes = Holes(self.path, self.info.codec, self.info.pixel_format, self.info.height)
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()

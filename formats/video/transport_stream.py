@@ -29,7 +29,7 @@ SYNC = 0x47
 HEAD_BYTES = 1 << 16
 PACKETS_AT_ONCE = 1 << 16
 PROGRAM_TABLE = 0
-UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x40, 0x20, 0x10
+TRANSPORT_ERROR, UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x80, 0x40, 0x20, 0x10
 RANDOM_ACCESS, DISCONTINUITY = 0x40, 0x80
 PES_START = (0, 0, 1)
 PES_VIDEO = range(0xE0, 0xF0)
@@ -76,7 +76,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
     if left:
         yield f"cut short: its last packet has {left} of {grid.length} bytes"
     packets = data[grid.offset : grid.offset + num_packets * grid.length].reshape(num_packets, grid.length)
-    out_of_place = lost = without_start = 0
+    out_of_place = lost = without_start = with_errors = 0
     places: dict[int, _Places] = defaultdict(_Places)
     last, num_tables = -1, 0  # the count of the stream's packet before, and program tables since
     for begin in range(0, num_packets, PACKETS_AT_ONCE):
@@ -92,6 +92,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
             num_tables += int(tables[-1])
             continue
         _, flags, _, control, field_bytes, field_flags = head[own].T
+        with_errors += int((flags & TRANSPORT_ERROR != 0).sum())
         field_bytes = np.where(control & ADAPTATION_FIELD, field_bytes + 1, 0)
         field_flags = np.where(field_bytes > 1, field_flags, 0)
         counts = control & 15
@@ -108,6 +109,8 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         yield from _parts_elsewhere(places, stream_id)
     if out_of_place:
         yield f"{out_of_place} of its {num_packets} packets do not begin where they should"
+    if with_errors:
+        yield f"{count_of(with_errors, 'packet')} received with errors"
     if lost:
         yield f"packets are missing in {count_of(lost, 'place')}"
     if without_start:
