@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from vidprep.formats.text import count_of
 from vidprep.formats.video.mov_index import num_video_frames
-from vidprep.formats.video.truncation import ASF_FILE_PROPERTIES, BOXES
+from vidprep.formats.video.truncation import ASF_FILE_PROPERTIES, BOXES, segment_end
 
 # How a file of a format begins, in the words of libavformat; of each only the first is read.
 BEGINNINGS = {
@@ -82,7 +82,7 @@ def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str
             found = PNG_END.search(data)
             end = found.end() if found else size
     elif format_name == "asf":
-        end = _asf_end(path)
+        end = _asf_claim(path) or size
     elif format_name == "avi":
         *_, end = _riff_lists(path)
     else:
@@ -98,7 +98,7 @@ def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str
 
 def _second_header(path: str | Path, format_name: str) -> int | None:
     beginning = BEGINNINGS.get(format_name)
-    if beginning is None:
+    if beginning is None or (format_name == "asf" and _asf_claim(path) == os.path.getsize(path)):  # noqa: PTH202
         return None
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         own = beginning.search(data)
@@ -127,11 +127,15 @@ def _second_movie(path: str | Path) -> int | None:
 def _second_segment(path: str | Path, last_byte: int) -> int | None:
     """Where a Matroska file begins of which nothing was read, or whose video has another codec; of the same codec both are read."""
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if (segment_end(file) or 0) >= len(data):
+            return None
         begins = [found.start() for found in EBML_HEADER.finditer(data)]
         ends = [min(begin + MOST_TRACKS_BYTES, end) for begin, end in pairwise([*begins, len(data)])]
         codecs = [set(VIDEO_CODEC.findall(data, begin, end)) for begin, end in zip(begins, ends, strict=True)]
-    unread = (begin for begin, codec in zip(begins, codecs, strict=True) if begin >= last_byte or not codec & codecs[0])
-    return next(unread, None)
+    for begin, codec in list(zip(begins, codecs, strict=True))[1:]:
+        if begin >= last_byte or (codec and codecs[0] and not codec & codecs[0]):
+            return begin
+    return None
 
 
 def _other_avi(path: str | Path) -> int | None:
@@ -147,15 +151,15 @@ def _other_avi(path: str | Path) -> int | None:
     return None
 
 
-def _asf_end(path: str | Path) -> int:
-    """Where an ASF file ends by its header; the end of the file where that does not tell, as of a broadcast (ASF 01.20, 3.2)."""
+def _asf_claim(path: str | Path) -> int | None:
+    """How many bytes an ASF file has by its header; None of a broadcast (ASF 01.20, 3.2)."""
     with Path(path).open("rb") as file:
         head = file.read(1 << 16)
     at = head.find(ASF_FILE_PROPERTIES)
     if not 0 <= at <= len(head) - 92:
-        return os.path.getsize(path)  # noqa: PTH202
+        return None
     claimed, flags = struct.unpack_from("<40xQ40xI", head, at)
-    return int(claimed) if claimed and not flags & 1 else os.path.getsize(path)  # noqa: PTH202
+    return None if flags & 1 else int(claimed)
 
 
 def _riff_lists(path: str | Path) -> Iterator[int]:

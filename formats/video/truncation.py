@@ -187,6 +187,16 @@ def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
     return None if value == (1 << 7 * length) - 1 else value
 
 
+def segment_end(file: BinaryIO) -> int | None:
+    """Return where the first segment of a Matroska file ends; None where its header does not tell, as of a live stream."""
+    while (kind := _ebml_number(file, keep_marker=True)) is not None:
+        length = _ebml_number(file, keep_marker=False)
+        if kind == EBML_SEGMENT or length is None:
+            return None if length is None else file.tell() + length
+        file.seek(length, os.SEEK_CUR)
+    return None
+
+
 def _segment(file: BinaryIO, size: int) -> Iterator[str]:
     """Matroska and WebM: the elements of the segment (RFC 9559, 5.1), up to a cluster whose size is unknown."""
     end = size
