@@ -43,11 +43,14 @@ LARGEST_FILE = 300_000_000
 HARMLESS = re.compile(
     r"deprecated pixel format|\[(null|vost|out|vf|auto_scale|swscaler|scale|format)|Could not find codec parameters|"
     r"Consider increasing|Guessed Channel Layout|Last message repeated|non monoton|Application provided|Output file|"
-    r"video:\d|analyzeduration|Unknown cover|creation time before 1970|Odd rotation angle|keyframe not correctly marked|broken or empty index|upload a sample|unsupported stream type|Ignoring attempt to set invalid timebase|^\s*$"
+    r"video:\d|analyzeduration|Unknown cover|creation time before 1970|Odd rotation angle|keyframe not correctly marked|broken or empty index|upload a sample|unsupported stream type|Ignoring attempt to set invalid timebase|"
+    r"Something went wrong during header parsing|refer to a non-existent track|ELST atom of|timescale not set|^\s*$"
 )
 # What the row says of times that were mended, and what ffmpeg says of the same times.
 TIMES_MENDED = re.compile(r"timestamp|time jumped back")
-TIMES = re.compile(r"out of order|[Ii]nvalid timestamps")
+TIMES = re.compile(
+    r"out of order|[Ii]nvalid timestamps|DTS discontinuity in stream|invalid dropping|timestamp discontinuity"
+)
 OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.VidprepError)}
 # From where numbers are read: a store is asked for the first, the last, some between, and neighbours.
 READ_NUMBERS = (0, 1, -1, 0.5, 0.7)
