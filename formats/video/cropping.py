@@ -47,12 +47,12 @@ def _cropping_told_in_matroska(stream: VideoStream) -> Cropping:
     except (OSError, ValueError):  # a stream that Matroska does not hold
         return NO_CROPPING
     found = {
-        PIXEL_CROP[name]: int.from_bytes(value) for name, value in _elements(header.getvalue()) if name in PIXEL_CROP
+        PIXEL_CROP[name]: int.from_bytes(value) for name, value in elements(header.getvalue()) if name in PIXEL_CROP
     }
     return NO_CROPPING._replace(**found)
 
 
-def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Name and content of each EBML element (RFC 8794); what is in MASTERS, one by one."""
     at = 0
     while at + 2 <= len(data):
@@ -63,7 +63,7 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
         size = int.from_bytes(data[at : at + size_bytes]) & ~(1 << 7 * size_bytes)
         content = data[at + size_bytes :][:size]
         if name in MASTERS:
-            yield from _elements(content)
+            yield from elements(content)
         else:
             yield name, content
         at += size_bytes + size

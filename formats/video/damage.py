@@ -16,7 +16,7 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 
 from vidprep.formats.text import count_of
-from vidprep.formats.video.shown_frames import Shown
+from vidprep.formats.video.shown_frames import Shown, has_zeros_outside_padding
 
 KEPT_LOG_LINES = 3
 LogLine = tuple[int, str, str]
@@ -30,7 +30,11 @@ ZEROS = bytes(256)
 WITHOUT_ZEROS = {
     "h264", "hevc", "vp8", "vp9", "av1", "huffyuv", "ffvhuff", "utvideo", "magicyuv", "cfhd", "qtrle", "jpegls", "msvideo1",
 }  # fmt: skip
-MAY_END_IN_ZEROS = {"h264", "hevc"}  # trailing_zero_8bits (ITU-T H.264 and H.265, annex B)
+MAY_END_IN_ZEROS = {
+    "h264",
+    "hevc",
+}  # trailing_zero_8bits of a unit, before the next start code (ITU-T H.264 and H.265, annex B)
+HOLE = re.compile(rb"\x00{256,}+(?!\x01|\Z)")
 # Nor do these stand behind start codes, where they are kept from looking like one (ITU-T H.264 and H.265, 7.4.1.1): a start code
 # that was overwritten, and hides the unit behind it in the one before.
 START_CODES = (b"\0\0\1", b"\0\0\0\1")
@@ -145,10 +149,6 @@ class DamageLog:
         if codec in MAY_END_IN_ZEROS and has_start_codes and data.startswith(START_CODES):
             self._impossible_packets += any(zeros in data for zeros in ZEROS_AND_MORE) and bool(NO_PAYLOAD.search(data))
 
-    def see_holes(self, num_packets: int) -> None:
-        """Take note of packets in which sectors of the file read as zeros."""
-        self._zeroed_packets += num_packets
-
     def see_fed(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
         """Of every packet that the decoder is given; those on the way to a cut are not."""
         if packet.is_discard:
@@ -203,8 +203,11 @@ class DamageLog:
 
 
 def _has_zeros(data: bytes, codec: str) -> bool:
-    at = data.find(ZEROS)
-    return at >= 0 and not (codec in MAY_END_IN_ZEROS and ZEROS not in data.rstrip(b"\0"))
+    if ZEROS not in data:
+        return False
+    if codec in MAY_END_IN_ZEROS:
+        return bool(HOLE.search(data))
+    return codec != "av1" or has_zeros_outside_padding(data, ZEROS)
 
 
 def span_tolerance(claimed_seconds: float, frame_rate: Fraction | None, format_name: str) -> float:

@@ -1,9 +1,9 @@
-"""Blocks of a file that read as zeros, in codecs whose decoders show whatever there is.
+"""Sectors of a file that read as zeros, in codecs whose decoders show whatever there is.
 
-Disks, copies and downloads lose whole sectors. A run of zeros that begins and ends with sectors of the file is such a hole, unless
-black pictures explain it: one before it, or whole lines. What cannot be told from black: in raw pictures a hole of less than
-MIN_RAW_BYTES, in what is black anyway, of whole lines, or in the first picture where the second is black at the same place. Codecs that
-never write so many zeros are held to that instead (`vidprep.formats.video.damage`).
+Disks, copies and downloads lose whole sectors. A run of zeros that begins and ends with sectors of the file is such a hole, unless black
+pictures explain it: those before or behind it, or whole lines. What cannot be told from black: in raw pictures a hole of less than
+MIN_RAW_BYTES, in what is black anyway, of whole lines, or at a place where the next picture is black. Codecs that never write so many
+zeros are held to that instead (`vidprep.formats.video.damage`).
 """
 
 from __future__ import annotations
@@ -11,36 +11,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from av.packet import Packet
+
+from vidprep.formats.text import count_of
 
 SECTOR_BYTES = 512
 MIN_RAW_BYTES = 2048
 RUN, RAW_RUN = re.compile(rb"\0{%d,}" % SECTOR_BYTES), re.compile(rb"\0{%d,}" % MIN_RAW_BYTES)
 MOST_ZEROS_BESIDE = 8  # that belong to pictures
 HEAD_BYTES, MOST_HEADER_BYTES = 32, 64  # of a packet, and of what a container writes before it
-# Where black is zero: RGB, grey, and luma of full range in a plane of its own.
-RGB_CODECS = {"r210", "r10k", "avrp"}
-MAY_BE_BLACK = (
-    "rgb",
-    "bgr",
-    "gbr",
-    "argb",
-    "abgr",
-    "0rgb",
-    "0bgr",
-    "gray",
-    "ya",
-    "pal",
-    "mono",
-    "x2",
-    "yuv4",
-    "yuvj",
-    "nv",
-)
-SAME_SIZE = {"rawvideo", "v210", "v308", "v408", "v410", "r210", "r10k", "avrp", "ayuv", "yuv4", "y41p"}
-ANY_SIZE = {"mjpeg", "dirac", "hap", "dxv", "targa", "tiff"}
-SCAN, END_OF_PICTURE = b"\xff\xda", b"\xff\xd9"  # of JPEG (ITU-T T.81, B.1.1.3); zeros may stand before and behind
+RAW = {"rawvideo", "v210", "v308", "v408", "v410", "r210", "r10k", "avrp", "ayuv", "yuv4", "y41p"}
+# Where zeros are no colour that cameras give: YCbCr whose samples stand side by side.
+NEVER_BLACK = {"v210", "v308", "v408", "v410", "ayuv", "yuv4", "y41p", "uyvy422", "yuyv422", "yvyu422", "uyyvyy411"}
+CODED = {"mjpeg", "dirac"}
+# The scans of a JPEG, between which anything may stand (ITU-T T.81, B.1.1): their header, and the marker that ends them.
+SCAN, SCAN_END = re.compile(rb"\xff\xda"), re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+PICTURE_END, PICTURE_BEGIN = b"\xff\xd9", b"\xff\xd8"
+
+
+class _Seen(NamedTuple):
+    """The data of a packet, and the runs of zeros in it that begin and end with sectors."""
+
+    data: bytes
+    runs: list[tuple[int, int]]
 
 
 class Holes:
@@ -55,43 +50,55 @@ class Holes:
             pixel_format: Of the pictures, as libavutil names it.
             height: Lines of a picture.
         """
-        self._path, self._codec, self._height = path, codec, max(1, height)
-        self._is_raw = codec in SAME_SIZE
-        self._may_be_black = codec in RGB_CODECS or (codec == "rawvideo" and pixel_format.startswith(MAY_BE_BLACK))
-        self._pattern = RAW_RUN if self._is_raw else RUN if codec in ANY_SIZE else None
+        self._path, self._codec = path, codec
+        self._num_lines = max(1, height) * (3 if pixel_format.startswith("gbr") else 1)  # in planes one after the other
+        self._is_raw = codec in RAW
+        self._may_be_black = self._is_raw and not {codec, pixel_format} & NEVER_BLACK
+        self._pattern = RAW_RUN if self._is_raw else RUN if codec in CODED else None
         self._before: bytes | None = None
-        self._doubtful: list[tuple[int, int]] = []  # runs of the first packet, until there is a second one
+        self._last: _Seen | None = None
+        self._num_found = 0
 
-    def num_found(self, packet: Packet, data: bytes) -> int:  # type: ignore[type-arg]
-        """Return how many packets are known to have a hole, now that this one has come. data: of the packet."""
+    def see(self, packet: Packet, data: bytes) -> None:  # type: ignore[type-arg]
+        """Take note of a packet. data: its bytes."""
         if self._pattern is None:
-            return 0
+            return
         runs = list(self._runs(packet, data, self._pattern)) if self._pattern.search(data) else []
         if not self._may_be_black:
-            return bool(runs)
-        before, self._before = self._before, data
-        if before is None:
-            self._doubtful = runs
-            return 0
-        first = any(not _is_black(data, run) for run in self._doubtful)
-        self._doubtful = []
-        return first + any(not _is_black(before, run) for run in runs)
+            self._num_found += bool(runs)
+            return
+        if self._last is not None:
+            self._num_found += self._is_holed(data)
+            self._before = self._last.data
+        self._last = _Seen(data, runs)
+
+    def found(self) -> list[str]:
+        """Return a line that says how many packets have a hole; nothing where none has."""
+        count = self._num_found + self._is_holed(None)
+        return [f"{count_of(count, 'packet')} in which sectors of the file read as zeros"] if count else []
+
+    def _is_holed(self, behind: bytes | None) -> bool:
+        """Whether the last packet has zeros where the one before it has none, nor the one behind it."""
+        if self._last is None or self._before is behind is None:
+            return False
+        others = [data for data in (self._before, behind) if data is not None]
+        return any(not any(_is_black(data, run) for data in others) for run in self._last.runs)
 
     def _runs(self, packet: Packet, data: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:  # type: ignore[type-arg]
         """Runs of zeros that begin and end with sectors of the file; in raw pictures, as long as they do not fill whole lines."""
         place = self._place(packet.pos, data)
         if place is None:
             return
-        line = max(1, len(data) // self._height) if self._may_be_black else len(data) + 1
-        first, last = (data.find(SCAN), data.rfind(END_OF_PICTURE)) if self._codec == "mjpeg" else (0, len(data))
-        for found in pattern.finditer(data, max(0, first), max(0, last)):
-            begin, end = found.span()
-            edges = (0, len(data)) if self._is_raw else ()
-            beside = 0 if self._may_be_black or not self._is_raw else MOST_ZEROS_BESIDE
-            before, behind = -(place + begin) % SECTOR_BYTES, (place + end) % SECTOR_BYTES
-            fits = begin in edges or before <= beside, end in edges or behind <= beside
-            if all(fits) and (begin % line or end % line):
-                yield begin, end
+        line = max(1, len(data) // self._num_lines) if self._may_be_black else len(data) + 1
+        edges = (0, len(data)) if self._is_raw else ()
+        beside = MOST_ZEROS_BESIDE if self._is_raw and not self._may_be_black else 0
+        for first, last in _scans(data) if self._codec == "mjpeg" else [(0, len(data))]:
+            for found in pattern.finditer(data, first, last):
+                begin, end = found.span()
+                before, behind = -(place + begin) % SECTOR_BYTES, (place + end) % SECTOR_BYTES
+                fits = (begin in edges or before <= beside) and (end in edges or behind <= beside)
+                if fits and (begin % line or end % line):
+                    yield begin, end
 
     def _place(self, position: int | None, data: bytes) -> int | None:
         """Where the data of a packet begins in the file, which is behind the header that the container writes."""
@@ -101,6 +108,24 @@ class Holes:
             file.seek(position)
             at = file.read(MOST_HEADER_BYTES + HEAD_BYTES).find(data[:HEAD_BYTES])
         return position + at if at >= 0 else None
+
+
+def _scans(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the coded samples of JPEGs stand that follow one another; what thumbnails hold in their segments is passed over."""
+    at = data.find(PICTURE_BEGIN) + 2
+    while 1 < at < len(data) - 4:
+        if data[at] != 0xFF:
+            at += 1
+            continue
+        marker = data[at : at + 2]
+        if marker == PICTURE_END:
+            at = data.find(PICTURE_BEGIN, at + 2) + 2
+            continue
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if SCAN.match(marker):
+            end = SCAN_END.search(data, at)
+            yield at, end.start() if end else len(data)
+            at = end.start() if end else len(data)
 
 
 def _is_black(data: bytes, run: tuple[int, int]) -> bool:

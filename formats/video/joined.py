@@ -11,11 +11,12 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from vidprep.formats.text import count_of
+from vidprep.formats.video.cropping import elements
 from vidprep.formats.video.mov_index import num_video_frames
 from vidprep.formats.video.truncation import ASF_FILE_PROPERTIES, BOXES, segment_end
 
@@ -28,9 +29,11 @@ BEGINNINGS = {
     "webp_anim": re.compile(rb"RIFF.{4}WEBPVP8X", re.DOTALL),
 }
 EBML_HEADER = re.compile(rb"\x1aE\xdf\xa3.{1,64}?B\x82[\x80-\x90](?:webm|matroska)", re.DOTALL)
-# Format of pictures in a stream header: size, depth and compression of a BITMAPINFOHEADER.
-AVI_VIDEO = re.compile(rb"strh....vids.*?strf.{8}(.{16})", re.DOTALL)
-VIDEO_CODEC = re.compile(rb"\x86[\x80-\xa0](V_[\w/]+)")  # CodecID
+EBML_CLUSTER = b"\x1fC\xb6u"
+CODEC_ID = 0x86
+CODING = {0x63A2, 0xB0, 0xBA, 0x2EB524}  # CodecPrivate, PixelWidth, PixelHeight, UncompressedFourCC
+TOLD_BY_PACKETS = (b"V_VP8", b"V_VP9", b"V_AV1", b"V_MPEG1", b"V_MPEG2", b"V_MJPEG", b"V_PRORES")
+AVI_VIDEO = re.compile(rb"strh....vids.*?strf....", re.DOTALL)
 MOST_TRACKS_BYTES = 1 << 16  # from the header of a file to its tracks
 PNG_END = re.compile(rb"\0\0\0\0IEND\xaeB`\x82")
 MOST_PADDING_BYTES = 512
@@ -38,6 +41,7 @@ MOST_PADDING_BYTES = 512
 
 class Box(NamedTuple):
     begin: int
+    size: int
     kind: bytes
 
 
@@ -119,35 +123,60 @@ def _second_movie(path: str | Path) -> int | None:
             first.append(box)
     if second:
         return second[0].begin
-    indexes, media = ([box.begin for box in first if box.kind == kind] for kind in (b"moov", b"mdat"))
-    is_fragmented = any(box.kind == b"moof" for box in first)
-    return min(indexes[1], media[1]) if len(indexes) > 1 < len(media) and not is_fragmented else None
+    indexes, media = ([box for box in first if box.kind == kind] for kind in (b"moov", b"mdat"))
+    if len(indexes) < 2 or len(media) < 2 or any(box.kind == b"moof" for box in first):
+        return None
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        one, other = (data[box.begin : box.begin + box.size] for box in indexes[:2])
+    return None if one == other else min(indexes[1].begin, media[1].begin)
 
 
 def _second_segment(path: str | Path, last_byte: int) -> int | None:
-    """Where a Matroska file begins of which nothing was read, or whose video has another codec; of the same codec both are read."""
+    """Where a Matroska file begins of which nothing was read, or whose video is coded otherwise; what is coded alike is read."""
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if (segment_end(file) or 0) >= len(data):
             return None
+        cluster = data.find(EBML_CLUSTER)  # before it, a file may be attached
         begins = [found.start() for found in EBML_HEADER.finditer(data)]
-        ends = [min(begin + MOST_TRACKS_BYTES, end) for begin, end in pairwise([*begins, len(data)])]
-        codecs = [set(VIDEO_CODEC.findall(data, begin, end)) for begin, end in zip(begins, ends, strict=True)]
-    for begin, codec in list(zip(begins, codecs, strict=True))[1:]:
-        if begin >= last_byte or (codec and codecs[0] and not codec & codecs[0]):
-            return begin
+        first = _coding(data[: min([MOST_TRACKS_BYTES, *begins[1:2]])])
+        for begin in (begin for begin in begins if 0 <= cluster < begin):
+            coding = _coding(data[begin : begin + MOST_TRACKS_BYTES])
+            if begin >= last_byte or (first and coding and coding != first):
+                return begin
     return None
+
+
+def _coding(head: bytes) -> dict[int, bytes]:
+    """How the video of a Matroska file is coded, as far as its packets do not tell: codec, configuration, and the shape of raw pictures."""
+    found: dict[int, bytes] = {}
+    with suppress(IndexError):
+        for name, content in elements(head):
+            if (name == CODEC_ID and content.startswith(b"V_")) or (
+                name in CODING and CODEC_ID in found and not found[CODEC_ID].startswith(TOLD_BY_PACKETS)
+            ):
+                found.setdefault(name, content)
+    return found
 
 
 def _other_avi(path: str | Path) -> int | None:
     """Where an AVI begins whose pictures are not coded as those of the first, as whose they are read."""
-    first: bytes | None = None
+    first: list[bytes] | None = None
     with Path(path).open("rb") as file:
         for begin in _riff_lists(path):
             file.seek(begin)
-            found = AVI_VIDEO.search(file.read(MOST_TRACKS_BYTES))
-            if found and first is not None and found[1] != first:
+            head = file.read(MOST_TRACKS_BYTES)
+            if (found := AVI_VIDEO.search(head)) is None:
+                continue
+            (size,) = struct.unpack_from("<I", head, found.end() - 4)
+            described = head[found.end() : found.end() + size]
+            coding = [
+                described[4:12],
+                described[14:20],
+                described[40:],
+            ]  # of a BITMAPINFOHEADER: size, depth, compression; configuration
+            if first is not None and coding != first:
                 return begin
-            first = found[1] if found and first is None else first
+            first = coding
     return None
 
 
@@ -193,6 +222,6 @@ def _boxes(path: str | Path) -> Iterator[Box]:
             is_box = kind in BOXES or (at + length <= size and kind.isascii() and kind.decode().strip().isalnum())
             if length < 8 or not is_box:
                 break
-            yield Box(at, kind)
+            yield Box(at, length, kind)
             at += length
-    yield Box(min(at, size), b"")
+    yield Box(min(at, size), 0, b"")

@@ -58,6 +58,11 @@ class MidwayChanges:
         """Take note of a keyframe that the decoder has taken."""
         self._shapes.see(keyframe, decoder)
 
+    def see_turn(self, packet: Packet[VideoStream]) -> None:
+        """Take note of a packet that says which way up pictures are. libavcodec gives no matrix where that is upright, or cancelled."""
+        if self._turns is not None and packet.pts is not None:
+            self._turns.told.append(packet.pts)
+
     def marked(self, frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
         """Yield the frames of the decoder, in order."""
         for frame, matrix in self._turned(frames):
@@ -107,12 +112,15 @@ class _Turns:
     def __init__(self) -> None:
         self._held: bytes | None = None
         self._times_given = 0
+        self.told: list[int] = []  # PTS of packets that say something
 
     def of(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
         """Yield frames, and the matrix that holds where they have none."""
         doubtful: VideoFrame | None = None  # a keyframe without one
         for frame in frames:
             own = display_matrix(frame)
+            if self._is_told(frame) and own is None:
+                self._held = None
             if doubtful is not None:
                 if own is None and self._times_given > 1:
                     self._held = None
@@ -128,3 +136,10 @@ class _Turns:
                 yield frame, self._held
         if doubtful is not None:
             yield doubtful, self._held
+
+    def _is_told(self, frame: VideoFrame) -> bool:
+        """Whether the packet of a frame says which way up it is."""
+        if frame.pts is None or frame.pts not in self.told:
+            return False
+        self.told.remove(frame.pts)
+        return True

@@ -69,6 +69,7 @@ def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: 
         if movie.has(b"mvex"):
             return [f"{num_discarded} of its frames are earlier than the fragment before them"] if num_discarded else []
         track = _Track(movie, _track_of(movie, track_id))
+        num_read += track.num_empty
         if num_read >= track.num_samples or track.num_samples > MAX_SAMPLES or _counts(track) is not None:
             return []  # the last: what tables claim that contradict each other may not fit into memory
         if track.shows_all or not track.is_edited_throughout:
@@ -102,6 +103,22 @@ def _sample_end(track: _Box) -> int:
     each = sizes.numbers("I", 4)[0]
     length = each * count if each else sum(sizes.numbers(f"{count}I", 12 + 4 * before))
     return offsets[last] + length
+
+
+def num_empty_samples(path: str | Path, track_id: int) -> int:
+    """Return how many samples of a track have no bytes: each shows the picture before it once more."""
+    with suppress(*NOT_UNDERSTOOD):
+        tables = _track_of(_index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl")
+        return _num_empty(tables)
+    return 0
+
+
+def _num_empty(tables: _Box) -> int:
+    sizes = tables.one(b"stsz")
+    each, count = sizes.numbers("II", 4)
+    if each or count > MAX_SAMPLES:
+        return 0
+    return sizes.numbers(f"{count}I", 12).count(0)
 
 
 def num_video_frames(path: str | Path, begin: int) -> int:
@@ -224,6 +241,7 @@ class _Track:
         self.chunks = tables.one(b"stsc").rows("III")
         self.num_chunks = tables.one(b"stco" if tables.has(b"stco") else b"co64").numbers("I", 4)[0]
         self.num_samples = tables.one(b"stsz").numbers("I", 8)[0]
+        self.num_empty = _num_empty(tables)
         self.num_descriptions = tables.one(b"stsd").numbers("I", 4)[0]
 
     @property

@@ -8,6 +8,7 @@ from contextlib import suppress
 from vidprep.formats.files.untrusted import open_regular
 
 LINE_BYTES = 4096
+ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "compressed by gzip", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 PLAYLISTS = {"concat", "hls", "dash", "imf", "sdp", "rtsp", "applehttp", "ffmetadata"}
 LISTS = "a list of videos is a .csv, .tsv, .parquet or .jsonl with a column `path`"
 NUMBERED_PICTURES = "of a folder of numbered pictures `ffmpeg -framerate 25 -i %04d.png out.mkv` makes one"
@@ -42,7 +43,9 @@ def text_in_place(path: str) -> str:
         head = file.readline(LINE_BYTES)
         if head.startswith((b"\xff\xfe", b"\xfe\xff")):
             return f"it is text in UTF-16; {LISTS}, in UTF-8"
-        line = head.decode().strip()
+        if archive := next((name for begin, name in ARCHIVES.items() if head.startswith(begin)), ""):
+            return f"it is {archive}; unpack it"
+        line = head.decode("utf-8-sig").strip()
     if not line.isprintable() or not line:
         return ""
     if line.startswith("version https://git-lfs"):

@@ -24,6 +24,7 @@ HEADER_BYTES, UNIT_BYTES = 64, 4096
 WITH_CHROMA_FORMAT = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
 RECOVERY_POINT, DISPLAY_ORIENTATION = 6, 47  # kinds of supplemental information (H.264 and H.265, annex D)
 START_CODE = b"\0\0\1"
+PADDING = 15  # type of open bitstream units
 
 
 class Shown(NamedTuple):
@@ -32,12 +33,14 @@ class Shown(NamedTuple):
     Attributes:
         frames: How many there are.
         is_entry: Whether every frame from this packet on can be decoded; None where its headers do not say.
+        turns: Whether it says which way up pictures are.
         needed_later: Whether later packets need what it brings: which way up pictures are, or other parameters than before.
     """
 
     frames: int = 1
     is_entry: bool | None = None
     needed_later: bool = False
+    turns: bool = False
 
 
 def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], Shown] | None:
@@ -53,7 +56,7 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
 
     def count(packet: bytes) -> Shown:
         try:
-            return Shown(counter.count(packet), counter.is_entry, counter.needed_later)
+            return Shown(counter.count(packet), counter.is_entry, counter.needed_later, counter.turns)
         except (IndexError, KeyError, ValueError):
             return Shown()
 
@@ -154,7 +157,7 @@ class _Parameters:
 
 class _H264:
     is_entry: bool | None = None
-    needed_later = False
+    needed_later = turns = False
 
     def __init__(self, record: bytes) -> None:
         self._sequences: dict[int, _Sequence] = {}
@@ -187,14 +190,14 @@ class _H264:
             self._sequence_of[number] = bits.ue()
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry, self.needed_later = 0, None, False
+        shown, self.is_entry, self.turns = 0, None, False
         for unit in _units(packet, self._length_bytes):
             kind = unit[0] & 31
             if kind in (7, 8):
                 self._take_parameters(unit)
             elif kind == 6:
                 messages = dict(_messages(unit[1:]))
-                self.needed_later |= DISPLAY_ORIENTATION in messages
+                self.turns |= DISPLAY_ORIENTATION in messages
                 # Frames are whole only some frames later (D.1.8): an intra refresh.
                 if RECOVERY_POINT in messages and _Bits(messages[RECOVERY_POINT]).ue():
                     self.is_entry = False
@@ -202,7 +205,7 @@ class _H264:
                 if kind == 5:
                     self.is_entry = True
                 shown += self._opens_frame(unit)
-        self.needed_later |= self._parameters.end_packet()
+        self.needed_later = self._parameters.end_packet() or self.turns
         return shown
 
     def _opens_frame(self, unit: bytes) -> bool:
@@ -274,7 +277,7 @@ def _skip_scaling_list(bits: _Bits, size: int) -> None:
 
 class _Hevc:
     is_entry: bool | None = None
-    needed_later = False
+    needed_later = turns = False
 
     def __init__(self, record: bytes) -> None:
         self._hides: dict[
@@ -306,7 +309,7 @@ class _Hevc:
             self._hides[number] = bool(bits.u(1)), bits.u(3)
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry, self.needed_later = 0, None, False
+        shown, self.is_entry, self.turns = 0, None, False
         for unit in _units(packet, self._length_bytes):
             kind, layer = unit[0] >> 1 & 63, (unit[0] & 1) << 5 | unit[1] >> 3
             if layer:
@@ -316,10 +319,10 @@ class _Hevc:
             elif kind in (36, 37):  # the end of a sequence, or of the stream
                 self._at_start = True
             elif kind == 39:  # supplemental information before a picture
-                self.needed_later |= any(kind == DISPLAY_ORIENTATION for kind, _ in _messages(unit[2:]))
+                self.turns |= any(kind == DISPLAY_ORIENTATION for kind, _ in _messages(unit[2:]))
             else:
                 self._take_parameters(unit)
-        self.needed_later |= self._parameters.end_packet()
+        self.needed_later = self._parameters.end_packet() or self.turns
         return shown
 
     def _is_shown(self, kind: int, unit: bytes) -> bool:
@@ -340,7 +343,7 @@ class _Hevc:
 
 class _Vp9:
     is_entry = None
-    needed_later = False
+    needed_later = turns = False
 
     def __init__(self, _record: bytes) -> None:
         pass
@@ -377,7 +380,7 @@ class _Vp9:
 
 class _Av1:
     is_entry = None
-    needed_later = False
+    needed_later = turns = False
 
     def __init__(self, record: bytes) -> None:
         self._is_still = False
@@ -416,6 +419,14 @@ def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:
         if not layer:
             yield header >> 3 & 15, data[at : at + size]
         at += size
+
+
+def has_zeros_outside_padding(data: bytes, zeros: bytes) -> bool:
+    """Return whether a packet of AV1 has this run of zeros, but in open bitstream units of padding (AV1, 5.7)."""
+    try:
+        return any(kind != PADDING and zeros in body for kind, body in _obus(data))
+    except IndexError:
+        return True
 
 
 def shown_by(packet: Packet[VideoStream]) -> Shown:

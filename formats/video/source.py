@@ -37,7 +37,7 @@ from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.moments import Pace
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import cropping_of
-from vidprep.formats.video.damage import CONTIGUOUS, DamageLog, span_tolerance, tagged_seconds
+from vidprep.formats.video.damage import CONTIGUOUS, MAX_STEP_SECONDS, DamageLog, span_tolerance, tagged_seconds
 from vidprep.formats.video.held_back import HeldBack
 from vidprep.formats.video.holes import Holes
 from vidprep.formats.video.joined import bytes_behind, second_file
@@ -49,6 +49,7 @@ from vidprep.formats.video.mov_index import (
     last_sample_end,
     lost_samples,
     num_edits,
+    num_empty_samples,
 )
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
@@ -191,7 +192,8 @@ class Source:
     def _best_stream(self) -> VideoStream:
         streams = self._moving_streams()
         if not streams:
-            held = ", ".join(sorted({s.type for s in self._container.streams})) or "nothing"
+            kinds = ("a cover" if s.type == "video" else s.type for s in self._container.streams)
+            held = ", ".join(sorted(set(kinds))) or "nothing"
             raise NoVideoError(f"holds no video (it holds {held})", path=self.path)
         best = self._container.streams.best("video")
         stream = best if isinstance(best, VideoStream) and best in streams else streams[0]
@@ -291,7 +293,8 @@ class Source:
             if len(self._head) >= HEAD_PACKETS or size > HEAD_BYTES:
                 break
         known = sorted({p.pts for p in self._head if p.pts is not None and not p.is_discard})
-        if not known:  # raw streams have no timestamps
+        is_sparse = any(p.pts is None for p in self._head)  # as of program streams with several frames in a packet
+        if not known or is_sparse:  # raw streams have no timestamps
             known = list(accumulate(p.duration or 0 for p in self._head))
         if len(self._head) >= HEAD_PACKETS and (latest := self._head[-1].dts) is not None:
             known = [pts for pts in known if pts <= latest]  # later packets may come between the others
@@ -324,6 +327,8 @@ class Source:
                 self._witnesses.see_place(packet)
             if packet.pts is not None:
                 self._see_times(packet, packet.pts)
+            elif packet.stream_index in self._ends:
+                self._ends[packet.stream_index] += (packet.duration or 0) * self._tick_seconds[packet.stream_index]
             if packet.pos is not None:
                 self._last_byte_of_any = max(self._last_byte_of_any, packet.pos + packet.size)
             if packet.stream_index != self._stream.index:
@@ -338,7 +343,7 @@ class Source:
                 continue
             self._packets_seen += 1
             self._witnesses.see_packet(packet, data, self.info.codec, has_start_codes=has_start_codes)
-            self._witnesses.see_holes(self._holes.num_found(packet, data))
+            self._holes.see(packet, data)
             if self._count is not None:
                 packet.opaque = [
                     self._shown(packet, data, self._count)
@@ -391,6 +396,8 @@ class Source:
         if self._log:
             self._raise_if_too_large()
             self._harvest()
+        if packet is not None and shown_by(packet).turns:
+            self._midway.see_turn(packet)
         if packet is not None and packet.is_keyframe:
             self._midway.see(packet, self._decoder)
         self._witnesses.see_frames(frames)
@@ -443,7 +450,7 @@ class Source:
         read_to_end: False when reading stopped on purpose, where a missing end means nothing.
         """
         name = self.info.format_name
-        found = self._witnesses.found()
+        found = self._witnesses.found() + self._holes.found()
         if name == "mpegts":
             found += missing_packets(self.path, self._stream.id, self._zeros_at_end, read_to_end=read_to_end)
         elif read_to_end:
@@ -454,6 +461,8 @@ class Source:
             found += second_file(self.path, name, self._last_byte_of_any)
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
+            if claimed_frames > self._packets_seen and name == "mov":
+                claimed_frames -= num_empty_samples(self.path, self._stream.id)
             if claimed_frames > self._packets_seen:
                 found.append(
                     f"cut short: the header says {count_of(claimed_frames, 'frame')}, the file has {self._packets_seen}"
@@ -473,7 +482,7 @@ class Source:
     def _video_elsewhere(self) -> Iterator[str]:
         """Yield a line for each stream of video that follows this one, or comes before it: nobody meant to show them at once."""
         own = self._stream.index
-        step = float(1 / self.info.frame_rate) if self.info.frame_rate else 0.0
+        step = min(MAX_STEP_SECONDS, float(1 / self.info.frame_rate)) if self.info.frame_rate else 0.0
         for stream in self._moving_streams():
             count = self._num_timed[stream.index]
             if stream.index == own or count < 2 or own not in self._starts:
@@ -561,7 +570,8 @@ class Source:
             stream = self._stream.index
             spans.append((tagged, self._starts.get(stream, 0.0), self._ends.get(stream, 0.0)))
         for claimed, start, end in spans:
-            if claimed is None or self._witnesses.duration_is_guessed or self._clock_restarted:
+            is_guessed = self._witnesses.duration_is_guessed or self._num_timed[self._stream.index] < self._packets_seen
+            if claimed is None or is_guessed or self._clock_restarted:
                 continue
             tolerance = span_tolerance(claimed, self.info.frame_rate, self.info.format_name)
             counts_from_zero = self.info.format_name in ("matroska", "nut", "flv") and end - claimed <= tolerance

@@ -2,7 +2,7 @@
 passes over a lost packet, and over a whole frame with it, in silence, and PyAV over streams that begin later.
 
 Those of one stream are counted from 0 to 15 and again. The count may begin anew where a recording was joined to another, as segments of
-HLS are: at a keyframe, behind a new program table.
+HLS are: at a keyframe, or at a frame and from 0 on, behind a new program table.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         counts = control & 15
         steps = np.diff(counts, prepend=last if last >= 0 else counts[0]) & 15
         tables_before = np.diff(tables[own], prepend=-num_tables)
-        begins_anew = (field_flags & DISCONTINUITY != 0) | (field_flags & RANDOM_ACCESS != 0) & (tables_before > 0)
+        may_be_first = (field_flags & RANDOM_ACCESS != 0) | (flags & UNIT_START != 0) & (counts == 0)
+        begins_anew = (field_flags & DISCONTINUITY != 0) | may_be_first & (tables_before > 0)
         lost += int(((steps > 1) & ~begins_anew).sum())
         last, num_tables = int(counts[-1]), int(tables[-1] - tables[own[-1]])
         starts = flags & UNIT_START != 0
@@ -148,6 +149,11 @@ def _see_video(places: dict[int, _Places], block: Bytes, ids: Numbers, is_packet
 def _parts_elsewhere(places: dict[int, _Places], stream_id: int) -> Iterator[str]:
     own = places.get(stream_id)
     for pid, other in places.items():
-        if own is not None and pid != stream_id and (other.first >= own.last or other.last <= own.first):
+        if (
+            own is not None
+            and pid != stream_id
+            and other.count > 1
+            and (other.first >= own.last or other.last <= own.first)
+        ):
             where = "goes on" if other.first >= own.last else "begins"
             yield f"its video {where} in another stream (PID {pid:#x}), and {count_of(other.count, 'frame')} there were not read"

@@ -177,6 +177,48 @@ def test_an_orientation_that_changes_midway_is_followed(
     assert trial.raw(f"turned{suffix}", data) == shown
 
 
+def says_upright(*, cancels: bool) -> bytes:
+    """Supplemental information of H.264: turned by nothing, or no longer turned (D.1.27)."""
+    bits = "1" if cancels else "0" + "00" + f"{0:016b}" + "010" + "0"
+    bits += "1"
+    size = -(-len(bits) // 8)
+    unit = bytes([6, 47, size]) + int(bits.ljust(size * 8, "0"), 2).to_bytes(size, "big") + b"\x80"
+    return b"\0\0\0\1" + unit.replace(b"\0\0\0", b"\0\0\3\0")
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+@pytest.mark.parametrize("suffix", [".mkv", ".ts"])
+def test_a_turn_ends_where_the_stream_says_so(suffix: str, cancels: bool, shop: Workshop, trial: Trial) -> None:
+    """One group of pictures is upside down; libavcodec gives no matrix for what says that it is upright."""
+    change: dict[str, Any] = oddities.CHANGES["orientation"]
+    upright = shop.half("h264.h264", 0, "one group", gop=HALF, writing=("-bf", 0))
+    down = shop.half("h264.h264", 100, "one group", gop=HALF, **{**change, "writing": ("-bf", 0, *change["writing"])})
+    at = upright.index(b"\0\0\1\x65")
+    stream = upright + down + upright[:at] + says_upright(cancels=cancels)[1:] + upright[at:] + upright
+    data = shop.wrapped(stream, "h264.h264", suffix)
+    shown = [*FIRST_HALF, *BOTH[HALF:], *FIRST_HALF, *FIRST_HALF]
+    _, pictures = trial.made(f"turned{suffix}", data, "transcode")
+    assert numbers(pictures) == shown
+    assert trial.raw(f"turned{suffix}", data) == shown
+
+
+@pytest.mark.parametrize("name", ["h264.mpg", "hevc.mpg"])
+def test_frames_without_a_timestamp_are_cut_by_the_rate_and_are_no_damage(
+    name: str, shop: Workshop, trial: Trial
+) -> None:
+    """A program stream with several frames in a packet tells the time of the first alone."""
+    codec = KINDS[f"{name.partition('.')[0]}.mkv"]
+    path = trial.folder / name
+    clip(shop.cli, path, range(60), Kind((*codec.arguments, "-f", "vob")))
+    row, pictures = trial.made(name, path.read_bytes(), "transcode")
+    assert numbers(pictures) == list(range(60)) and "damaged" not in row["warning_codes"], row["warnings"]
+    table = trial.folder / "cut.csv"
+    table.write_text(f"path,id,start,end\n{name},cut,0.4,0.8\n")
+    transcode(table, trial.folder / "cut", *WAYS["transcode"])
+    (row,) = manifest(trial.folder / "cut").values()
+    assert numbers(seen(trial.cli, trial.folder / "cut" / row["file_name"], WIDTH, HEIGHT)) == list(range(10, 20))
+
+
 @pytest.mark.parametrize("suffix", [".mkv", ".mp4"])
 def test_a_cut_behind_a_turn_is_upright(suffix: str, shop: Workshop, trial: Trial) -> None:
     data, shown = turned(shop, suffix, "ab")
@@ -314,6 +356,30 @@ def test_a_second_file_of_another_codec_is_said(one: str, other: str, shop: Work
     assert any("another file begins at byte" in text for text in row["warnings"])
 
 
+@pytest.mark.parametrize("suffix", [".avi", ".mkv"])
+def test_a_second_file_of_another_configuration_is_said(suffix: str, shop: Workshop, trial: Trial) -> None:
+    """The tables of huffyuv stand in the header alone."""
+    parts = []
+    for name, arguments in (("one", ()), ("other", ("-pred", "median"))):
+        kind = Kind(("-c:v", "huffyuv", *arguments), "yuv422p", intra=True)
+        parts.append(clip(shop.cli, trial.folder / f"{name}{suffix}", FIRST_HALF, kind).read_bytes())
+    row, _ = trial.made(f"both{suffix}", b"".join(parts), "transcode")
+    assert any(f"another file begins at byte {len(parts[0])} " in text for text in row["warnings"]), row["warnings"]
+
+
+def test_streams_that_are_shown_at_once_are_not_parts_of_one(shop: Workshop, trial: Trial) -> None:
+    """Slides, each for two seconds, beside a camera; and a still picture in a transport stream before the film."""
+    slides, out = trial.folder / "slides.mp4", trial.folder / "both.mp4"
+    (trial.folder / "camera.mp4").write_bytes(shop.half("h264.mp4"))
+    clip(shop.cli, slides, [1, 2, 3], KINDS["h264.mp4"], rate="1/2")
+    shop.cli.run("-i", slides, "-i", trial.folder / "camera.mp4", "-map", "0:v", "-map", "1:v", "-c", "copy", out)
+    row, _ = trial.made("both.mp4", out.read_bytes(), "transcode")
+    assert "damaged" not in row["warning_codes"], row["warnings"]
+    still = clip(shop.cli, trial.folder / "still.ts", [7], KINDS["h264.ts"], writing=("-mpegts_start_pid", "0x110"))
+    row, _ = trial.made("still.ts", still.read_bytes() + shop.half("h264.ts"), "transcode")
+    assert "damaged" not in row["warning_codes"], row["warnings"]
+
+
 @pytest.mark.parametrize("name", ["h264.mp4", "mpeg4.avi", "wmv2.wmv", "pictures.apng"])
 def test_bytes_behind_the_end_are_said_and_are_no_damage(name: str, shop: Workshop, trial: Trial) -> None:
     row, pictures = trial.made(name, shop.half(name) + b"notes\n" * 500, "transcode")
@@ -408,6 +474,27 @@ def test_chained_ogg_is_one_video(way: str, shop: Workshop, trial: Trial) -> Non
     row, pictures = trial.made("chain.ogv", data, way)
     assert numbers(pictures) == list(BOTH) and "damaged" not in row["warning_codes"]
     assert trial.raw("chain.ogv", data) == list(BOTH)
+
+
+def test_zeros_that_a_standard_allows_are_no_damage(shop: Workshop, trial: Trial) -> None:
+    """Behind a unit of H.264 (annex B.1.1), and between JPEGs of a fixed size, as capture cards write them."""
+    stream = shop.half("h264.h264").replace(b"\0\0\0\1", bytes(300) + b"\0\0\0\1")
+    row, pictures = trial.made("padded.h264", stream, "transcode")
+    assert numbers(pictures) == FIRST_HALF and "damaged" not in row["warning_codes"], row["warnings"]
+    frames = b"".join(jpeg(picture(number), 1).ljust(8192, b"\0") for number in FIRST_HALF)
+    row, _ = trial.made("padded.avi", shop.wrapped(frames, "mjpeg.mjpeg", ".avi"), "transcode")
+    assert "damaged" not in row["warning_codes"], row["warnings"]
+
+
+def test_samples_without_bytes_repeat_a_picture(shop: Workshop, trial: Trial) -> None:
+    """As QuickTime writes what does not change: an entry of 0 in the table of sizes (stsz), and no bytes."""
+    whole, held = shop.half("mjpeg.mov"), (HALF - 3, HALF - 2, HALF - 1)
+    data, sizes = bytearray(whole), whole.index(b"stsz") + 16
+    for number in held:
+        data[sizes + 4 * number : sizes + 4 * number + 4] = bytes(4)
+    row, pictures = trial.made("held.mov", bytes(data), "transcode")
+    assert "damaged" not in row["warning_codes"], row["warnings"]
+    assert numbers(pictures) == FIRST_HALF[: -len(held)]
 
 
 def upscaled(data: bytes) -> bytes:
