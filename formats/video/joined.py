@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import elements
-from vidprep.formats.video.mov_index import num_video_frames
+from vidprep.formats.video.mov_index import NOT_UNDERSTOOD, num_video_frames
 from vidprep.formats.video.truncation import ASF_FILE_PROPERTIES, BOXES, segment_end
 
 # How a file of a format begins, in the words of libavformat; of each only the first is read.
@@ -53,14 +53,16 @@ def second_file(path: str | Path, format_name: str, last_byte: int) -> list[str]
         format_name: libavformat's, up to the first comma.
         last_byte: Where the last packet ends that libavformat read.
     """
-    if format_name == "mov":
-        begin = _second_movie(path)
-    elif format_name == "matroska":
-        begin = _second_segment(path, last_byte)
-    elif format_name == "avi":
-        begin = _other_avi(path)
-    else:
-        begin = _second_header(path, format_name)
+    begin = None
+    with suppress(*NOT_UNDERSTOOD):
+        if format_name == "mov":
+            begin = _second_movie(path)
+        elif format_name == "matroska":
+            begin = _second_segment(path, last_byte)
+        elif format_name == "avi":
+            begin = _other_avi(path)
+        else:
+            begin = _second_header(path, format_name)
     if begin is None:
         return []
     count = num_video_frames(path, begin) if format_name == "mov" else 0
@@ -77,27 +79,32 @@ def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str
         format_name: libavformat's, up to the first comma.
         last_byte: Where the last packet ends that libavformat read.
     """
+    with suppress(*NOT_UNDERSTOOD):
+        end = _end(path, format_name)
+        with Path(path).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(end)
+            if size - end > MOST_PADDING_BYTES and last_byte <= end and any(file.read(MOST_PADDING_BYTES)):
+                return [f"its last {size - end} bytes stand behind its end, and were not read"]
+    return []
+
+
+def _end(path: str | Path, format_name: str) -> int:
+    """Where a file ends by its own structure; the end of the file where that does not tell."""
     size = os.path.getsize(path)  # noqa: PTH202
     if format_name == "mov":
         *_, last = _boxes(path)
-        end = last.begin
-    elif format_name == "apng":
+        return last.begin
+    if format_name == "apng":
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             found = PNG_END.search(data)
-            end = found.end() if found else size
-    elif format_name == "asf":
-        end = _asf_claim(path) or size
-    elif format_name == "avi":
+            return found.end() if found else size
+    if format_name == "asf":
+        return _asf_claim(path) or size
+    if format_name == "avi":
         *_, end = _riff_lists(path)
-    else:
-        return []
-    if size - end <= MOST_PADDING_BYTES or last_byte > end:
-        return []
-    with Path(path).open("rb") as file:
-        file.seek(end)
-        if not any(file.read(MOST_PADDING_BYTES)):
-            return []
-    return [f"its last {size - end} bytes stand behind its end, and were not read"]
+        return end
+    return size
 
 
 def _second_header(path: str | Path, format_name: str) -> int | None:

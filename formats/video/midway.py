@@ -28,7 +28,7 @@ class Told(NamedTuple):
 
     Attributes:
         shape: Sample aspect ratio; None as long as it is what the header says.
-        matrix: Display matrix; None where the frame has its own, or none holds.
+        matrix: Display matrix, where packets bring some; None where none holds, and where only the container or each frame tells.
     """
 
     shape: Fraction | None = None
@@ -60,8 +60,8 @@ class MidwayChanges:
 
     def see_turn(self, packet: Packet[VideoStream]) -> None:
         """Take note of a packet that says which way up pictures are. libavcodec gives no matrix where that is upright, or cancelled."""
-        if self._turns is not None and packet.pts is not None:
-            self._turns.told.append(packet.pts)
+        if self._turns is not None:
+            self._turns.see(packet.pts)
 
     def marked(self, frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
         """Yield the frames of the decoder, in order."""
@@ -112,14 +112,21 @@ class _Turns:
     def __init__(self) -> None:
         self._held: bytes | None = None
         self._times_given = 0
-        self.told: list[int] = []  # PTS of packets that say something
+        self._looks = False  # at frames: that takes as long as to decode a small one
+        self._told: list[int] = []  # PTS of packets that say something
+
+    def see(self, pts: int | None) -> None:
+        """Take note of a packet that says something. pts: of it."""
+        self._looks = True
+        if pts is not None:
+            self._told.append(pts)
 
     def of(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
-        """Yield frames, and the matrix that holds where they have none."""
+        """Yield frames, and the matrix that holds for each."""
         doubtful: VideoFrame | None = None  # a keyframe without one
         for frame in frames:
-            own = display_matrix(frame)
-            if self._is_told(frame) and own is None:
+            own = display_matrix(frame) if self._looks else None
+            if own is None and self._is_told(frame):
                 self._held = None
             if doubtful is not None:
                 if own is None and self._times_given > 1:
@@ -129,8 +136,7 @@ class _Turns:
             if own is not None:
                 self._times_given = 1 if own != self._held else self._times_given + 1
                 self._held = own
-                yield frame, None
-            elif self._held is not None and frame.key_frame:
+            if own is None and self._held is not None and frame.key_frame:
                 doubtful = frame
             else:
                 yield frame, self._held
@@ -139,7 +145,7 @@ class _Turns:
 
     def _is_told(self, frame: VideoFrame) -> bool:
         """Whether the packet of a frame says which way up it is."""
-        if frame.pts is None or frame.pts not in self.told:
+        if frame.pts is None or frame.pts not in self._told:
             return False
-        self.told.remove(frame.pts)
+        self._told.remove(frame.pts)
         return True

@@ -27,7 +27,7 @@ class Turn(NamedTuple):
 
 def turn_of(frame: VideoFrame) -> Turn:
     """Return how a frame is turned by its display matrix, or by the one that holds for it; not at all without one."""
-    matrix = display_matrix(frame) or told_of(frame).matrix
+    matrix = told_of(frame).matrix or display_matrix(frame)
     if matrix is None:
         return Turn()
     a, b, _, c, d, *_ = struct.unpack("<9i", matrix[:36])

@@ -352,7 +352,7 @@ class Source:
 
     def _shown(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], Shown]) -> Shown:
         """What a packet shows. It may bring another sample description (ISO/IEC 14496-12, 8.5.2), by which later ones are decoded."""
-        if not packet.has_sidedata("new_extradata"):
+        if not packet.is_keyframe or not packet.has_sidedata("new_extradata"):
             return count(data)
         self._count = shown_counter(self.info.codec, bytes(packet.get_sidedata("new_extradata"))) or count
         return self._count(data)._replace(needed_later=True)

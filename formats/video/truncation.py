@@ -2,7 +2,7 @@
 
 Each check reads a few headers and the last bytes, never the whole file, and gives a line where bytes are missing. What it does
 not understand it leaves alone: libav has read the file, so garbage behind the end of a video is no damage. A container has one here where
-frames were lost, or a cut file passed for a whole one, without it; of MXF and APNG libav and the claimed duration tell enough.
+frames were lost, or a cut file passed for a whole one, without it; of MXF libav and the claimed duration tell enough.
 """
 
 from __future__ import annotations
@@ -377,11 +377,23 @@ def _gif(file: BinaryIO, size: int) -> Iterator[str]:
     yield "cut short: its trailer is missing"
 
 
+def _png(file: BinaryIO, size: int) -> Iterator[str]:
+    """Chunks, the last of which is IEND (PNG third edition, 5.3 and 5.6)."""
+    at = 8
+    while at + 12 <= size:
+        file.seek(at)
+        length, kind = struct.unpack(">I4s", file.read(8))
+        if kind == b"IEND":
+            return
+        at += 12 + length
+    yield "cut short: its last chunk is missing"
+
+
 def _palette_bytes(flags: int) -> int:
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 CHECKS: dict[str, Callable[[BinaryIO, int], Iterator[str]]] = {
-    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf, "flv": _flv,
+    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf, "flv": _flv, "apng": _png,
     "mpeg": _program_stream, "ogg": _ogg, "rm": _real_media, "gif": _gif,
 }  # fmt: skip

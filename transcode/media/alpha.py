@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
 from vidprep.formats.video.planes import plane_lines
 from vidprep.formats.video.source import Source
 from vidprep.transcode.settings.options import Limits
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 INVISIBLE = 2  # of 255: white becomes as dark as black, and a lossy coder may write it for 0
 PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes

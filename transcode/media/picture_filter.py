@@ -13,7 +13,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize, Orientation, VideoInfo
-from vidprep.formats.video.midway import told_of
+from vidprep.formats.video.midway import Told, told_of
 from vidprep.formats.video.orientation import turn_of
 from vidprep.formats.video.pyav import light_side_data
 from vidprep.transcode.media.alpha import alpha_of, holds_alpha, shows_nothing
@@ -24,6 +24,7 @@ from vidprep.transcode.media.source_picture import SourcePicture, describe
 from vidprep.transcode.settings.run import RunSettings
 
 NAMED_CHANGES, OPAQUE = 5, 255
+TURN_EACH = {"mjpeg"}  # whose frames say by EXIF which way up they are; a mirrored one has the rotation of another
 
 
 class PictureFilter:
@@ -57,6 +58,7 @@ class PictureFilter:
         self.num_changes = self._num_filtered = 0
         self.shows_through = False
         self._has_alpha = self.source.has_alpha
+        self._turned: tuple[tuple[int, bytes | None], Orientation] | None = None
         self._graph: _Graph | None = None
         self._last: tuple[VideoFrame, VideoFrame] | None = None
         self._key: _Key | None = None
@@ -94,13 +96,21 @@ class PictureFilter:
         return filtered
 
     def _key_of(self, frame: VideoFrame) -> _Key:
+        told = told_of(frame)
         light = light_side_data(frame) if is_hdr(frame) else None
         if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
             light = self._key.light
         return _Key(
-            FrameSize(frame.width, frame.height), told_of(frame).shape, turn_of(frame).orientation, frame.format.name, light,
+            FrameSize(frame.width, frame.height), told.shape, self._orientation_of(frame, told), frame.format.name, light,
             int(frame.colorspace), int(frame.color_range), int(frame.color_trc), is_refused(tags_of(frame)),
         )  # fmt: skip
+
+    def _orientation_of(self, frame: VideoFrame, told: Told) -> Orientation:
+        """The same object as long as nothing hints at another: to look at side data takes as long as to decode a small frame."""
+        hint = frame.rotation, told.matrix
+        if self._turned is None or hint != self._turned[0] or self._info.codec in TURN_EACH:
+            self._turned = hint, turn_of(frame).orientation
+        return self._turned[1]
 
     def _note_change(self, key: _Key) -> None:
         self.num_changes += 1
@@ -132,7 +142,7 @@ class _Key(NamedTuple):
             "orientation": "another orientation" if self.orientation != other.orientation else "",
             "pixel format": self.pixel_format if self.pixel_format != other.pixel_format else "",
             "HDR metadata": "other HDR metadata" if self.light != other.light else "",
-            "colours": "other colours" if self[5:] != other[5:] else "",
+            "colour": "other colours" if self[5:] != other[5:] else "",
         }
         return {name: text for name, text in found.items() if text}
 

@@ -149,7 +149,7 @@ def test_what_is_decoded_once_serves_every_request(store_of, monkeypatch):
     """Overlapping sequences in random order want each frame up to 8 times; with room for all, each is made once."""
     made: list[int] = []
     write = VideoReader._write
-    monkeypatch.setattr(VideoReader, "_write", lambda self, frame, row: (made.append(1), write(self, frame, row))[1])
+    monkeypatch.setattr(VideoReader, "_write", lambda self, *args: (made.append(1), write(self, *args))[1])
     dataset = VideoDataset(store_of("h264"), 8)
     frames = int(dataset.store.sizes()[:, 0].sum())
     with PrefetchLoader(dataset, 4, shuffle=True, workers=1, processes=False) as loader:

@@ -257,8 +257,8 @@ def test_a_cut_behind_another_sample_description_is_decoded_by_that(shop: Worksh
         ("orientation", "orientation"),
         ("size", "size"),
         ("pixel shape", "pixel shape"),
-        ("range", "colours"),
-        ("matrix", "colours"),
+        ("range", "colour"),
+        ("matrix", "colour"),
     ],
 )
 def test_the_ffmpeg_engine_says_which_change_it_does_not_make(

@@ -200,7 +200,9 @@ def test_pixels_that_change_their_shape_half_way_are_square_before_and_after(med
     assert (luma[:8] == 16).all() and (luma[56:] == 16).all()
     row, _ = made(media["pixels_change.ts"], RunSettings(), tmp_path)
     assert "the picture changed to pixels of 4/3 at output frame 12; fitted into 96x64" in row.warnings
-    with pytest.raises(AssertionError, match="the shape of its pixels changes, and --engine ffmpeg keeps the first"):
+    with pytest.raises(
+        AssertionError, match="the pixel shape of its pictures changes midway, and --engine ffmpeg keeps to the first"
+    ):
         made(media["pixels_change.ts"], RunSettings(engine="ffmpeg"), tmp_path)
 
 
@@ -240,5 +242,7 @@ def test_ffmpeg_is_not_trusted_with_colours_that_change_midway(program, cli, tmp
     clip.write_bytes(parts)
     ran = transcode(clip.parent, tmp_path / "dst", "--engine", "ffmpeg", "--ffmpeg", program)
     assert ran.code == 1
-    assert "its colours change midway, and --engine ffmpeg takes all for the first; take --engine av" in ran.err
+    assert (
+        "the colour of its pictures changes midway, and --engine ffmpeg keeps to the first; take --engine av" in ran.err
+    )
     assert transcode(clip.parent, tmp_path / "av").code == 0
