@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import ManifestError, TakenOverError
 from vidprep.formats.files.local import replacing
+from vidprep.formats.files.remote import is_url
 from vidprep.formats.files.untrusted import arrow_file, as_parquet, seal_footer
 from vidprep.formats.manifest.columns import shown
 from vidprep.formats.manifest.row import COLUMN_NAMES as COLUMN_NAMES
@@ -123,9 +124,29 @@ def _concatenated(tables: list[pa.Table], destination: Path) -> pa.Table:
 
 
 def read_manifest(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
-    """The rows of a destination in the order of their ids, a batch at a time: of several rows of a unit, in the whole and in parts,
-    the one of the newest run. Raises ManifestError as `read_table`.
+    """Read the rows of a destination in the order of their ids, a batch at a time.
+
+    Args:
+        destination: Folder of a run, of an array run too.
+
+    Returns:
+        An iterator over the rows, those of failed videos too. Of several rows of a video the one of the newest run comes.
+
+    Raises:
+        ManifestError: There is no manifest, or one cannot be read.
     """
+    if is_url(str(destination)):
+        raise ManifestError(
+            "is behind a URL; copy its manifest.parquet into a folder and read that", path=str(destination)
+        )
+    if not manifest_paths(Path(destination)):
+        missing = "has no manifest.parquet" if Path(destination).is_dir() else "is no folder"
+        raise ManifestError(f"{missing}; give the destination of a run", path=str(destination))
+    return manifest_rows(destination)
+
+
+def manifest_rows(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
+    """Yield the rows of a destination as `read_manifest` does; none where there is no manifest yet. Raises ManifestError."""
     merged = heapq.merge(*map(_rows_of, manifest_paths(Path(destination))), key=attrgetter("id"))
     for _, rows in groupby(merged, key=attrgetter("id")):
         yield max(rows, key=_run_of)
@@ -222,7 +243,8 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             yield file
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as error:
         raise ManifestError(
-            f"cannot be read ({error}); move it away: its outputs are then made again", path=path
+            f"cannot be read ({error}); restore it, or move it away: --overwrite then makes its outputs again",
+            path=path,
         ) from error
 
 

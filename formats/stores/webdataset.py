@@ -35,7 +35,7 @@ from vidprep.formats.files.untrusted import (
 )
 from vidprep.formats.manifest.columns import check_of, is_text
 from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_manifest
+from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, manifest_rows
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ManifestSources, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
@@ -130,7 +130,7 @@ class TarStore(FrameStore):
         self._prepare()
 
     def _from_manifest(self) -> Iterator[tuple[str, _Sample]]:
-        for row in read_manifest(self.path):
+        for row in manifest_rows(self.path):
             if not row.ok or not row.file_name.endswith(".tar"):
                 continue
             places = list(zip(LAYOUT.offsets(row), row.frame_sizes or (), strict=True))

@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vidprep.formats.errors import VerifyError, VidprepError
+from vidprep.formats.processes import interpreter, isolated
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.check.finding import Finding
@@ -91,6 +91,7 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
 
     with ExitStack() as stack:
         if isinstance(destination, Path):
+            stack.enter_context(isolated())
             while not destination.exists():
                 destination = destination.parent
             workers = [stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for _ in range(2)]
@@ -278,7 +279,7 @@ def _check_pictures(read: Callable[[list[int]], object]) -> None:
 
 def _torchcodec() -> Finding:
     """Tried in a process of its own: torch may end the one that it cannot load in, and some of it complains at exit."""
-    trial = subprocess.run([sys.executable, "-c", LOAD_TORCHCODEC], capture_output=True, text=True, check=False)
+    trial = subprocess.run([*interpreter(), "-c", LOAD_TORCHCODEC], capture_output=True, text=True, check=False)
     if trial.returncode:
         from vidprep.transcode.check.other_readers import TORCHCODEC_ADVICE
 

@@ -22,7 +22,7 @@ from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, Se
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.no_links import open_unlinked, refuse_links
 from vidprep.formats.files.untrusted import parse_json, read_regular
-from vidprep.formats.manifest.table import ManifestRow, read_manifest
+from vidprep.formats.manifest.table import ManifestRow, manifest_rows
 from vidprep.formats.stores.registry import ENCODED, layout_of
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import opened_ids
@@ -101,7 +101,7 @@ def check_destination(
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
     settings = _settings_of_finished(destination)
-    rows = {row.id: row for row in read_manifest(destination)}
+    rows = {row.id: row for row in manifest_rows(destination)}
     missing = _missing(destination, rows, sources)
     if not rows and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vidprep.formats import open_store
-from vidprep.formats.manifest.table import read_manifest
+from vidprep.formats.manifest.table import manifest_rows
 from vidprep.transcode.check.other_readers import LOADERS
 
 READS = 40
@@ -49,5 +49,5 @@ def _readers(
     if loader is None:
         store = open_store(root)
         return {id_: (store[id_].frames, len(store[id_])) for id_ in ids}
-    files = {row.id: (root / row.file_name, row.num_frames or 0) for row in read_manifest(root)}
+    files = {row.id: (root / row.file_name, row.num_frames or 0) for row in manifest_rows(root)}
     return {id_: (LOADERS[loader](files[id_][0]).several, files[id_][1]) for id_ in ids}

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import LocalPath
@@ -34,7 +34,7 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
     """
     if not manifest_paths(destination):
         raise SettingsError(f"{destination}: has no manifest; give the destination of a run")
-    rows = read_manifest(destination)
+    rows = manifest_rows(destination)
     if id_ is not None:
         row = next((row for row in rows if row.id == id_), None)
         if row is None:

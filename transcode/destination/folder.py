@@ -4,6 +4,7 @@ DST/.vidprep/lease-000007   who works in it, or did last (lease.py)
 DST/.vidprep/run.json       the settings that its outputs were made with
 DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written
 DST/.vidprep/labels.parquet the labels that a run gives, until its rows are in the manifest
+DST/.vidprep/manifest.json  under which lease the manifest was written last
 DST/.vidprep/partial/       outputs on their way; empty between runs
 DST/.vidprep/merged.json    what `vidprep merge` has joined so far, and what was missing (account.py)
 
@@ -35,6 +36,7 @@ from vidprep.formats.files.no_links import (
     remove_below,
     remove_file,
 )
+from vidprep.formats.files.untrusted import read_json
 from vidprep.formats.manifest.journal import Journal
 from vidprep.formats.manifest.row import REMOVED, removed
 from vidprep.formats.manifest.table import (
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 GIVEN_LABELS_NAME = "labels.parquet"
+WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 
 
@@ -71,7 +74,7 @@ class Destination:
     """The folder that outputs go to. Nothing is written before `lock`. part: of an array run, None for a whole one.
 
     torn: what a kill may leave of its own files. shown: its name in messages. say: told of what takes long. lease: while it is
-    held.
+    held. is_manifest_lost: whether it names less than is here, and all is made anew.
     """
 
     torn: tuple[str, ...] = (".manifest*.partial",)
@@ -87,14 +90,20 @@ class Destination:
         self.journal = Journal(self.state_dir / "journal.jsonl")
         self.say: Callable[[str], object] = lambda _text: None
         self.lease: Lease | None = None
+        self.is_manifest_lost = False
         self._given: Labels | None = None
         self._labels: Labels | None = None
 
     @contextmanager
-    def lock(self, *, merging: bool = False) -> Iterator[None]:
-        """Be the only run in this folder, or the only one that works on this part. merging: parts are welcome.
+    def lock(self, *, merging: bool = False, overwrite: bool = False) -> Iterator[None]:
+        """Be the only run in this folder, or the only one that works on this part.
 
-        Raises DestinationError naming the holder, or why it cannot be written.
+        Args:
+            merging: Parts are welcome.
+            overwrite: All is made anew, whatever manifest there is.
+
+        Raises:
+            DestinationError: Another holds it, it cannot be written, or its manifest is not the one that was written last.
         """
         with ExitStack() as locks:
             try:
@@ -119,7 +128,34 @@ class Destination:
                     f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
                     path=self.shown,
                 )
+            lost = self._why_lost()
+            if lost and not overwrite:
+                raise DestinationError(
+                    f"{MANIFEST_NAME} {lost}, and outputs that it named are here; restore it, or --overwrite, of all sources, makes them "
+                    "again",
+                    path=self.shown,
+                )
+            self.is_manifest_lost = lost is not None
             yield
+
+    def _why_lost(self) -> str | None:
+        """Why the manifest is not the one that was written here last; None where it is. What it does not name goes when a run ends."""
+        path = self.shared_file(WRITTEN_NAME)
+        if path is None:
+            return None
+        found = fence_of(self.root / MANIFEST_NAME)
+        try:
+            written = int(read_json(path, WRITTEN_BYTES_MAX)["lease"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise DestinationError(f"cannot be read ({error}); remove it", path=path) from error
+        if found >= written:
+            return None
+        return f"is older (of run {found}) than what was made last (run {written})" if found else "is missing"
+
+    def note_manifest(self) -> None:
+        """Keep which manifest was written last, when it is there."""
+        if self.part is None:
+            self.write_own(WRITTEN_NAME, json.dumps({"lease": self.fence}).encode())
 
     def _storages(self) -> tuple[LeaseStorage, list[LeaseStorage]]:
         """Its own; and that of the whole, for a part, or those of all parts, for the whole."""
@@ -427,6 +463,7 @@ class Destination:
             return
         kept: pa.Table | None = read_table(self.root, only=self.manifest)
         self.write_manifest(kept, self.journal.rows(), labels)
+        self.note_manifest()
         if gone := {row.id: row.file_name for row in self.journal.rows() if row.status == REMOVED}:
             known = self.known_units()
             named = {unit.file_name for unit in known.values()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.no_links import refuse_links
-from vidprep.formats.manifest.table import manifest_paths, read_manifest, read_table
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table
 from vidprep.transcode.destination.array_status import array_status, merged_json
 from vidprep.transcode.destination.folder import MERGED_NAME, PLAN_NAME, Destination
 from vidprep.transcode.destination.partition import partitions_in
@@ -78,7 +78,7 @@ def merge(where: Path | str) -> Merged:
         whole.recover()
         whole.finish()
         ok = failed = 0
-        for row in read_manifest(whole.root):
+        for row in manifest_rows(whole.root):
             ok, failed = ok + row.ok, failed + (not row.ok)
     return Merged(
         len(parts), ok, failed, found.count, found.unended, dict(sorted(found.missing.items())), found.changed
@@ -93,9 +93,10 @@ def _join(whole: Destination, given: list[Labels]) -> None:
 
     rows = read_table(whole.root)
     assert rows is not None
-    there = {row.id for row in read_manifest(whole.root) if whole.has(row)}
+    there = {row.id for row in manifest_rows(whole.root) if whole.has(row)}
     rows = rows.filter(pa.array([id_ in there for id_ in rows["id"].to_pylist()], pa.bool_()))
     whole.write_manifest(rows, (), joined(given) if given else None)
+    whole.note_manifest()
 
 
 def _to_be_merged(where: Path | str) -> Destination:

@@ -115,8 +115,8 @@ class _Remote(Destination):
         self._folder.fetch(name, path)
 
     @contextmanager
-    def lock(self, *, merging: bool = False) -> Iterator[None]:
-        with super().lock(merging=merging):
+    def lock(self, *, merging: bool = False, overwrite: bool = False) -> Iterator[None]:
+        with super().lock(merging=merging, overwrite=overwrite):
             over = threading.Event()
             keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
             keeper.start()

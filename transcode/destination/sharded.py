@@ -19,7 +19,7 @@ from typing import Any
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import IS_A_LINK, NOT_REGULAR, is_regular
 from vidprep.formats.manifest.row import removed
-from vidprep.formats.manifest.table import ManifestRow, read_manifest, read_table, with_columns
+from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_table, with_columns
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter, span
 from vidprep.transcode.destination.folder import Destination
@@ -117,7 +117,7 @@ class ShardedDestination(Destination):
         """Where shards hold labels, what has other ones now is written again first."""
         if self._layout.holds_labels and (labels := self.given_labels()) is not None:
             written = {row.id for row in self.journal.rows()}
-            for row in read_manifest(self.root):
+            for row in manifest_rows(self.root):
                 is_given = row.ok and row.id in labels.places and row.id not in written
                 if is_given and _stated(row.labels) != _stated(labels.of(row.id)):
                     self._write_again(row)
@@ -159,7 +159,10 @@ class ShardedDestination(Destination):
         self.merge_journal()
         if self.part is None and self.manifest.exists():
             sizes, alive = self.shards(), self._alive_bytes()
-            self._replace(sizes, alive, self._due(sizes, alive) if is_complete else set())
+            if self.is_manifest_lost and not is_complete:
+                self._write_index()  # and what a lost manifest named stays until it is made again
+            else:
+                self._replace(sizes, alive, self._due(sizes, alive) if is_complete else set())
 
     def compact(self) -> Compacted:
         """Write the shards anew that have dead bytes, and small ones together. Raises ManifestError, DestinationError, OSError."""
@@ -228,7 +231,7 @@ class ShardedDestination(Destination):
             yield from span(shard, row.offset, row.stored_bytes)
 
     def _good_rows(self) -> Iterator[ManifestRow]:
-        return (row for row in read_manifest(self.root) if row.ok)
+        return (row for row in manifest_rows(self.root) if row.ok)
 
     def _write_index(self) -> None:
         self.check_held()

@@ -19,7 +19,7 @@ from vidprep.formats.errors import SourceError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.untrusted import check_regular
 from vidprep.formats.manifest.row import escaped_label
-from vidprep.formats.manifest.table import ManifestRow, read_manifest
+from vidprep.formats.manifest.table import ManifestRow, manifest_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import Tolerance, exact_seconds
 from vidprep.transcode.sources.cut_columns import cut_columns
@@ -42,7 +42,7 @@ def carry_over(store: Path, table: Path | ArrowStream, out: Path) -> tuple[int, 
     where = table if isinstance(table, Path) else Path("the table")
     by_id: dict[str, ManifestRow] = {}
     by_source: dict[str, list[ManifestRow]] = defaultdict(list)
-    for row in read_manifest(store):
+    for row in manifest_rows(store):
         if row.ok:
             by_id[row.id] = row
             by_source[row.source].append(row)

@@ -16,7 +16,7 @@ from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.files.local import check_writable, replacing
 from vidprep.formats.files.no_links import link_on_the_way
 from vidprep.formats.manifest.row import what_does_not_fit
-from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, read_manifest, write_rows
+from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, manifest_rows, write_rows
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.metadata import described
@@ -68,7 +68,7 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOption
     (out / ".vidprep" / "partial").mkdir(parents=True)
     with replacing(out / ".vidprep" / "run.json") as file:
         file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
-    for _ in layout.write_index(out, read_manifest(out), about):
+    for _ in layout.write_index(out, manifest_rows(out), about):
         pass
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,6 +78,7 @@ def plan(
     )
     listed = {unit.id for unit in sources.units} | {row.id for row in rejected}
     gone = {id_: known[id_] for id_ in sorted(known.keys() - listed)} if takes_all else {}
+    lost = _Lost(gone)
     found_again: set[str] = set()
     moved: dict[str, Unit] = {}
     jobs: list[Job] = []
@@ -87,7 +89,7 @@ def plan(
         if not overwrite:
             before = None
             if row is None or not _is_done(row, unit, digest, file_name, destination):
-                before = _before_it_moved(unit, gone, found_again)
+                before = lost.found_as(unit)
                 found_again |= {before} if before else set()
                 row = known[before] if before else row
             if row is not None and _is_done(row, unit, digest, row.file_name if before else file_name, destination):
@@ -115,16 +117,24 @@ def plan(
     )  # fmt: skip
 
 
-def _before_it_moved(unit: Unit, gone: Mapping[str, KnownUnit], found_again: Container[str]) -> str | None:
-    """The row whose source has become that of this unit: of the same size, time and cut, and, as it is read now, the same content."""
-    alike = [id_ for id_, row in gone.items() if id_ not in found_again and _source_of(row) == _source_of(unit)]
-    if not alike or is_url(unit.path):
-        return None
-    try:
-        digest = sampled_digest(Path(unit.path))
-    except OSError:
-        return None
-    return next((id_ for id_ in alike if gone[id_].source_digest == digest), None)
+class _Lost:
+    """Rows whose source is gone, by what does not change when a file is renamed: its size and time, the cut, and its content."""
+
+    def __init__(self, gone: Mapping[str, KnownUnit]) -> None:
+        self._ids: dict[tuple[object, ...], dict[str | None, deque[str]]] = defaultdict(lambda: defaultdict(deque))
+        for id_, row in gone.items():
+            self._ids[_source_of(row)][row.source_digest].append(id_)
+
+    def found_as(self, unit: Unit) -> str | None:
+        """Return the id of the row whose source has become that of this unit, as it is read now; each is found once."""
+        alike = self._ids.get(_source_of(unit))
+        if not alike or is_url(unit.path):
+            return None
+        try:
+            ids = alike.get(sampled_digest(Path(unit.path)))
+        except OSError:
+            return None
+        return ids.popleft() if ids else None
 
 
 def _source_of(it: KnownUnit | Unit) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from vidprep.formats.errors import DestinationError, SettingsError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import OBJECT_STORES, is_url
 from vidprep.formats.manifest.row import removed
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, read_manifest
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.text import count_of
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.folder import Destination
@@ -137,7 +137,7 @@ def execute(request: RunRequest) -> Summary:
         settings, is_to_be_searched = _with_known_value(request)
         if not place.part:
             place.check_settings(settings, overwrite=options.overwrite)
-        held.enter_context(place.lock())
+        held.enter_context(place.lock(overwrite=options.overwrite and request.why_partial(sources) is None))
         share = _begin(request, sources, settings)
         sources = sources if share is None else share.sources
         workers = _start_workers(request, sources, held, started)
@@ -311,7 +311,7 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
         return
     removed_ids = set(todo.removed)
     place.check_held()
-    for row in read_manifest(place.root):
+    for row in manifest_rows(place.root):
         if row.id in removed_ids:
             place.journal.append(removed(row, place.run))
         elif (unit := todo.moved.get(row.id)) is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidprep.formats.errors import StoppedError
-from vidprep.formats.manifest.table import ManifestRow, read_manifest
+from vidprep.formats.manifest.table import ManifestRow, manifest_rows
 from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.sharded import ShardedDestination
 from vidprep.transcode.media.versions import encoder_version, used_versions
@@ -37,7 +37,7 @@ def run_trial(
     if summary.interrupted_by is not None:
         raise StoppedError("interrupted; run the same command again to go on", exit_code=summary.exit_code)
     wanted = {unit.id for unit in units}
-    return [row for row in read_manifest(root) if row.id in wanted]
+    return [row for row in manifest_rows(root) if row.id in wanted]
 
 
 def excerpt(unit: Unit, seconds: float) -> Unit:

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import IO, Any
 
+from vidprep.formats.processes import interpreter
+
 # In argv of every child, for whoever looks for them.
 MARK = "vidprep-child"
 FIRST_LINES = (
@@ -55,7 +57,7 @@ class Process:
             # the videos in flight have the grace time to finish.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
             try:
-                command = [sys.executable, *_flags(), "-c", FIRST_LINES, MARK, *map(str, numbers), str(os.getpid())]
+                command = [*interpreter(), *_flags(), "-c", FIRST_LINES, MARK, *map(str, numbers), str(os.getpid())]
                 self._popen = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)
                 pickle.dump(sys.path, self._calls)
                 self._calls.flush()

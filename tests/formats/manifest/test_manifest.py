@@ -312,3 +312,12 @@ def test_a_manifest_of_0_1_0_gives_its_labels_under_their_own_names(tmp_path):
     write_rows(tmp_path / MANIFEST_NAME, read_table(tmp_path), [])
     assert pq.read_schema(tmp_path / MANIFEST_NAME).names == [*COLUMN_NAMES, "labels"]
     assert {row.id: row.labels for row in read_manifest(tmp_path)} == due
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("s3://bucket/ready", "is behind a URL"), ("nowhere", "is no folder"), (".", "has no manifest.parquet")],
+)
+def test_a_manifest_that_is_not_there_is_an_error(place: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=said):
+        read_manifest(place if "://" in place else tmp_path / place)

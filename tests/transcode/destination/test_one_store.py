@@ -102,7 +102,7 @@ def test_rows_of_a_run_that_was_stopped_go_with_its_format(clips: Path, fresh: d
     shutil.copytree(fresh["burst"], destination)
     rows = [json.dumps(row, default=str) for row in manifest(destination).values()]
     (destination / ".vidprep" / "journal.jsonl").write_text("".join(f"{row}\n" for row in rows))
-    for name in ("manifest.parquet", "burst.json", "index.parquet"):
+    for name in ("manifest.parquet", "burst.json", "index.parquet", ".vidprep/manifest.json"):
         (destination / name).unlink()
     assert make(clips / "c.mp4", destination, "encoded", "--overwrite") == 0
     assert list(manifest(destination)) == ["c"]

@@ -210,7 +210,11 @@ def test_hangup_and_the_limit_of_cpu_time_end_a_run_as_sigterm_does(
 ) -> None:
     made = tmp_path / "made"
     slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.5)", only="child")
-    running = start(sources, made, "--jobs", 1, env=environment(tmp_path / "hook", slow))
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests under nohup inherit as ignored
+    try:
+        running = start(sources, made, "--jobs", 1, env=environment(tmp_path / "hook", slow))
+    finally:
+        signal.signal(signal.SIGHUP, before)
     while not (made / ".vidprep" / "journal.jsonl").exists():
         assert running.poll() is None
         time.sleep(0.02)

@@ -14,6 +14,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
 from vidprep.formats.errors import CrashedError, DeadlineError, ReadError, VidprepError
+from vidprep.formats.processes import isolated
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -33,7 +34,7 @@ def run_together(function: Callable[[A, Ready], R], arguments: Sequence[A], seco
     started: list[SpawnProcess] = []
     deadline = time.monotonic() + START_SECONDS + seconds
     try:
-        with _interrupt_held():
+        with isolated(), _interrupt_held():
             for argument in arguments:
                 mine, theirs = context.Pipe()
                 ours.append(mine)
