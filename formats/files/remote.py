@@ -34,6 +34,7 @@ CONDITIONAL = frozenset(("s3", "s3a"))
 NONE = "none"
 REFUSED = frozenset(("PreconditionFailed", "412"))
 NOT_KNOWN = frozenset(("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "MethodNotAllowed", "405"))
+USER_INFO = re.compile(r"(?<=://)[^/?#@]*@")  # RFC 3986, 3.2.1
 TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 
 
@@ -45,6 +46,19 @@ def normalized(url: str) -> str:
     """With its protocol in small letters."""
     protocol, separator, rest = url.partition("://")
     return protocol.lower() + separator + rest
+
+
+def check_no_password(url: str) -> None:
+    """Raises SettingsError for a URL with a user name or password, and shows neither: it would stand in every row of a manifest."""
+    if USER_INFO.search(url):
+        raise SettingsError(
+            f"{without_password(url)} holds a user name or password; give credentials by the environment"
+        )
+
+
+def without_password(url: str) -> str:
+    """Return a URL as it may be shown."""
+    return USER_INFO.sub("…@", url)
 
 
 def names_no_place(url: str) -> bool:
@@ -76,6 +90,7 @@ class RemoteFolder:
 
     def __init__(self, url: str) -> None:
         url = normalized(url)
+        check_no_password(url)
         self.url = url if url.endswith("://") else url.rstrip("/")
         protocol = url.partition("://")[0]
         if "::" in url:

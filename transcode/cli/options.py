@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 import click
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.remote import is_url
+from vidprep.formats.files.remote import is_url, without_password
 from vidprep.formats.option import Declared
 from vidprep.transcode.settings.parse import as_place, given
 
@@ -79,7 +79,7 @@ class LocalPath(click.Path):
         except SettingsError as error:
             self.fail(f"{error}.", param, ctx)
         if is_url(path):
-            self.fail(f"{path} is a URL; give a path on this machine.", param, ctx)
+            self.fail(f"{without_password(path)} is a URL; give a path on this machine.", param, ctx)
         return super().convert(path, param, ctx)
 
 

@@ -28,9 +28,11 @@ from typing import Protocol
 
 from vidprep.formats.errors import DestinationError, InUseError, TakenOverError
 from vidprep.formats.files.untrusted import parse_json, whole_between
+from vidprep.formats.text import printable
 
 LOOK_SECONDS = 0.25
 RECORD_BYTES = 512
+SHOWN_LETTERS = 200
 NUMBER_MAX = 10**12
 
 
@@ -52,7 +54,7 @@ class Holder:
     released: bool = False
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} since {self.since}"
+        return printable(f"process {self.pid} on {self.host} since {self.since}")[:SHOWN_LETTERS]
 
     def as_bytes(self) -> bytes:
         """Padded, so that a later beat takes the place of an earlier one."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.files.remote import is_url, names_no_place, normalized
+from vidprep.formats.files.remote import check_no_password, is_url, names_no_place, normalized
 from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS
@@ -134,6 +134,7 @@ def as_place(path: Path | str) -> Path | str:
     text = given(str(path)).removeprefix("file://")
     if not is_url(text):
         return Path(text)
+    check_no_password(text)
     if names_no_place(text := normalized(text)):
         raise SettingsError(f"{text} names no bucket; give s3://bucket/folder")
     return text

@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from vidprep.formats.errors import SourceError, StorageError
-from vidprep.formats.files.remote import is_url
+from vidprep.formats.files.remote import check_no_password, is_url
 from vidprep.formats.model import Cut
 from vidprep.formats.text import count_of
 from vidprep.transcode.sources.cut_columns import cut_columns
@@ -69,7 +69,7 @@ def read_table(
     if skipped := told_faults(faults, path, skips_bad_rows=skips_bad_rows):
         search.why_partial = f"{count_of(len(skipped), 'row')} of the table skipped"
         search.ignored += [(path, f"{SKIPPED}{why}") for why in skipped]
-    if remote.fault is not None and not remote.answered:
+    if remote.fault is not None and not remote.answered and not search.units:
         raise remote.fault
 
 
@@ -135,6 +135,8 @@ def _add_row(
         raise ValueError("path is empty; give the path of a video")
     if not isinstance(given_path, str) or "\0" in given_path:
         raise ValueError(f"path is {given_path!r}; give the path of a video")
+    if is_url(given_path):
+        check_no_password(given_path)
     base = os.path.join(os.path.dirname(table) or os.getcwd(), "")
     path = (
         given_path if is_url(given_path) else os.path.abspath(base + given_path if given_path[0] != "/" else given_path)
