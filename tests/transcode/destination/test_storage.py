@@ -69,10 +69,16 @@ def rows(objects: dict[str, bytes]) -> dict[str, dict[str, object]]:
 
 
 def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
-    """Nothing but results, one manifest, the settings, a lease that nobody holds, and what `merge` has joined."""
+    """Nothing but results, one manifest and its number, the settings, a lease that nobody holds, and what `merge` has joined."""
     state_dir = [name for name in objects if name.startswith((".vidprep", "manifest"))]
     joined = [".vidprep/merged.json"] * merged
-    assert sorted(state_dir) == [".vidprep/lock", *joined, ".vidprep/run.json", "manifest.parquet"]
+    assert sorted(state_dir) == [
+        ".vidprep/lock",
+        ".vidprep/manifest.json",
+        *joined,
+        ".vidprep/run.json",
+        "manifest.parquet",
+    ]
     assert json.loads(objects[".vidprep/lock"])["released"]
 
 
