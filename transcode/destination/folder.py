@@ -148,9 +148,10 @@ class Destination:
             written = int(read_json(path, WRITTEN_BYTES_MAX)["lease"])
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DestinationError(f"cannot be read ({error}); remove it", path=path) from error
-        if found >= written:
-            return None
-        return f"is older (of run {found}) than what was made last (run {written})" if found else "is missing"
+        if not (self.root / MANIFEST_NAME).exists():
+            return "is missing"
+        # One without the number was written by an older version.
+        return f"is older (of run {found}) than what was made last (run {written})" if 0 < found < written else None
 
     def note_manifest(self) -> None:
         """Keep which manifest was written last, when it is there."""
