@@ -273,6 +273,8 @@ def _flv(file: BinaryIO, size: int) -> Iterator[str]:
             yield _short("its last tag", end, size)
             return
         at = end + 4
+    if at < size:
+        yield _short("the header of its last tag", at + 11, size)
 
 
 def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
