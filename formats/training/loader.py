@@ -403,11 +403,9 @@ class PrefetchLoader:
 
     def _replace(self, worker: int, gone: Gone) -> None:
         """Another worker in the place of one that was killed, with all that it had left to do."""
-        if gone.code >= 0:
-            raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
         now = [batch for batch in self._coming if batch.place is not None]
         at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
-        if at_work is not None:
+        if at_work is not None and gone.code < 0:
             self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
             if self._deaths[at_work.position] == DEATHS_PER_ITEM:
                 id_, numbers = self.dataset.locate(at_work.item, at_work.epoch)
@@ -418,6 +416,8 @@ class PrefetchLoader:
                 self._take(worker, Done(at_work.position, error, {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
         self._tell(self._coming, now, [worker])
+        if gone.code >= 0:
+            raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
 
     def _collate(self, batch: _Batch) -> Item:
         """The batch in its memory; a copy, when others are kept and this would leave the workers too little."""

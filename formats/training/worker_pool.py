@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.processes import interpreter
 from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.training.worker import About, Done, Reset, Worker
 
@@ -85,7 +86,7 @@ class WorkerPool:
         ours, theirs = Pipe()
         fds = theirs.fileno(), self._file.fileno()
         process = self._processes[worker] = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, (*fds, self._size, self._frame_bytes))],
+            [*interpreter(), "-c", PROGRAM, *map(str, (*fds, self._size, self._frame_bytes))],
             pass_fds=fds, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         theirs.close()

@@ -146,8 +146,10 @@ def test_a_sequence_that_kills_its_worker_fails_alone(store_of):
 
 def test_workers_that_cannot_start_are_an_error_at_once(store_of, capfd):
     loader = PrefetchLoader(VideoDataset(AbsentStore(store_of("h264")), 4), 2)
-    with pytest.raises(CrashedError, match="a worker ended with exit code 1; see stderr"):
-        next(iter(loader))
+    running = iter(loader)
+    for _ in range(3):
+        with pytest.raises(CrashedError, match="a worker ended with exit code 1; see stderr"):
+            next(running)
     loader.close()
     assert "no such thing here" in capfd.readouterr().err
 

@@ -85,3 +85,13 @@ COMMANDS = {
 def test_a_command_runs_nothing_from_the_current_folder(name: str, traps: Path, made: Path, tmp_path: Path) -> None:
     arguments = [part.format(made=made, out=tmp_path) for part in COMMANDS[name]]
     assert trapped([Path(sys.executable).parent / "vidprep", *arguments], traps, tmp_path) == ""
+
+
+def test_workers_of_a_loader_run_nothing_from_the_current_folder(traps: Path, made: Path, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "from vidprep.formats import PrefetchLoader, VideoDataset\n"
+        f"with PrefetchLoader(VideoDataset({str(made / 'frames')!r}, 4), 2, workers=2) as loader:\n"
+        "    assert len(list(loader)) > 0\n"
+    )
+    assert trapped([sys.executable, program], traps, tmp_path) == ""
