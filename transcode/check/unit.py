@@ -71,9 +71,9 @@ class Check:
 
     def read_as(self) -> list[int]:
         """Sizes and times of the files that are read, by which one is known that changed since."""
-        paths = [self.destination / self.row.file_name] + ([Path(self.source.path)] if self.source else [])
-        stats = [path.stat() for path in paths if path.exists()]
-        return [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns)]
+        path = self.destination / self.row.file_name
+        output = [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
+        return output + ([self.source.size_bytes, self.source.mtime_ns] if self.source else [])
 
 
 @dataclass(slots=True)

@@ -13,12 +13,21 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from vidprep.formats.errors import CrashedError, DeadlineError, MissingError, SettingsError, StoreError, WorkerError
+from vidprep.formats.errors import (
+    CrashedError,
+    DeadlineError,
+    MissingError,
+    ReadError,
+    SettingsError,
+    StorageError,
+    StoreError,
+    WorkerError,
+)
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.no_links import open_unlinked, refuse_links
 from vidprep.formats.files.untrusted import parse_json, read_regular
@@ -30,6 +39,7 @@ from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.structure import faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.array_status import array_status
+from vidprep.transcode.destination.copied import as_file
 from vidprep.transcode.destination.partition import partitions_in
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
@@ -241,13 +251,20 @@ def checked_in(child: Child, check: Check) -> Checked:
     frames = max(row.num_frames or 0, row.source_num_frames or 0)
     allowed = MIN_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
     try:
-        return child.call(check_unit, check, lambda _work: allowed)
+        if check.source is None:
+            return child.call(check_unit, check, lambda _work: allowed)
+        with as_file(check.source) as local:
+            done = child.call(check_unit, replace(check, source=local), lambda _work: allowed)
+        done.faults = [fault.replace(local.path, check.source.path) for fault in done.faults]
+        return done
     except WorkerError:
         raise  # nothing is known of the unit
     except (CrashedError, MemoryError) as error:
         why = f"cannot be read: {error}"
     except DeadlineError:
         why = f"cannot be read: it took over {allowed:.0f} s and was stopped"
+    except (ReadError, StorageError) as error:
+        why = f"against its source: {error}"
     return Checked(
         row.id,
         row.file_name,

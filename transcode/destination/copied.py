@@ -1,17 +1,20 @@
-"""A finished destination behind a URL, as a folder for as long as it is looked at."""
+"""What lies behind a URL, as files for as long as it is looked at: a finished destination, or a source."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from vidprep.formats.errors import DiskFullError, StoreError
-from vidprep.formats.files.remote import RemoteFolder
+from vidprep.formats.files.remote import RemoteFolder, is_url
 from vidprep.transcode.destination.lease_storage import LEASE_OBJECT
 from vidprep.transcode.destination.scratch import scratch_folder
 from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.remote import fetch
+from vidprep.transcode.sources.unit import Unit
 
 
 @contextmanager
@@ -39,3 +42,18 @@ def as_folder(place: Path | str) -> Iterator[Path]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             there.fetch(name, folder / name)
         yield folder
+
+
+@contextmanager
+def as_file(unit: Unit) -> Iterator[Unit]:
+    """The unit itself, or the same with a copy of its source, under TMPDIR.
+
+    Raises ReadError where the source is gone or another by now, DiskFullError, StorageError.
+    """
+    if not is_url(unit.path):
+        yield unit
+        return
+    with scratch_folder() as folder:
+        copy = folder / f"source{PurePosixPath(unit.path).suffix}"
+        fetch(unit, copy)
+        yield replace(unit, path=str(copy))

@@ -17,9 +17,19 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image
 
 from vidprep.formats import open_store
-from vidprep.formats.errors import CrashedError, DeadlineError, StoreError, VidprepError, WorkerError
+from vidprep.formats.errors import (
+    CrashedError,
+    DeadlineError,
+    DiskFullError,
+    ReadError,
+    StorageError,
+    StoreError,
+    VidprepError,
+    WorkerError,
+)
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.video.source import Source
+from vidprep.transcode.destination.copied import as_file
 from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.run import RunSettings
@@ -110,10 +120,13 @@ Taken = Compared | StillSizes
 
 def take_in(child: Child, task: Task) -> Taken:
     try:
-        return child.call(_take, task, lambda _work: TIMEOUT_SECONDS)
+        if isinstance(task, SizeTask):
+            return child.call(_take, task, lambda _work: TIMEOUT_SECONDS)
+        with as_file(task.unit) as local:
+            return child.call(_take, replace(task, unit=local), lambda _work: TIMEOUT_SECONDS)
     except WorkerError:
         raise  # nothing is known of the video
-    except (CrashedError, DeadlineError, MemoryError) as error:
+    except (CrashedError, DeadlineError, MemoryError, ReadError, StorageError, DiskFullError) as error:
         return task.failed(str(error) or type(error).__name__)
 
 

@@ -1,13 +1,16 @@
-"""Sources behind a URL: what is listed there, by the rules for folders. Opens none of it."""
+"""Sources behind a URL: what is listed there, by the rules for folders, and single ones copied here. Opens none of it."""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import os
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 
-from vidprep.formats.errors import SourceError, StorageError
+from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError
 from vidprep.formats.files.remote import RemoteFolder, split_url
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
+from vidprep.transcode.sources.unit import Unit
 
 
 class RemoteFiles:
@@ -75,3 +78,32 @@ def _why_ignored(search: SourceSearch, path: str, relative: str) -> str | None:
     if PurePosixPath(name).suffix.lower().removeprefix(".") not in VIDEO_EXTENSIONS:
         return "unknown extension"
     return search.why_left_out(relative, name)
+
+
+def fetch(unit: Unit, path: Path) -> None:
+    """Copy a source to `path`, as it was when it was listed.
+
+    Raises ReadError where it is gone or another by now, StorageError, DiskFullError.
+    """
+    url, name = split_url(unit.path)
+    folder, disk = remote_folder(url), os.statvfs(path.parent)
+    if disk.f_bavail * disk.f_frsize < unit.size_bytes:
+        raise DiskFullError(f"{unit.size_bytes} bytes are to be fetched, {path.parent} has room for less")
+    try:
+        folder.fetch(name, path)
+        now = folder.file(name)
+    except FileNotFoundError:
+        raise ReadError("is gone", path=unit.path, stage="storage") from None
+    if (
+        now is None
+        or (now.size_bytes, now.mtime_ns) != (unit.size_bytes, unit.mtime_ns)
+        or path.stat().st_size != unit.size_bytes
+    ):
+        raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
+    os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def remote_folder(url: str) -> RemoteFolder:
+    """Return the folder, which keeps its connection."""
+    return RemoteFolder(url)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
-from vidprep.formats.errors import DestinationError, DiskFullError, ReadError, StorageError, TakenOverError
+from vidprep.formats.errors import DestinationError, ReadError, StorageError, TakenOverError
 from vidprep.formats.files.local import is_disk_full
-from vidprep.formats.files.remote import RemoteFolder, is_url, split_url
+from vidprep.formats.files.remote import is_url, split_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.destination.lease import Holder
+from vidprep.transcode.sources.remote import fetch, remote_folder
 from vidprep.transcode.unit.job import Job, Made, Upload, discard, fail, new_row
 
 
@@ -25,7 +24,7 @@ def staged(job: Job, make: Callable[[Job], Made]) -> Made:
         if is_url(job.unit.path):
             local = replace(job, unit=replace(job.unit, path=str(source)))
             if not (is_shared and source.exists()):
-                _fetch(job, source)
+                fetch(job.unit, source)
         made = make(local)
         is_needed_again = is_needed_again or isinstance(made, tuple)
         if isinstance(made, ManifestRow):
@@ -44,50 +43,19 @@ def staged(job: Job, make: Callable[[Job], Made]) -> Made:
             source.unlink(missing_ok=True)
 
 
-def _fetch(job: Job, path: Path) -> None:
-    """The source as it was when it was listed. Raises ReadError where it is another by now, StorageError, DiskFullError."""
-    unit = job.unit
-    folder, name = _split(unit.path)
-    disk = os.statvfs(path.parent)
-    if disk.f_bavail * disk.f_frsize < unit.size_bytes:
-        raise DiskFullError(f"{unit.size_bytes} bytes are to be fetched, {path.parent} has room for less")
-    try:
-        folder.fetch(name, path)
-        now = folder.file(name)
-    except FileNotFoundError:
-        raise ReadError("is gone", path=unit.path, stage="storage") from None
-    if (
-        now is None
-        or (now.size_bytes, now.mtime_ns) != (unit.size_bytes, unit.mtime_ns)
-        or path.stat().st_size != unit.size_bytes
-    ):
-        raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
-    os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
-
-
 def _put(path: Path, upload: Upload) -> None:
     """Raises DestinationError; TakenOverError when another run has taken over meanwhile."""
-    folder, name = _split(upload.url)
+    url, name = split_url(upload.url)
     try:
         try:
-            holder = Holder.of(_folder(upload.destination).read(upload.lease))
+            holder = Holder.of(remote_folder(upload.destination).read(upload.lease))
         except FileNotFoundError:
             holder = None
         if holder is not None and holder.token == upload.token:
-            folder.put(path, name)
+            remote_folder(url).put(path, name)
             return
     except OSError as error:
         if is_disk_full(error):
             raise
         raise DestinationError(str(error), stage="storage") from error
     raise TakenOverError("another run has taken over; this output is not published", path=upload.url, stage="storage")
-
-
-def _split(url: str) -> tuple[RemoteFolder, str]:
-    folder, name = split_url(url)
-    return _folder(folder), name
-
-
-@lru_cache(maxsize=64)
-def _folder(url: str) -> RemoteFolder:
-    return RemoteFolder(url)

@@ -262,7 +262,7 @@ def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
     s3.put(make_clip(tmp_path / "long.mp4", 120, (64, 48)), "once/long.mp4")
     told = fault(
         "vidprep.transcode.workers.staging",
-        "_fetch",
+        "fetch",
         at=-1,
         code="print('FETCHED', file=__import__('sys').stderr)",
         only="parent",
@@ -293,7 +293,7 @@ def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
 
 @pytest.mark.long
 def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
-    slow = fault("vidprep.transcode.workers.staging", "_fetch", at=-3, code="time.sleep(1)", only="parent")
+    slow = fault("vidprep.transcode.workers.staging", "fetch", at=-3, code="time.sleep(1)", only="parent")
     env = s3.environment | environment(tmp_path / "hook", slow)
     arguments = ("s3://videos/raw", "s3://videos/stopped", "--gop", 4, "--jobs", 1)
     run = subprocess.Popen(
@@ -327,7 +327,7 @@ def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, 
 
 
 def test_a_source_that_changes_after_it_was_listed_is_no_output(s3, tmp_path):
-    change = fault("vidprep.transcode.workers.staging", "_fetch", at=1, only="parent",
+    change = fault("vidprep.transcode.workers.staging", "fetch", at=1, only="parent",
                    code="importlib.import_module('fsspec').filesystem('s3').pipe_file('videos/moving/a.mp4', b'0' * 2000)")  # fmt: skip
     s3.put(make_clip(tmp_path / "a.mp4"), "moving/a.mp4")
     env = s3.environment | environment(tmp_path / "hook", change)
@@ -420,3 +420,26 @@ def test_without_the_driver_it_is_named(tmp_path, monkeypatch):
     ran = transcode("s3://videos/raw", tmp_path / "made", env=env)
     assert ran.code == 2
     assert "pip install 'vidprep[s3]'" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["transcode", "burst"])
+def test_what_was_made_of_a_bucket_is_checked_and_shown_against_it(verb, s3, sources, tmp_path):
+    s3.put(sources / "c00.mp4", f"{verb}/a.mp4")
+    s3.put(sources / "c01.mp4", f"{verb}/b.mp4")
+    src, made = f"s3://videos/{verb}", tmp_path / "made"
+    assert transcode(src, made, verb=verb, env=s3.environment).code == 0
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    env = {**s3.environment, "TMPDIR": str(scratch)}
+    checked = transcode(src, made, verb="validate", env=env)
+    assert checked.code == 0, checked.err
+    shown = transcode(made, "--out", tmp_path / "report", verb="report", env=env)
+    assert shown.code == 0, shown.err
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert page.count("data:image/jpeg") >= 2 * 3
+    s3.put(sources / "c02.mp4", f"{verb}/a.mp4")
+    told = transcode(src, made, verb="validate", env=env)
+    assert told.code == 1 and f"{src}/a.mp4 has another size or time" in told.out and "b.mp4" not in told.out, told.out
+    told = transcode(made, "--out", tmp_path / "report", verb="report", env=env)
+    assert "changed since" in (tmp_path / "report" / "report.html").read_text()
+    assert not [path for path in scratch.iterdir() if path.name != "vidprep"]
