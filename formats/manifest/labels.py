@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import ManifestError
+from vidprep.formats.errors import ManifestError, SourceError
 from vidprep.formats.files.untrusted import arrow_file, as_parquet, seal_footer
 from vidprep.formats.manifest.columns import shown
+from vidprep.formats.text import count_of
 
 LABELS = "labels"
 CLASS_LABEL, SPLIT_LABEL = "label", "split"
@@ -30,12 +31,13 @@ NOTES_KEY = b"vidprep.labels"
 @dataclass(frozen=True)
 class Labels:
     """columns: a value for each of `ids`, by the name of the label. added: names of those that `vidprep label` gave, which no
-    source table has.
+    source table has. split_rule: by which `split` was drawn, "" where it was not.
     """
 
     ids: Sequence[str]
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
     added: frozenset[str] = frozenset()
+    split_rule: str = ""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -66,8 +68,11 @@ class Labels:
         """`id` and, where there are any, `labels`."""
         struct = self.struct()
         columns = {"id": pa.array(self.ids, pa.string())} | ({} if struct is None else {LABELS: struct})
-        notes = {NOTES_KEY: json.dumps({"added": sorted(self.added)}).encode()}
-        return pa.table(columns).replace_schema_metadata(notes)
+        return pa.table(columns).replace_schema_metadata({NOTES_KEY: json.dumps(self.notes()).encode()})
+
+    def notes(self) -> dict[str, Any]:
+        """What `labels_in` reads beside the values."""
+        return {"added": sorted(self.added)} | ({"split_rule": self.split_rule} if self.split_rule else {})
 
     def as_bytes(self) -> bytes:
         """What `read_labels` reads."""
@@ -79,15 +84,16 @@ class Labels:
 
 def labels_in(table: pa.Table) -> Labels:
     """Those of a table that has `id` and may have `labels`."""
-    ids, added = table["id"].to_pylist(), notes_of(table.schema).get("added", ())
+    ids, notes = table["id"].to_pylist(), notes_of(table.schema)
+    found = Labels(ids, {}, frozenset(notes.get("added", ())), str(notes.get("split_rule", "")))
     if LABELS not in table.column_names:
-        return Labels(ids, {}, frozenset(added))
+        return found
     column = table[LABELS].combine_chunks()
     struct = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
     if isinstance(struct, pa.ChunkedArray):
         struct = pa.array([], table.schema.field(LABELS).type)
     names = [struct.type.field(number).name for number in range(struct.type.num_fields)]
-    return Labels(ids, dict(zip(names, struct.flatten(), strict=True)), frozenset(added))
+    return replace(found, columns=dict(zip(names, struct.flatten(), strict=True)))
 
 
 def read_labels(path: Path) -> Labels:
@@ -187,7 +193,8 @@ def joined(several: Sequence[Labels]) -> Labels:
     for name in names:
         arrays = [each.columns.get(name, pa.nulls(len(each.ids))) for each in several]
         columns[name] = _concatenated(arrays)
-    return Labels(ids, columns, frozenset().union(*(each.added for each in several)))
+    rules = [each.split_rule for each in several if each.split_rule]
+    return Labels(ids, columns, frozenset().union(*(each.added for each in several)), rules[-1] if rules else "")
 
 
 def _concatenated(arrays: list[pa.Array]) -> pa.Array:
@@ -221,7 +228,27 @@ def updated(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
     if not old.ids:
         return new
     both = old if not new.ids else joined([old, new])
-    return replace(both.taken(ids), added=given.added if new.ids else kept.added)
+    said = given if new.ids else kept
+    return replace(both.taken(ids), added=said.added, split_rule=said.split_rule)
+
+
+def fitted(given: Labels, kept: Labels) -> Labels:
+    """Return what is given in the types that its columns have together with those of other units: 3 beside "walk" is "3".
+
+    Raises SourceError where values of the others would have to change.
+    """
+    columns = dict(given.columns)
+    for name in columns.keys() & kept.columns.keys():
+        stays = kept.chosen([name])
+        both = joined([stays, given.chosen([name])])
+        columns[name] = both.columns[name].slice(len(kept.ids))
+        pairs = zip(values_of(stays.columns[name]), values_of(both.columns[name].slice(0, len(kept.ids))), strict=True)
+        if any(one != other and repr(one) != repr(other) for one, other in pairs):
+            raise SourceError(
+                f"label {shown(name)} is of type {given.columns[name].type} here, and of type {stays.columns[name].type} of "
+                f"{count_of(len(kept.ids), 'video')} not among these; give all, or leave it out with --labels"
+            )
+    return replace(given, columns=columns)
 
 
 def differing(one: Labels, other: Labels) -> list[str]:

@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
@@ -293,11 +294,12 @@ def write_rows(
     ids = sorted(id_ for id_, (_, number) in newest.items() if number not in removed)
     table = _joined(tables, path).take(pa.array([newest[id_][1] for id_ in ids], pa.int64()))
     if labels is None:
-        labels = labels_of_dicts(list(of_rows), list(of_rows.values())) if of_rows else Labels(())
+        of_dicts = labels_of_dicts(list(of_rows), list(of_rows.values())) if of_rows else Labels(())
+        labels = replace(of_dicts, added=before.added, split_rule=before.split_rule)
     found = updated(before, labels, ids)
     if (struct := found.struct()) is not None:
         table = table.append_column(LABELS, struct)
-    notes = {"added": sorted(found.added), "classes": classes_of(found) if classes is None else list(classes)}
+    notes = found.notes() | {"classes": classes_of(found) if classes is None else list(classes)}
     table = table.replace_schema_metadata(
         {
             COLUMNS_KEY: columns_checksum(stored_schema(table.schema)), FENCE_KEY: str(fence).encode(),

@@ -31,7 +31,7 @@ from vidprep.formats.errors import (
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.no_links import open_unlinked, refuse_links
 from vidprep.formats.files.untrusted import parse_json, read_regular
-from vidprep.formats.manifest.table import ManifestRow, manifest_rows
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.stores.registry import ENCODED, layout_of
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import opened_ids
@@ -40,6 +40,8 @@ from vidprep.transcode.check.structure import faults_of_others, faults_of_store,
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.array_status import array_status
 from vidprep.transcode.destination.copied import as_file
+from vidprep.transcode.destination.folder import GIVEN_LABELS_NAME
+from vidprep.transcode.destination.lease_storage import FolderLeaseStorage
 from vidprep.transcode.destination.partition import partitions_in
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
@@ -49,6 +51,8 @@ from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
+
+UNFINISHED = "a run is still at work here, or was stopped; let it finish, then validate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def check_destination(
     on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
-    settings = _settings_of_finished(destination)
+    settings, states = _settings_of_finished(destination), _states(destination)
     rows = {row.id: row for row in manifest_rows(destination)}
     missing = _missing(destination, rows, sources)
     if not rows and not missing:
@@ -131,14 +135,22 @@ def check_destination(
             report.faults.append(fault)
             on_fault(fault)
 
-    tell(f"{id_}: {why}" for id_, why in sorted(missing.items()))
+    faults = [f"{id_}: {why}" for id_, why in sorted(missing.items())]
     if not rows:
+        tell(faults)
         return report
     layout = layout_of(settings.frames.store) if settings.frames else None
-    tell(faults_of_store(destination, layout, good) if layout else files_without_row(destination, good))
-    tell(faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good))
+    faults += faults_of_store(destination, layout, good) if layout else files_without_row(destination, good)
+    faults += faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good)
     found, unopened = opened_ids(destination, layout.name if layout else None, good)
-    tell(unopened)
+    faults += unopened
+    _settings_of_finished(destination)
+    if _states(destination) != states:
+        raise StoreError("was changed by a run or `label` while it was checked; validate again", path=destination)
+    lease = FolderLeaseStorage(destination / STATE_DIR).read()
+    if faults and lease is not None and not lease.is_free:
+        raise StoreError(UNFINISHED, path=destination)
+    tell(faults)
     asked = good if sources is None or are_all else [row for row in good if row.id in sources]
     checks = _checks(destination, asked, settings, sources, options, found)
     if sources is not None:
@@ -157,11 +169,16 @@ def _settings_of_finished(destination: Path) -> RunSettings:
     """Raises StoreError for what no run has finished."""
     refuse_links(destination / STATE_DIR)
     settings = settings_of(destination)
-    if (destination / STATE_DIR / "journal.jsonl").exists():
-        raise StoreError("a run is still at work here, or was stopped; let it finish, then validate", path=destination)
+    if any((destination / STATE_DIR / name).exists() for name in ("journal.jsonl", GIVEN_LABELS_NAME)):
+        raise StoreError(UNFINISHED, path=destination)
     if partitions_in(destination, destination / STATE_DIR):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)
     return settings
+
+
+def _states(destination: Path) -> list[tuple[str, int, int]]:
+    """Of its manifests: another one is another file."""
+    return [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in manifest_paths(destination)]
 
 
 def _missing(destination: Path, rows: Mapping[str, ManifestRow], sources: Mapping[str, Unit] | None) -> dict[str, str]:

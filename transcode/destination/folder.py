@@ -20,11 +20,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, StorageError
+from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, SourceError, StorageError
 from vidprep.formats.files.local import is_disk_full, replacing, sha256_of
 from vidprep.formats.files.no_links import (
     IS_A_LINK,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from vidprep.formats.manifest.labels import Labels
+    from vidprep.transcode.sources.splits import Drawing
     from vidprep.transcode.unit.job import Upload
 
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
@@ -68,6 +69,17 @@ PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 GIVEN_LABELS_NAME = "labels.parquet"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
+
+
+@dataclass(frozen=True, slots=True)
+class TakenLabels:
+    """changed: units that were there and whose labels change. gone: columns that go. splits: of units whose split changes, the one
+    before and the one now.
+    """
+
+    changed: Sequence[str] = ()
+    gone: Sequence[str] = ()
+    splits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Destination:
@@ -310,32 +322,66 @@ class Destination:
         for torn in [path for name in names for path in self.root.glob(name)] + [*self.state_dir.glob(".*.partial")]:
             remove_file(torn)
 
-    def take_labels(self, labels: Labels, moved: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Give these units these labels when the manifest is written next, instead of those that it has. moved: what a unit was called
-        before. Columns that `vidprep label` added stay. Returns the units that are there and whose labels change, and the columns that go.
+    def take_labels(
+        self,
+        labels: Labels,
+        moved: Mapping[str, str],
+        removed: Sequence[str],
+        drawing: Drawing | None,
+        *,
+        are_all: bool,
+    ) -> TakenLabels:
+        """Give these units these labels when the manifest is written next, instead of those that it has. Columns that `vidprep label`
+        added stay.
+
+        Args:
+            labels: Of all units that are listed.
+            moved: What a unit was called before.
+            removed: Units that go.
+            drawing: How their splits are drawn.
+            are_all: Whether there are no other sources.
+
+        Raises:
+            SourceError: Values of units that are not listed would have to change with theirs.
         """
-        from vidprep.formats.manifest.labels import differing
+        from vidprep.formats.manifest.labels import SPLIT_LABEL, differing, fitted
 
         kept = label_columns(self.root)
-        if not kept.columns and not labels.columns:
-            return [], []
+        if not kept.columns and not labels.columns and drawing is None:
+            return TakenLabels()
         before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
-        own = before.chosen(kept.added - labels.columns.keys())
-        given = replace(labels, columns={**labels.columns, **own.columns}, added=frozenset(own.columns))
+        given = labels if drawing is None else drawing.filled(labels, before)
+        own = before.chosen(kept.added - given.columns.keys())
+        given = replace(given, columns={**given.columns, **own.columns}, added=frozenset(own.columns))
+        listed = {*labels.ids, *moved.values(), *removed}
+        others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
+        given = fitted(given, others) if others.ids else given
+        if not are_all and others.ids and drawing and kept.split_rule not in ("", given.split_rule):
+            raise SourceError(
+                "--split-by draws other splits than before here; give all sources, so that all are drawn anew"
+            )
         there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
         changed = differing(there, given)
         types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
         # The manifest of a part begins without any.
         is_new = bool(changed or moved or self.part) or len(there.ids) < len(labels.ids) or operator.ne(*types)
-        if is_new:
+        if is_new or kept.split_rule != given.split_rule:
             self.give_labels(given)
         self._labels = given
-        return changed, sorted(there.columns.keys() - given.columns.keys())
+        gone = sorted(there.columns.keys() - given.columns.keys())
+        splits = [] if drawing is None else differing(there.chosen([SPLIT_LABEL]), given.chosen([SPLIT_LABEL]))
+        other = {id_: (there.of(id_).get(SPLIT_LABEL), given.of(id_)[SPLIT_LABEL]) for id_ in sorted(splits)}
+        return TakenLabels(changed, gone, {id_: (old, new) for id_, (old, new) in other.items() if old is not None})
 
     def give_labels(self, labels: Labels) -> None:
         """These are to be in the manifest when it is written next. Raises DestinationError."""
         self.write_own(GIVEN_LABELS_NAME, labels.as_bytes())
         self._given = self._labels = labels
+
+    def forget_labels(self) -> None:
+        """What was given and is not yet in the manifest is not to be there."""
+        self.remove_own(GIVEN_LABELS_NAME)
+        self._given = self._labels = None
 
     def given_labels(self) -> Labels | None:
         """Those that the manifest is to have and may not have yet."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from vidprep.formats.errors import SourceError
+from vidprep.formats.errors import DestinationError, SourceError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.remote import is_url
-from vidprep.formats.manifest.labels import Labels, differing, joined
+from vidprep.formats.manifest.labels import Labels, differing, fitted, joined
 from vidprep.formats.manifest.table import label_columns, read_table, with_columns
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
@@ -105,7 +105,11 @@ def relabel(
     if not dry_run:
         if videos or kept.columns.keys() != columns.keys() or kept.added != new.added:
             place.give_labels(new)
-        place.finish()  # also what a call before left, when it was stopped
+        try:
+            place.finish()  # also what a call before left, when it was stopped
+        except (DestinationError, OSError):
+            place.forget_labels()  # what was said to have failed is not to be done by the next run
+            raise
     return Relabelled(
         tuple(videos), tuple(name for name in columns if name not in kept.columns),
         tuple(name for name in columns if name in kept.columns and differing(kept.chosen([name]), new.chosen([name]))),
@@ -201,5 +205,6 @@ def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[s
         added.add(name)
         given = Labels(list(taken), {name: values.take(pa.array(taken.values(), pa.int64()))})
         stays = kept.chosen([name]).taken([id_ for id_ in kept.ids if id_ not in taken])
+        given = fitted(given, stays) if stays.ids else given
         columns[name] = (joined([stays, given]) if stays.ids else given).taken(kept.ids).columns[name]
     return replace(kept, columns=columns, added=frozenset(added))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from os import environ
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from vidprep.transcode.workers.host import expected_of_hosts, sample_of
 from vidprep.transcode.workers.local import Workers, default_jobs
 from vidprep.transcode.workers.process import Process
 
-UNREADABLE_NAMED = 5
+NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +293,16 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
     from vidprep.formats.manifest.labels import Labels
 
     before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
-    changed, gone = place.take_labels(labels or Labels([unit.id for unit in sources.units]), before)
-    if changed and gone:
-        names = ", ".join(map(one_line, gone))
+    labels = labels or Labels([unit.id for unit in sources.units])
+    taken = place.take_labels(labels, before, todo.removed, sources.drawing, are_all=sources.why_partial is None)
+    if taken.changed and taken.gone:
+        names = ", ".join(map(one_line, taken.gone))
         request.reporter.message(f"labels that the sources no longer give are removed: {names}")
-    return len(set(changed) - {job.unit.id for job in todo.jobs} - {row.id for row in todo.rejected})
+    if taken.splits:
+        examples = [f"{one_line(id_)} {old} -> {new}" for id_, (old, new) in islice(taken.splits.items(), NAMED)]
+        more = ", …" if len(taken.splits) > NAMED else ""
+        request.reporter.message(f"{count_of(len(taken.splits), 'video')} changed split: {', '.join(examples)}{more}")
+    return len(set(taken.changed) - {job.unit.id for job in todo.jobs} - {row.id for row in todo.rejected})
 
 
 def _labelled(row: ManifestRow, place: Destination) -> ManifestRow:
@@ -348,7 +354,7 @@ def _say_what_was_found(
     if recovered:
         message(f"{recovered} finished outputs of a stopped run were published")
     if journal.unreadable:
-        lines = ", ".join(map(str, journal.unreadable[:UNREADABLE_NAMED]))
+        lines = ", ".join(map(str, journal.unreadable[:NAMED]))
         message(
             f"{len(journal.unreadable)} lines of {journal.path} are not rows (line {lines}); their videos are made again"
         )

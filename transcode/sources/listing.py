@@ -128,11 +128,14 @@ def _source_list(
     ignored = sorted((storable(path), why) for path, why in search.ignored)
     problems = sorted((storable(path), why, number) for number, (path, why) in enumerate(search.problems))
     asked = _ids_of_their_own(search)
+    labelled = [*units, *(asked[number] for _, _, number in problems if number in asked)]
+    labels, drawing = labels_of(labelled, search.table, given, path, base)
     return SourceList(
         tuple(units), tuple(ignored), tuple((path, why) for path, why, _ in problems),
         tuple(asked.get(number) for _, _, number in problems),
-        labels_of([*units, *(asked[number] for _, _, number in problems if number in asked)], search.table, given, path, base),
+        labels,
         search.why_partial or (None if units else "no video could be listed"),
+        drawing,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The labels that sources give: columns of a table, the parent folder, the split that is drawn."""
+"""The labels that sources give: columns of a table, the parent folder; and what their splits are drawn by."""
 # ruff: noqa: PTH118, PTH119, PTH120, PTH122
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import SourceError
-from vidprep.transcode.sources.splits import splits_of
+from vidprep.transcode.sources.splits import Drawing
 from vidprep.transcode.sources.tables import SourceTable, one_line
 from vidprep.transcode.sources.unit import Unit
 
@@ -30,14 +30,16 @@ class Given:
     split_seed: int = 0
 
 
-def labels_of(units: Sequence[Unit], table: SourceTable | None, given: Given, path: str, base: str) -> Labels | None:
-    """Of these units, in their order; None where nothing gives any. base: the folder that paths are relative to.
+def labels_of(
+    units: Sequence[Unit], table: SourceTable | None, given: Given, path: str, base: str
+) -> tuple[Labels | None, Drawing | None]:
+    """Of these units, in their order; None where nothing gives any; and how splits are drawn. base: the folder that paths are relative to.
 
     Raises SourceError for a column that no manifest can hold, or that is there twice.
     """
     names = list(table.columns) if table is not None else []
     if not names and not given.label_from_folder and given.split_by is None:
-        return None
+        return None, None
     import pyarrow as pa
 
     from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
@@ -53,13 +55,14 @@ def labels_of(units: Sequence[Unit], table: SourceTable | None, given: Given, pa
     if given.label_from_folder:
         folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
         columns[CLASS_LABEL] = pa.array(folders, pa.string())
+    drawing = None
     if given.split_by is not None:
         if SPLIT_LABEL in columns:
             raise SourceError("has a column `split`: leave out the column, or --split-by", path=path)
         classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
         groups = _groups(units, columns, given.split_group, path, base)
-        columns[SPLIT_LABEL] = pa.array(splits_of(groups, classes, given.split_by, given.split_seed), pa.string())
-    return Labels([unit.id for unit in units], columns)
+        drawing = Drawing(groups, classes, given.split_by, given.split_group, given.split_seed)
+    return Labels([unit.id for unit in units], columns), drawing
 
 
 def _groups(

@@ -1,44 +1,96 @@
-"""`--split-by`: which split each source belongs to, drawn by a hash of its name, so that what is added or removed moves no other.
+"""`--split-by`: which split each source belongs to, drawn by a hash of its name. A split once given is kept.
 
-But one thing: a class that would have none in a split, though its share is one source or more, gives it the one that the hash puts
-nearest. Cuts of one source, or what shares a value of the column of --split-group, are drawn as one.
+A class that would have none in a split, though its share is one source or more, gives it the one that the hash puts nearest, of those
+that have no split yet. Cuts of one source, or what shares a value of the column of --split-group, are drawn as one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.labels import Labels
 
 
-def splits_of(groups: Sequence[str], classes: Sequence[object], shares: Mapping[str, Fraction], seed: int) -> list[str]:
-    """The split of each unit. groups: what is drawn as one, classes: of which each split gets its share, both for each unit."""
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What the splits of the units of `Labels` are drawn by; see `splits_of`. column: whose values the groups are, if any."""
+
+    groups: Sequence[str]
+    classes: Sequence[object]
+    shares: Mapping[str, Fraction]
+    column: str | None
+    seed: int
+
+    @property
+    def rule(self) -> str:
+        """What was asked for: another one draws all splits anew."""
+        return json.dumps([{name: str(share) for name, share in self.shares.items()}, self.column, self.seed])
+
+    def filled(self, labels: Labels, before: Labels) -> Labels:
+        """Return the labels with the column `split`. before: of the same units, those that they were given by an earlier run."""
+        import pyarrow as pa
+
+        from vidprep.formats.manifest.labels import SPLIT_LABEL
+
+        is_kept = before.split_rule == self.rule and SPLIT_LABEL in before.columns
+        kept = before.columns[SPLIT_LABEL].to_pylist() if is_kept else None
+        drawn = splits_of(self.groups, self.classes, self.shares, self.seed, kept)
+        columns = {**labels.columns, SPLIT_LABEL: pa.array(drawn, pa.string())}
+        return replace(labels, columns=columns, split_rule=self.rule)
+
+
+def splits_of(
+    groups: Sequence[str], classes: Sequence[object], shares: Mapping[str, Fraction], seed: int,
+    before: Sequence[str | None] | None = None,
+) -> list[str]:  # fmt: skip
+    """Draw the split of each unit.
+
+    Args:
+        groups: What is drawn as one, for each unit.
+        classes: Of which each split gets its share, for each unit.
+        shares: Of the splits; they add up to 1.
+        seed: Another one draws others.
+        before: The split that each unit was given before. Of units of one group that had several, most decide.
+    """
     seen: dict[str, Counter[str]] = defaultdict(Counter)
-    for group, class_ in zip(groups, classes, strict=True):
+    given: dict[str, Counter[str]] = defaultdict(Counter)
+    for group, class_, split in zip(groups, classes, before or [None] * len(groups), strict=True):
         seen[group][repr(class_)] += 1
+        if split in shares:
+            given[group][str(split)] += 1
+    kept = {group: min(counts, key=lambda name: (-counts[name], name)) for group, counts in given.items()}
     members: dict[str, list[str]] = defaultdict(list)
     for group, counts in seen.items():
         members[min(counts, key=lambda class_: (-counts[class_], class_))].append(group)
     drawn: dict[str, str] = {}
     for of_class in members.values():
-        drawn |= _drawn(of_class, shares, seed)
+        drawn |= _drawn(of_class, shares, seed, kept)
     return [drawn[group] for group in groups]
 
 
-def _drawn(groups: Sequence[str], shares: Mapping[str, Fraction], seed: int) -> dict[str, str]:
+def _drawn(groups: Sequence[str], shares: Mapping[str, Fraction], seed: int, kept: Mapping[str, str]) -> dict[str, str]:
     names, ends = list(shares), list(accumulate(map(float, shares.values())))
     places = {group: _place(group, seed) for group in groups}
-    splits = {group: names[min(bisect_right(ends, place), len(names) - 1)] for group, place in places.items()}
+    splits = {
+        group: kept.get(group) or names[min(bisect_right(ends, place), len(names) - 1)]
+        for group, place in places.items()
+    }
     for name, end in zip(names, ends, strict=True):
         counts = Counter(splits.values())
         if counts[name] or len(groups) * shares[name] < 1:
             continue
         middle = end - float(shares[name]) / 2
         least = {each: max(1.0, float(len(groups) * share) - 1) for each, share in shares.items()}
-        spare = [group for group in groups if counts[splits[group]] - 1 >= least[splits[group]]]
+        spare = [group for group in groups if group not in kept and counts[splits[group]] - 1 >= least[splits[group]]]
         if spare:
             splits[min(spare, key=lambda group: (abs(places[group] - middle), group))] = name
     return splits

@@ -9,6 +9,7 @@ from vidprep.formats.model import WHOLE, Cut
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
+    from vidprep.transcode.sources.splits import Drawing
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class SourceList:
     problems: (path, reason) of sources that cannot even be started, a failed row each. Both are sorted, their paths
     absolute, and escaped where they are not valid UTF-8. problem_units: what the row of a table asked for, None for a file
     that was met in a folder; in the order of `problems`. labels: of units and problems; None where there are none.
-    why_partial: why sources that are not here may be there all the same; None where these are all.
+    why_partial: why sources that are not here may be there all the same; None where these are all. drawing: how the splits of
+    `labels` are drawn, None where they are not.
     """
 
     units: tuple[Unit, ...]
@@ -50,3 +52,4 @@ class SourceList:
     problem_units: tuple[Unit | None, ...] = ()
     labels: Labels | None = None
     why_partial: str | None = None
+    drawing: Drawing | None = None

@@ -138,11 +138,28 @@ def test_every_codec_goes_end_to_end(src: Path, dst: Path, codec: str) -> None:
     assert ran.summary["ok"] == 3
 
 
-def test_a_label_that_changes_its_type_between_runs_is_no_lost_run(src: Path, dst: Path) -> None:
-    """3 in one table and "walk" in the next: the manifest could not be written, in this run and in every later one."""
-    rows = table(src.parent / "one.csv", [{"path": "src/a.mp4", "label": 3}])
+def test_a_label_that_changes_its_type_changes_no_video_that_is_not_listed(src: Path, dst: Path) -> None:
+    """3 in one table and "walk" in the next: one column cannot hold both, and 3 became "3"."""
+    first = {"path": "src/a.mp4", "label": 3}
+    assert transcode(table(src.parent / "one.csv", [first]), dst).code == 0
+    before = manifest(dst)
+    second = {"path": "src/b.mkv", "label": "walk"}
+    rows = table(src.parent / "two.csv", [second])
+    for more in ((), ("--limit", 1)):
+        ran = transcode(rows, dst, *more)
+        assert ran.code == 2, ran.err
+        assert "label 'label' is of type string here, and of type int64 of 1 video not among these" in ran.err
+        assert manifest(dst) == before
+    labelled = transcode(dst, table(src.parent / "three.csv", [{"path": "src/a.mp4", "label": "run"}]), verb="label")
+    assert labelled.code == 0, labelled.err
     assert transcode(rows, dst).code == 0
-    rows = table(src.parent / "two.csv", [{"path": "src/b.mkv", "label": "walk"}])
-    ran = transcode(rows, dst)
-    assert ran.code == 0, ran.err
-    assert {row["labels"]["label"] for row in manifest(dst).values()} == {"3", "walk"}
+    assert {row["labels"]["label"] for row in manifest(dst).values()} == {"run", "walk"}
+    for relabelled in (1, 0):
+        again = transcode(table(src.parent / "one.csv", [first]), dst, "--json")
+        assert (again.code, again.summary["relabelled"]) == (0, relabelled), "3 beside text is text"
+    assert transcode(table(src.parent / "four.csv", [first, second | {"label": 4}]), dst).code == 0
+    assert {row["labels"]["label"] for row in manifest(dst).values()} == {3, 4}
+    assert transcode(table(src.parent / "one.csv", [first | {"label": "x"}]), dst, "--prune").code == 0
+    assert {row["labels"]["label"] for row in manifest(dst).values()} == {"x"}
+    told = transcode(dst, table(src.parent / "three.csv", [{"path": "src/a.mp4", "label": "run"}]), verb="label")
+    assert told.code == 0, told.err

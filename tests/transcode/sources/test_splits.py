@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import make_clips, table, transcode
+from tests.helpers import make_clip, make_clips, table, transcode
 from tests.transcode.sources.trees import labels_of, touch
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError, SourceError
@@ -120,3 +120,52 @@ def test_shares_that_make_no_whole_are_refused(text: str) -> None:
 def test_shares_may_be_fractions_and_a_mapping() -> None:
     assert parse_shares("a=1/3,b=2/3") == {"a": Fraction(1, 3), "b": Fraction(2, 3)}
     assert parse_shares({"a": 0.1, "b": 0.9}) == {"a": Fraction(1, 10), "b": Fraction(9, 10)}
+
+
+def splits_in(destination: Path) -> dict[str, str]:
+    store = open_store(destination)
+    return {id_: store.labels(id_)["split"] for id_ in store.ids}
+
+
+def test_a_split_once_given_is_kept_whatever_joins_its_class() -> None:
+    rng = np.random.default_rng(2)
+    for trial in range(200):
+        count = int(rng.integers(10, 25))
+        names = [f"class {trial}/{each}" for each in range(count + 10)]
+        before = drawn(names[:count], [trial] * count)
+        for more in range(1, 11):
+            kept = [before.get(name) for name in names[: count + more]]
+            now = splits_of(names[: count + more], [trial] * (count + more), SHARES, 0, kept)
+            assert now[: len(before)] == list(before.values())
+            before = dict(zip(names, now, strict=False))
+
+
+def test_a_run_keeps_splits_when_videos_come_and_names_those_that_must_change(tmp_path: Path) -> None:
+    """A class of ten has one in `val` that chance put into `train`; another video that chance puts into `val` moved it back."""
+    src, dst = tmp_path / "src", tmp_path / "dst"
+    shares = ("--split-by", "train=0.8,val=0.1,test=0.1", "--label-from-folder")
+    chance = drawn([f"walk/{number}" for number in range(60)], list(range(60)))
+    first = [name for name, split in chance.items() if split == "train"][:10]
+    late = [name for name, split in chance.items() if split != "train"][:4]
+    for number, name in enumerate(first):
+        make_clip(src / f"{name}.mp4", 2, (32, 32), seed=number)
+    options = (*shares, "--preset", "ultrafast", "--quiet")
+    assert transcode(src, dst, *options).code == 0
+    given = splits_in(dst)
+    assert sorted(given.values()) == ["test", *["train"] * 8, "val"], "two by need"
+    for number, name in enumerate(late, 10):
+        make_clip(src / f"{name}.mp4", 2, (32, 32), seed=number)
+    ran = transcode(src, dst, *shares, "--preset", "ultrafast")
+    assert ran.code == 0 and "changed split" not in ran.err, ran.err
+    assert {id_: split for id_, split in splits_in(dst).items() if id_ in given} == given
+    given = splits_in(dst)
+    (src / f"{first[0]}.mp4").rename(src / "walk" / "renamed.mp4")
+    assert transcode(src, dst, *shares, "--preset", "ultrafast").code == 0
+    assert splits_in(dst) == {id_.replace(first[0], "walk/renamed"): split for id_, split in given.items()}
+    told = transcode(src, dst, *shares, "--preset", "ultrafast", "--split-seed", 5)
+    before, given = given, splits_in(dst)
+    moved = [id_ for id_ in given if given[id_] != before.get(id_.replace("walk/renamed", first[0]))]
+    assert moved and f"{len(moved)} videos changed split: {moved[0]} " in told.err, told.err
+    told = transcode(src, dst, *shares, "--preset", "ultrafast", "--split-seed", 6, "--limit", 2)
+    assert told.code == 2 and "--split-by draws other splits than before here; give all sources" in told.err
+    assert splits_in(dst) == given

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from vidprep.formats.manifest.labels import Labels
 from vidprep.transcode.sources.unit import SourceList
 
 
@@ -25,5 +26,8 @@ def names(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def labels_of(found: SourceList) -> list[dict[str, Any]]:
-    """Of each unit."""
-    return [{} if found.labels is None else found.labels.of(unit.id) for unit in found.units]
+    """Of each unit, in a destination that has none yet."""
+    if found.labels is None:
+        return [{} for _ in found.units]
+    labels = found.labels if found.drawing is None else found.drawing.filled(found.labels, Labels(found.labels.ids))
+    return [labels.of(unit.id) for unit in found.units]
