@@ -50,6 +50,13 @@ class VidprepError(Exception):
             self.stage = stage
         super().__init__(message if self.path is None else f"{self.path}: {message}")
 
+    def renamed(self, before: str, now: str) -> VidprepError:
+        """Return the same error about files that the user knows under other names."""
+        path = None if self.path is None else self.path.replace(before, now)
+        error = _rebuild(type(self), self.__dict__ | {"path": path, "message": self.message.replace(before, now)}, ())
+        error.args = (error.message if path is None else f"{path}: {error.message}",)
+        return error
+
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross process borders, where the default would call the class with one argument."""
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
@@ -157,6 +164,7 @@ class FfmpegError(EncodeError):
 
 class DiskFullError(VidprepError, OSError):
     stage = "encode"
+    exit_code = STOPPED_CODE
 
 
 class VerifyError(VidprepError, ValueError):

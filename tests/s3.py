@@ -34,6 +34,10 @@ def done(environ, start):
 def answer(environ, start):
     told = json.loads(control.read_text())
     every, delay, conditions = told["every"], told["delay"], told["conditions"]
+    if environ["REQUEST_METHOD"] == told["refused"]:
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        start("503 Slow Down", [("Content-Type", "application/xml")])
+        return [ERROR % b"SlowDown"]
     names = [name for name in ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH") if name in environ]
     if environ["REQUEST_METHOD"] == "PUT" and names and conditions != "kept":
         if conditions == "refused":
@@ -75,10 +79,10 @@ class Bucket:
     environment: dict[str, str]
     control: Path
 
-    def behave(self, *, every: int = 0, delay: float = 0.0, conditions: str = "kept") -> None:
-        """every: so many requests, one fails; 0: none. conditions: kept, ignored or refused."""
+    def behave(self, *, every: int = 0, delay: float = 0.0, conditions: str = "kept", refused: str = "") -> None:
+        """every: so many requests, one fails; 0: none. conditions: kept, ignored or refused. refused: all requests of this method."""
         partial = self.control.with_suffix(".partial")
-        partial.write_text(json.dumps({"every": every, "delay": delay, "conditions": conditions}))
+        partial.write_text(json.dumps({"every": every, "delay": delay, "conditions": conditions, "refused": refused}))
         partial.replace(self.control)
 
     def fail_every(self, count: int) -> None:

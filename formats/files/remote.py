@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 RANGE_BYTES = 8 << 20
 TRIES, FIRST_PAUSE_SECONDS = 6, 0.25
+PATIENCE_SECONDS = 30.0  # drivers try again for a while themselves, each time
 # A PUT there shows the whole object or none; elsewhere a file is written beside its place and renamed.
 OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "oci", "oss", "tos", "memory"))
 PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
@@ -255,7 +256,7 @@ class RemoteFolder:
         return f"{self._path}/{name}" if name else self._path
 
     def _tried(self, done: str, name: str, do: Callable[[], T]) -> T:
-        pause = FIRST_PAUSE_SECONDS
+        pause, started = FIRST_PAUSE_SECONDS, time.monotonic()
         for attempt in range(1, TRIES + 1):
             try:
                 return do()
@@ -265,10 +266,10 @@ class RemoteFolder:
                 permanent = isinstance(error, PERMANENT) or type(error).__name__ in PERMANENT_NAMES
                 if is_disk_full(error):
                     raise
-                if permanent or attempt == TRIES:
-                    times = "" if permanent else f" in {TRIES} tries"
+                if permanent or attempt == TRIES or time.monotonic() - started > PATIENCE_SECONDS:
+                    tried = "" if permanent else f" after {time.monotonic() - started:.0f} s of trying"
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
-                    failed = StorageError(f"could not be {done}{times}: {reason}", path=f"{self.url}/{name}")
+                    failed = StorageError(f"could not be {done}{tried}: {reason}", path=f"{self.url}/{name}")
                     if not permanent or isinstance(error, PermissionError):
                         failed.exit_code = STOPPED_CODE  # nothing that was asked for is wrong
                     raise failed from error

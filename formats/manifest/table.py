@@ -244,7 +244,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             yield file
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as error:
         raise ManifestError(
-            f"cannot be read ({error}); restore it, or move it away: --overwrite then makes its outputs again",
+            f"cannot be read ({error}); restore it, or --overwrite, of all sources, makes its outputs again",
             path=path,
         ) from error
 

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from vidprep.formats.errors import SettingsError, VidprepError
+from vidprep.formats.errors import STOPPED_CODE, SettingsError, VidprepError
+from vidprep.formats.files.local import is_disk_full
 from vidprep.formats.text import printable
 
 USAGE_ERROR = 2
@@ -83,12 +84,12 @@ class Command(click.Command):
             return super().invoke(ctx)
         except VidprepError as error:
             _say(error)
-            ctx.exit(error.exit_code)
+            ctx.exit(STOPPED_CODE if is_disk_full(error) else error.exit_code)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
             _say(error if error.filename is None else OSError(f"{os.fsdecode(error.filename)}: {error.strerror}"))
-            ctx.exit(USAGE_ERROR)
+            ctx.exit(STOPPED_CODE if is_disk_full(error) else USAGE_ERROR)
         except MemoryError:
             click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
             ctx.exit(USAGE_ERROR)

@@ -24,7 +24,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, SourceError, StorageError
+from vidprep.formats.errors import (
+    STOPPED_CODE,
+    DestinationError,
+    DiskFullError,
+    InUseError,
+    ManifestError,
+    SourceError,
+    StorageError,
+    VidprepError,
+)
 from vidprep.formats.files.local import is_disk_full, replacing, sha256_of
 from vidprep.formats.files.no_links import (
     IS_A_LINK,
@@ -68,6 +77,7 @@ PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 GIVEN_LABELS_NAME = "labels.parquet"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
+UNREADABLE = ".unreadable"
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 
 
@@ -117,7 +127,7 @@ class Destination:
         Raises:
             DestinationError: Another holds it, it cannot be written, or its manifest is not the one that was written last.
         """
-        with ExitStack() as locks:
+        with self._explained(), ExitStack() as locks:
             try:
                 refuse_links(self.shared, enter=lambda name: not name.startswith("part-"))
                 if self.part:
@@ -140,6 +150,7 @@ class Destination:
                     f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
                     path=self.shown,
                 )
+            unreadable = self._put_unreadable_aside() if overwrite else []
             lost = self._why_lost()
             if lost and not overwrite:
                 raise DestinationError(
@@ -147,19 +158,64 @@ class Destination:
                     "again",
                     path=self.shown,
                 )
-            self.is_manifest_lost = lost is not None
+            self.is_manifest_lost = lost is not None or MANIFEST_NAME in unreadable
             yield
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Errors in here name files as the user knows them, and say how much room there is where there is too little.
+
+        Raises:
+            DiskFullError: There is no room left for what is to be written.
+        """
+        try:
+            yield
+        except DiskFullError:
+            raise
+        except (OSError, VidprepError) as error:
+            if is_disk_full(error):
+                raise DiskFullError(self.no_room()) from error
+            if not isinstance(error, VidprepError) or self.shown == str(self.root):
+                raise
+            raise error.renamed(str(self.root), self.shown) from error
+
+    def no_room(self, source_bytes: int = 0) -> str:
+        """Why nothing more can be written. source_bytes: of the sources that are still to be done."""
+        needed = f"the sources still to do hold {source_bytes} bytes"
+        if not source_bytes:
+            there = [entry for folder in (self.root, self.shared) if folder.is_dir() for entry in os.scandir(folder)]
+            own = sum(entry.stat().st_size for entry in there if entry.name.endswith((".parquet", ".json", ".jsonl")))
+            needed = f"writing anew what vidprep itself keeps there needs {own} bytes"
+        return f"no room left in {self.disk}: {self.room()}, {needed}; make room and run the same command again"
+
+    def _put_unreadable_aside(self) -> list[str]:
+        """Before all is made anew: what an earlier run left and nobody can read gets another name. Returns its names."""
+        from vidprep.formats.manifest.labels import read_labels
+
+        readers: dict[Path, Callable[[Path], object]] = {
+            self.root / MANIFEST_NAME: lambda path: read_table(self.root, only=path),
+            self.shared / WRITTEN_NAME: _lease_written,
+            self.shared / GIVEN_LABELS_NAME: read_labels,
+        }
+        found = []
+        for path, read in readers.items():
+            try:
+                if path.exists():
+                    read(path)
+            except (ManifestError, DestinationError):
+                path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
+                self.say(f"{self.shown}: {path.name} cannot be read; it is now {path.name}{UNREADABLE}")
+                found.append(path.name)
+        if MANIFEST_NAME in found:
+            self.note_manifest()  # for a run after this one: it is lost
+        return found
 
     def _why_lost(self) -> str | None:
         """Why the manifest is not the one that was written here last; None where it is. What it does not name goes when a run ends."""
         path = self.shared_file(WRITTEN_NAME)
         if path is None:
             return None
-        found = fence_of(self.root / MANIFEST_NAME)
-        try:
-            written = int(read_json(path, WRITTEN_BYTES_MAX)["lease"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise DestinationError(f"cannot be read ({error}); remove it", path=path) from error
+        found, written = fence_of(self.root / MANIFEST_NAME), _lease_written(path)
         if not (self.root / MANIFEST_NAME).exists():
             return "is missing"
         # One without the number was written by an older version.
@@ -183,7 +239,10 @@ class Destination:
         lease = Lease(storage, self.shown, self.say, waits=self.part is not None)
         manifests = [self.root / MANIFEST_NAME, self.manifest] if self.part else manifest_paths(self.root)
         given = [entry.number for other in others if (entry := other.read()) is not None]
-        lease.take(max([*given, *map(fence_of, manifests)], default=0))
+        for path in manifests:
+            with suppress(ManifestError):  # whoever must read it will say so
+                given.append(fence_of(path))
+        lease.take(max(given, default=0))
         locks.callback(lease.release)
         self.lease = lease
         if (holder := first_at_work(others, self.say)) is not None:
@@ -220,11 +279,11 @@ class Destination:
 
     def known_units(self) -> dict[str, KnownUnit]:
         """Every unit that has a row, by id."""
-        return known_units(self.root, self.journal)
+        with self._explained():
+            return known_units(self.root, self.journal)
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Refuse to mix outputs of unlike settings in one folder. Raises DestinationError that shows the difference."""
-        path = self.shared / "run.json"
         try:
             before = read_run(self.shared)["settings"]
         except FileNotFoundError:
@@ -237,7 +296,8 @@ class Destination:
         except (ValueError, OSError) as error:
             if overwrite:
                 return
-            raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=path) from error
+            shown = f"{self.shown}/{STATE_DIR}/run.json"
+            raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=shown) from error
         difference = [] if overwrite else differences(before, settings)
         # A run in which nothing succeeded binds nobody to its settings.
         if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):
@@ -549,6 +609,16 @@ class Destination:
         if disk.f_files and not disk.f_favail:
             return f"it can hold no more files (all {disk.f_files} inodes are taken)"
         return f"{self.free_bytes()} bytes are free"
+
+
+def _lease_written(path: Path) -> int:
+    """The lease that the manifest was written under. Raises DestinationError."""
+    try:
+        return int(read_json(path, WRITTEN_BYTES_MAX)["lease"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DestinationError(
+            f"cannot be read ({error}); remove it, or --overwrite, of all sources, starts over", path=path
+        ) from error
 
 
 def _partial_name(unit_id: str) -> str:

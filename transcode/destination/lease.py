@@ -4,7 +4,8 @@ A lease is a small JSON text that names its holder: host, process, when that pro
 every few seconds. Where it stands, and what makes a change of it exclusive, is a matter of its storage (lease_storage.py). Whoever finds
 the lease of another
 
-- asks the kernel, where the holder is a process of this machine: one that has ended is dead at once;
+- asks the kernel, where the holder is a process of this machine: one that has ended is dead at once, and one that lives is at work,
+  unless the lease is a copy that came here with the folder;
 - watches it otherwise: a beat that changes is a run at work, one that stands still for GONE_SECONDS is not. Clocks of different
   machines are never compared.
 
@@ -40,7 +41,8 @@ NUMBER_MAX = 10**12
 class Holder:
     """machine: what tells this boot of this machine, and its process numbers, from others; "" where nothing does.
 
-    started: of the process, as the kernel counts it; "" where it does not say. beat: counts up while the holder is at work.
+    started: of the process, as the kernel counts it; "" where it does not say. beat: counts up while the holder is at work. place: that
+    it was taken in; "" where that is not known.
     """
 
     number: int
@@ -52,6 +54,7 @@ class Holder:
     since: str
     beat: int = 0
     released: bool = False
+    place: str = ""
 
     def __str__(self) -> str:
         return printable(f"process {self.pid} on {self.host} since {self.since}")[:SHOWN_LETTERS]
@@ -67,7 +70,8 @@ class Holder:
             content = parse_json(data)
             words = {name: str(content[name]) for name in ("token", "host", "machine", "started", "since")}
             numbers = {name: whole_between(name, content[name], 0, NUMBER_MAX) for name in ("number", "pid", "beat")}
-            return cls(**words, **numbers, released=content["released"] is True)  # type: ignore[arg-type]
+            place = str(content.get("place", ""))
+            return cls(**words, **numbers, released=content["released"] is True, place=place)  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -128,6 +132,11 @@ class LeaseStorage(Protocol):
     gone_seconds: float
     trusted_seconds: float
 
+    @property
+    def place(self) -> str:
+        """What tells where it stands from where a copy of it stands."""
+        ...
+
     def read(self) -> LeaseEntry | None:
         """None where there never was a lease."""
         ...
@@ -150,9 +159,10 @@ def first_at_work(storages: Sequence[LeaseStorage], say: Callable[[str], object]
     }
     for number, entry in list(watched.items()):
         if entry.holder is not None and (is_dead := entry.holder.is_dead) is not None:
-            if not is_dead:
+            if is_dead:
+                del watched[number]
+            elif entry.holder.place in ("", storages[number].place):
                 return str(entry.holder)
-            del watched[number]
     if not watched:
         return None
     shown = next((str(entry.holder) for entry in watched.values() if entry.holder), "another run")
@@ -202,7 +212,7 @@ class Lease:
                 raise DestinationError(
                     f"has a lease of number {number - 1}, which no run wrote; remove it", path=self._shown
                 )
-            self.mine = replace(self.mine, number=number)
+            self.mine = replace(self.mine, number=number, place=self._storage.place)
             if self._storage.claim(now, self.mine, self._say):
                 break
         self._confirmed = _clock()

@@ -22,6 +22,7 @@ from vidprep.transcode.destination.lease import Holder, LeaseEntry
 from vidprep.transcode.destination.lease import LeaseStorage as LeaseStorage
 
 LEASE_OBJECT = "lock"
+PLACE_LETTERS = 100
 LEASE = re.compile(r"lease-(\d{6,15})", re.ASCII)
 FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS = 2.0, 30.0
 STORE_BEAT_SECONDS, STORE_GONE_SECONDS = 5.0, 60.0
@@ -56,6 +57,10 @@ class FolderLeaseStorage:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.beat_seconds, self.gone_seconds, self.trusted_seconds = FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS, 0.0
+
+    @property
+    def place(self) -> str:
+        return f"inode {self._folder.stat().st_ino}"
 
     def _numbers(self) -> list[int]:
         try:
@@ -143,6 +148,10 @@ class ObjectLeaseStorage:
         self.trusted_seconds = 2 * STORE_BEAT_SECONDS
         self._tag = ""
         self.has_conditions = folder.knows_conditions
+
+    @property
+    def place(self) -> str:
+        return f"{self._folder.url}/{self._name}"[:PLACE_LETTERS]
 
     def read(self) -> LeaseEntry | None:
         try:

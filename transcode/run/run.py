@@ -218,10 +218,7 @@ def _of_destination(error: OSError, destination: Destination) -> JobNotDone:
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
     needed = sum(job.unit.share_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
-    return (
-        f"no room left in {destination.disk}: {destination.room()}, the sources still to do hold {needed} bytes; make room and run "
-        "the same command again"
-    )
+    return destination.no_room(needed)
 
 
 def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:

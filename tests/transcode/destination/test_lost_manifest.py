@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import environment, fault, make_clip, manifest, transcode
+from tests.cluster import wait_until
+from tests.helpers import environment, fault, make_clip, manifest, start, transcode
 from vidprep.formats import open_store
 
 STORES = {
@@ -89,3 +92,49 @@ def test_what_a_lost_manifest_named_stays_until_it_is_made_again(store: str, sou
     assert code == 130
     assert before <= set(files_in(destination)) | {"index.parquet"}
     assert made(sources, destination, store) == 0 and len(open_store(destination)) == NUM_VIDEOS
+
+
+@pytest.mark.parametrize("names", [("manifest.parquet",), (".vidprep/manifest.json",), (".vidprep/labels.parquet",), ("manifest.parquet", ".vidprep/manifest.json"), (".vidprep/run.json",)])  # fmt: skip
+@pytest.mark.parametrize("store", ["encoded", "burst"])
+def test_overwriting_all_starts_over_whatever_cannot_be_read(
+    store: str, names: tuple[str, ...], sources: Path, tmp_path: Path
+) -> None:
+    destination = tmp_path / "made"
+    assert made(sources, destination, store) == 0
+    for name in names:
+        (destination / name).write_text("garbage")
+    before = files_in(destination)
+    verb = "transcode" if store == "encoded" else "burst"
+    for options in ((), ("--limit", 1), ("--limit", 1, "--overwrite")):
+        if "--overwrite" in options and names == (".vidprep/run.json",):
+            continue
+        ran = transcode(sources, destination, *options, verb=verb)
+        assert ran.code == 2 and any(f"{name}: cannot be read" in ran.err for name in names), ran.err
+        assert files_in(destination) == before
+    stop = environment(tmp_path / "hook", fault("vidprep.transcode.run.session", "run", at=1, code="os._exit(9)"))
+    assert transcode(sources, destination, "--overwrite", verb=verb, env=stop).code == 9
+    if "manifest.parquet" in names:
+        assert transcode(sources, destination, "--limit", 1, verb=verb).code == 2
+        assert set(before) <= set(files_in(destination)), "nothing goes before all is made again"
+    assert made(sources, destination, store, "--overwrite") == 0
+    assert transcode(sources, destination, verb="validate").code == 0
+    assert len(open_store(destination)) == NUM_VIDEOS
+
+
+@pytest.mark.long
+def test_a_copy_of_a_destination_at_work_is_free(sources: Path, tmp_path: Path) -> None:
+    """It was in use until the run in the original had ended."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-2, code="time.sleep(100)", only="child")
+    running = start(sources, first, "--jobs", 1, env=environment(tmp_path / "hook", slow))
+    try:
+        wait_until(lambda: (first / "0.mp4").exists(), "the first output")
+        shutil.copytree(first, second)
+        beside = transcode(sources, first)
+        assert beside.code == 2 and "in use by process" in beside.err
+        copied = transcode(sources, second, "--json")
+        assert copied.code == 0 and copied.summary["done_before"] == 1, copied.err
+        assert running.poll() is None
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -261,3 +262,73 @@ def test_a_lease_that_somebody_removed_is_said(sources: Path, tmp_path: Path) ->
     ran = transcode(sources, made, "--jobs", 1, env=env)
     assert ran.code == 3 and "the lease of this run was removed" in ran.err, ran.err
     assert transcode(sources, made).code == 0
+
+
+COMMANDS_OF_A_RUN = {
+    "label": ("label", "{made}/dst", "{labels}"),
+    "compact": ("compact", "{made}/dst"),
+    "overwrite": ("burst", "{sources}", "{made}/dst", "--overwrite"),
+    "again": ("burst", "{more}", "{made}/dst"),
+}
+
+
+@needs_namespaces
+@pytest.mark.parametrize("kilobytes", [0, 8])
+@pytest.mark.parametrize("name", COMMANDS_OF_A_RUN)
+def test_a_full_destination_is_said_by_every_command_and_nothing_of_it_is_done_later(
+    name: str, kilobytes: int, sources: Path, tmp_path: Path
+) -> None:
+    """They ended with 2 and "[Errno 28] No space left on device"; labels that had failed were there after the next run."""
+    made, more = tmp_path / "made", Path(shutil.copytree(sources, tmp_path / "more"))
+    make_clip(more / "new.mp4", 12, (256, 256), noise=True)
+    transcode(sources, tmp_path / "dst", verb="burst")
+    made.mkdir()
+    labels = table(tmp_path / "labels.csv", [{"id": "c00", "label": "late"}])
+    verb, *given = (
+        part.format(made=made, labels=labels, sources=sources, more=more) for part in COMMANDS_OF_A_RUN[name]
+    )
+    full = (
+        f"mount -t tmpfs -o size=1m none {made} && cp -r {tmp_path / 'dst'} {made} && "
+        f"head -c $(( ($(df -k --output=avail {made} | tail -1) - {kilobytes}) * 1024 )) /dev/zero > {made}/fill"
+    )
+    after = f'"$@"; code=$?; rm {made}/fill; cp -r {made}/dst {tmp_path}/after; exit $code'
+    shell = ["unshare", "-m", "sh", "-c", f"{full} && {{ {after}; }}", "sh", *command(*given, verb=verb)]
+    ran = subprocess.run(shell, env=environment(), capture_output=True, text=True, timeout=60)
+    if ran.returncode == 0:
+        assert name == "compact" and kilobytes, "it had nothing to write"
+        return
+    assert ran.returncode == 3, ran.stderr
+    assert "no room left" in ran.stderr and "bytes are free" in ran.stderr and "make room" in ran.stderr
+    assert re.search(r"(needs|hold) [1-9]\d* bytes", ran.stderr), ran.stderr
+    again = transcode(sources, tmp_path / "after", verb="burst")
+    assert again.code == 0, again.err
+    rows = manifest(tmp_path / "after").values()
+    assert all("labels" not in row for row in rows), "what failed is not done by the next run"
+    assert transcode(tmp_path / "after", verb="validate").code == 0
+
+
+@pytest.mark.long
+def test_a_store_that_takes_nothing_is_given_up_in_a_minute_or_so(there: Bucket, sources: Path) -> None:
+    """After 231 s."""
+    there.behave(refused="PUT")
+    ran = transcode(sources, "s3://videos/refused", env=there.environment, timeout=200)
+    there.behave()
+    assert ran.code == 3, ran.err
+    seconds = int(re.search(r"could not be written after (\d+) s of trying", ran.err)[1])
+    assert seconds < 150
+
+
+def test_what_cannot_be_read_behind_a_url_is_named_there(there: Bucket, sources: Path) -> None:
+    """It was a file of a scratch folder that was gone by then."""
+    assert transcode(sources, "s3://videos/hurt", env=there.environment).code == 0
+    for name in ("manifest.parquet", ".vidprep/manifest.json", ".vidprep/run.json"):
+        before = there.objects("hurt/")[name]
+        there.client.put_object(Bucket=there.name, Key=f"hurt/{name}", Body=b"garbage")
+        for more in ((), ("--dry-run",)):
+            ran = transcode(sources, "s3://videos/hurt", *more, env=there.environment)
+            if name != ".vidprep/manifest.json" or not more:
+                assert ran.code == 2 and f"s3://videos/hurt/{name}: cannot be read" in ran.err, ran.err
+        there.client.put_object(Bucket=there.name, Key=f"hurt/{name}", Body=before)
+    there.client.put_object(Bucket=there.name, Key="hurt/manifest.parquet", Body=b"garbage")
+    assert transcode(sources, "s3://videos/hurt", "--overwrite", env=there.environment).code == 0
+    assert transcode(sources, "s3://videos/hurt", "--cross-check", 0, verb="validate", env=there.environment).code == 0
