@@ -1,13 +1,23 @@
-"""Children that import nothing from the current folder: `python -c` and `multiprocessing` look there first, whoever may write into it."""
+"""Children that import nothing from the current folder, and take no more of the machine than they may.
+
+`python -c` and `multiprocessing` look for modules in the current folder first, whoever may write into it; and what a video makes its
+decoder do is up to whoever made the video.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 SAFE_PATH = "PYTHONSAFEPATH"
+MAX_OPEN_FILES, MAX_FILE_BYTES = 1024, 1 << 42
+LEAST_MEMORY_BYTES = 2 << 30  # a 4K video needs it, whatever the others of its machine do
+MEMORY_SHARE = 0.9
+CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def interpreter() -> list[str]:
@@ -27,3 +37,33 @@ def isolated() -> Iterator[None]:
             del os.environ[SAFE_PATH]
         else:
             os.environ[SAFE_PATH] = before
+
+
+def limit_files() -> None:
+    """This process writes no core file, opens no more than MAX_OPEN_FILES files, and makes none larger than MAX_FILE_BYTES."""
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
+
+
+def limit_memory(size: int) -> None:
+    """This process gets no more than so many bytes of memory of its own: asking for more fails. Linux counts them in RLIMIT_DATA."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        size = min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
+
+
+def memory_of_each(count: int) -> int:
+    """Return how many bytes each of so many processes of this machine may have."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in CGROUP_MEMORY:
+        with suppress(OSError, ValueError):  # "max" is none
+            total = min(total, int(path.read_text()))
+    return max(LEAST_MEMORY_BYTES, int(total * MEMORY_SHARE) // count)
+
+
+def _lower(kind: int, most: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(kind, (most, hard))

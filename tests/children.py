@@ -18,8 +18,10 @@ class KeptChildren:
         self._idle: list[Process] = []
         self._starter = ThreadPoolExecutor(1)  # a process dies with the thread that started it
 
-    def __call__(self, giving_up: threading.Event) -> Child:
-        return _KeptChild(giving_up, self)
+    def __call__(
+        self, giving_up: threading.Event, _process: Process | None = None, *, count: int | None = None
+    ) -> Child:
+        return _KeptChild(giving_up, self, count)
 
     def take(self) -> Process:
         with self._guard:
@@ -36,8 +38,8 @@ class KeptChildren:
 
 
 class _KeptChild(Child):
-    def __init__(self, giving_up: threading.Event, kept: KeptChildren) -> None:
-        super().__init__(giving_up)
+    def __init__(self, giving_up: threading.Event, kept: KeptChildren, count: int | None) -> None:
+        super().__init__(giving_up, count=count)
         self._kept, self._is_at_work = kept, False
 
     def _started(self) -> Process:

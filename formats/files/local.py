@@ -66,12 +66,24 @@ def sampled_digest(path: Path) -> str:
 
 def is_disk_full(error: BaseException) -> bool:
     """True for an error, or a cause of one, that says there is no room left."""
+    return any(isinstance(each, OSError) and each.errno in DISK_FULL for each in _causes(error))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for an error, or a cause of one, that says there is no memory left; for a thread it is the memory of its stack."""
+    return any(
+        isinstance(each, MemoryError)
+        or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
+        or (isinstance(each, RuntimeError) and "start new thread" in str(each))
+        for each in _causes(error)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in DISK_FULL:
-            return True
+        yield seen
         seen = seen.__cause__ or seen.__context__
-    return False
 
 
 def check_writable(folder: Path, instead: str) -> None:

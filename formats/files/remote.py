@@ -26,7 +26,9 @@ TRIES, FIRST_PAUSE_SECONDS = 6, 0.25
 PATIENCE_SECONDS = 30.0  # drivers try again for a while themselves, each time
 # A PUT there shows the whole object or none; elsewhere a file is written beside its place and renamed.
 OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "oci", "oss", "tos", "memory"))
-PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+PERMANENT = (
+    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, NotImplementedError,
+)  # fmt: skip
 PERMANENT_NAMES = frozenset(
     ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProfileNotFound")
 )
@@ -86,6 +88,10 @@ class RemoteFile:
     tag: str = ""
 
 
+class NoConditionsError(Exception):
+    """A store that cannot write on a condition."""
+
+
 class RemoteFolder:
     """Raises StorageError, with the URL; MissingError where the driver is not installed. May be used by several threads."""
 
@@ -114,6 +120,8 @@ class RemoteFolder:
             failed = StorageError(f"cannot be reached: {error.strerror or error}", path=url)
             failed.exit_code = STOPPED_CODE
             raise failed from error
+        except Exception as error:  # drivers raise classes of their own, and some want more than a URL
+            raise StorageError(f"cannot be opened: {type(error).__name__}: {error}", path=url) from error
         self._is_atomic = protocol in OBJECT_STORES
         self.knows_conditions = protocol in CONDITIONAL
         self.is_own = protocol == "memory"  # nobody else sees it
@@ -228,7 +236,7 @@ class RemoteFolder:
     def swap(self, name: str, data: bytes, tag: str) -> str | None:
         """Write a file that has this tag, or that is not there (NONE). Returns its new tag; None where that did not hold.
 
-        Raises NotImplementedError where the store knows no conditions.
+        Raises NoConditionsError where the store knows none.
         """
         condition = {"IfNoneMatch": "*"} if tag == NONE else {"IfMatch": tag}
 
@@ -240,7 +248,7 @@ class RemoteFolder:
                 if codes & REFUSED:
                     return None
                 if codes & NOT_KNOWN:
-                    raise NotImplementedError from error
+                    raise NoConditionsError from error
                 raise
             etag = answer.get("ETag") if isinstance(answer, dict) else None
             return etag or self.read_tagged(name)[1]
@@ -260,7 +268,7 @@ class RemoteFolder:
         for attempt in range(1, TRIES + 1):
             try:
                 return do()
-            except (FileNotFoundError, NotImplementedError):
+            except (FileNotFoundError, NoConditionsError):
                 raise
             except Exception as error:  # drivers raise classes of their own
                 permanent = isinstance(error, PERMANENT) or type(error).__name__ in PERMANENT_NAMES

@@ -13,9 +13,17 @@ PYTHON_TYPES = {"string": "str", "bool": "bool", "double": "float", "int16": "in
 EXACT_DOUBLE = 2**53  # whole numbers up to here are doubles without loss, and Arrow takes no others for one
 
 
-def column(kind: str, meaning: str, **how: Any) -> Any:
-    """A field of a row. kind: Arrow's type. meaning: in a line, with the unit. how: `default` or `default_factory`; None is the default."""
-    return field(metadata={"kind": kind, "meaning": meaning}, **(how or {"default": None}))
+def column(kind: str, meaning: str, *, low: int | None = 0, high: int | None = None, **how: Any) -> Any:
+    """A field of a row.
+
+    Args:
+        kind: Arrow's type.
+        meaning: In a line, with the unit.
+        low: The lowest whole number in it; None for all that the type holds.
+        high: The highest.
+        how: `default` or `default_factory`; None is the default.
+    """
+    return field(metadata={"kind": kind, "meaning": meaning, "bounds": (low, high)}, **(how or {"default": None}))
 
 
 def kinds_of(row: Any) -> dict[str, str]:
@@ -49,26 +57,26 @@ def described(row: Any) -> str:
     return "\n".join(lines)
 
 
-def check_of(kind: str) -> Check:
-    """Whether a value that is there fits a column of this type, as the manifest names types."""
+def check_of(kind: str, low: int | None = None, high: int | None = None) -> Check:
+    """Whether a value that is there fits a column of this type, as the manifest names types, and lies within bounds."""
     if kind.startswith("list<"):
-        return _list_check(kind[5:-1])
+        return _list_check(kind[5:-1], low, high)
     if kind.startswith("int"):
-        low, high = _range(kind)
+        low, high = _range(kind, low, high)
         return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     return {"string": is_text, "bool": lambda value: isinstance(value, bool), "double": _is_double}[kind]
 
 
-def _range(kind: str) -> tuple[int, int]:
+def _range(kind: str, low: int | None, high: int | None) -> tuple[int, int]:
     bits = int(kind.removeprefix("int")) - 1
-    return -(2**bits), 2**bits - 1
+    return -(2**bits) if low is None else low, 2**bits - 1 if high is None else high
 
 
-def _list_check(kind: str) -> Check:
+def _list_check(kind: str, low: int | None, high: int | None) -> Check:
     if not kind.startswith("int"):
         check = check_of(kind)
         return lambda values: isinstance(values, list | tuple) and all(map(check, values))
-    low, high = _range(kind)
+    low, high = _range(kind, low, high)
 
     def fits(values: Any) -> bool:
         """Three passes in C: lists have a value for each frame."""

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -51,7 +51,7 @@ class ManifestRow:
     warning_codes: list[str] = column("list<string>", "of each warning, see below", default_factory=list)
     verified_in: str | None = column("string", "`same pass`: decoded as it left the encoder; `second pass`: the closed file was decoded")
     source_size_bytes: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed")
-    source_mtime_ns: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed")
+    source_mtime_ns: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed", low=None)
     source_digest: str | None = column(
         "string",
         "SHA-256 of pieces of the source, from its first byte to its last: what tells that a file is another one of the same "
@@ -65,7 +65,7 @@ class ManifestRow:
     source_frame_rate: float | None = column("double", "frames per second, the mean")
     source_num_frames: int | None = column("int64", "frames of the source in the cut")
     source_duration_seconds: float | None = column("double", "s, to the end of the last frame")
-    source_rotation: int | None = column("int16", "degrees, counter-clockwise, that players turn it by")
+    source_rotation: int | None = column("int16", "degrees, counter-clockwise, that players turn it by", low=None)
     source_is_vfr: bool | None = column("bool", "whether its frames come at a varying rate")
     source_is_interlaced: bool | None = column("bool", "whether frames had to be deinterlaced")
     mastering_display: str | None = column("string", "of high dynamic range, as they were used: x265's notation; MaxCLL,MaxFALL in cd/m²")
@@ -82,8 +82,8 @@ class ManifestRow:
     container: str | None = column("string", "such as `h264` and `mp4`; of frames `jpeg` or `rawvideo`, and the store")
     width: int | None = column("int32", "pixels of the output")
     height: int | None = column("int32", "pixels of the output")
-    frame_rate_num: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own")
-    frame_rate_den: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own")
+    frame_rate_num: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own", low=1)
+    frame_rate_den: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own", low=1)
     num_frames: int | None = column("int64", "frames of the output")
     duration_seconds: float | None = column("double", "s")
     pixel_format: str | None = column("string", "such as `yuv420p`")
@@ -93,25 +93,27 @@ class ManifestRow:
         "list<int32>", "number of the source frame that each output frame is, from the first frame shown; null: all of them in order",
     )
     source_pts: list[int] | None = column(
-        "list<int64>", "when those source frames begin, in ticks from the first frame shown; null: at `pts`",
+        "list<int64>", "when those source frames begin, in ticks from the first frame shown; null: at `pts`", low=None,
     )
-    source_time_base_num: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction")
-    source_time_base_den: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction")
+    source_time_base_num: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction", low=1)
+    source_time_base_den: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction", low=1)
     source_start_seconds: float | None = column("double", "s from the first frame shown in the source to time 0 of the output")
     tolerance_seconds: float | None = column(
         "double", "s; a time in a table means the frame of the source that begins at it, or no further from it than this",
     )
     duplicated_frames: int | None = column("int64", "by `--fps`")
     dropped_frames: int | None = column("int64", "by `--fps`")
-    pts: list[int] | None = column("list<int64>", "ticks of the time base at which frames are shown, from 0; null: frame n is at n / rate")
-    time_base_num: int | None = column("int64", "seconds per tick as a fraction")
-    time_base_den: int | None = column("int64", "seconds per tick as a fraction")
+    pts: list[int] | None = column(
+        "list<int64>", "ticks of the time base at which frames are shown, from 0; null: frame n is at n / rate", low=None,
+    )
+    time_base_num: int | None = column("int64", "seconds per tick as a fraction", low=1)
+    time_base_den: int | None = column("int64", "seconds per tick as a fraction", low=1)
     size_bytes: int | None = column("int64", "of the video; in a shard of its frames back to back")
     sha256: str | None = column("string", "of the same bytes")
     offset: int | None = column("int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included")
     stored_bytes: int | None = column("int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included")
     frame_sizes: list[int] | None = column("list<int32>", "in a shard: bytes and CRC-32 of each frame")
-    frame_crc32: list[int] | None = column("list<int64>", "in a shard: bytes and CRC-32 of each frame")
+    frame_crc32: list[int] | None = column("list<int64>", "in a shard: bytes and CRC-32 of each frame", high=2**32 - 1)
     psnr_y_db: float | None = column(
         "double",
         "dB against the frames that went into the encoder, from the mean squared error of all frames; infinite where nothing "
@@ -184,7 +186,8 @@ COLUMNS = kinds_of(ManifestRow)
 COLUMN_NAMES = tuple(COLUMNS)
 _DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")
 _DOUBLE_LISTS = frozenset(name for name, kind in COLUMNS.items() if kind == "list<double>")
-_CHECKS = {name: check_of(kind) for name, kind in COLUMNS.items()}
+_BOUNDS = {each.name: each.metadata.get("bounds", (None, None)) for each in fields(ManifestRow)}
+_CHECKS = {name: check_of(kind, *_BOUNDS[name]) for name, kind in COLUMNS.items()}
 REQUIRED = ("id", "file_name", "source", "status")
 _NEVER_NONE = frozenset({*REQUIRED, "attempts", "warnings", "warning_codes"})
 LABEL_PREFIX = "label_"  # of 0.1.0, whose labels stood among the columns
@@ -215,8 +218,21 @@ def what_does_not_fit(row: ManifestRow) -> str | None:
     for name, fits in _CHECKS.items():
         value = getattr(row, name)
         if (value is not None or name in _NEVER_NONE) and not fits(value):
-            return f"{name} is {shown(value)}, which a column of {COLUMNS[name]} cannot hold"
+            return f"{name} is {shown(value)}, which is none that it can have ({_words(name)})"
+    if row.ok and row.offset is not None:
+        for name in ("frame_sizes", "frame_crc32"):
+            if len(getattr(row, name) or ()) != row.num_frames:
+                return f"{name} is {shown(getattr(row, name))}, and num_frames is {row.num_frames}"
+        if row.stored_bytes is None:
+            return "it has an offset and no stored_bytes"
     return None
+
+
+def _words(name: str) -> str:
+    low, high = _BOUNDS[name]
+    within = [f"from {low}"] if low is not None else []
+    within += [f"to {high}"] if high is not None else []
+    return " ".join([COLUMNS[name], *(within if "int" in COLUMNS[name] else [])])
 
 
 def checked(row: ManifestRow) -> ManifestRow:

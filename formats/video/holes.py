@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from av.packet import Packet
 
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.text import count_of
 
 SECTOR_BYTES = 512
@@ -104,7 +105,7 @@ class Holes:
         """Where the data of a packet begins in the file, which is behind the header that the container writes."""
         if position is None or position < 0:
             return None
-        with Path(self._path).open("rb") as file:
+        with open_regular(self._path) as file:
             file.seek(position)
             at = file.read(MOST_HEADER_BYTES + HEAD_BYTES).find(data[:HEAD_BYTES])
         return position + at if at >= 0 else None

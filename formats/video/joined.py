@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import elements
 from vidprep.formats.video.mov_index import NOT_UNDERSTOOD, num_video_frames
@@ -81,7 +82,7 @@ def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str
     """
     with suppress(*NOT_UNDERSTOOD):
         end = _end(path, format_name)
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(end)
             if size - end > MOST_PADDING_BYTES and last_byte <= end and any(file.read(MOST_PADDING_BYTES)):
@@ -96,7 +97,7 @@ def _end(path: str | Path, format_name: str) -> int:
         *_, last = _boxes(path)
         return last.begin
     if format_name == "apng":
-        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             found = PNG_END.search(data)
             return found.end() if found else size
     if format_name == "asf":
@@ -111,7 +112,7 @@ def _second_header(path: str | Path, format_name: str) -> int | None:
     beginning = BEGINNINGS.get(format_name)
     if beginning is None or (format_name == "asf" and _asf_claim(path) == os.path.getsize(path)):  # noqa: PTH202
         return None
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         own = beginning.search(data)
         again = beginning.search(data, own.end()) if own else None
         return again.start() if again else None
@@ -133,14 +134,14 @@ def _second_movie(path: str | Path) -> int | None:
     indexes, media = ([box for box in first if box.kind == kind] for kind in (b"moov", b"mdat"))
     if len(indexes) < 2 or len(media) < 2 or any(box.kind == b"moof" for box in first):
         return None
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         one, other = (data[box.begin : box.begin + box.size] for box in indexes[:2])
     return None if one == other else min(indexes[1].begin, media[1].begin)
 
 
 def _second_segment(path: str | Path, last_byte: int) -> int | None:
     """Where a Matroska file begins of which nothing was read, or whose video is coded otherwise; what is coded alike is read."""
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if (segment_end(file) or 0) >= len(data):
             return None
         cluster = data.find(EBML_CLUSTER)  # before it, a file may be attached
@@ -168,7 +169,7 @@ def _coding(head: bytes) -> dict[int, bytes]:
 def _other_avi(path: str | Path) -> int | None:
     """Where an AVI begins whose pictures are not coded as those of the first, as whose they are read."""
     first: list[bytes] | None = None
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         for begin in _riff_lists(path):
             file.seek(begin)
             head = file.read(MOST_TRACKS_BYTES)
@@ -189,7 +190,7 @@ def _other_avi(path: str | Path) -> int | None:
 
 def _asf_claim(path: str | Path) -> int | None:
     """How many bytes an ASF file has by its header; None of a broadcast (ASF 01.20, 3.2)."""
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(1 << 16)
     at = head.find(ASF_FILE_PROPERTIES)
     if not 0 <= at <= len(head) - 92:
@@ -201,7 +202,7 @@ def _asf_claim(path: str | Path) -> int | None:
 def _riff_lists(path: str | Path) -> Iterator[int]:
     """Where the RIFF lists of an AVI begin, and behind the last one its end; nothing behind one that does not tell its size."""
     size, at = os.path.getsize(path), 0  # noqa: PTH202
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         while at + 8 <= size:
             file.seek(at)
             kind, length = struct.unpack("<4sI", file.read(8))
@@ -217,7 +218,7 @@ def _riff_lists(path: str | Path) -> Iterator[int]:
 def _boxes(path: str | Path) -> Iterator[Box]:
     """The boxes of a file, and behind the last one where there is something else, or nothing, a box without a kind."""
     size, at = os.path.getsize(path), 0  # noqa: PTH202
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         while at + 8 <= size:
             file.seek(at)
             header = file.read(16)

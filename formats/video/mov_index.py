@@ -18,6 +18,8 @@ from itertools import accumulate, chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
+from vidprep.formats.files.untrusted import open_regular
+
 Rows = list[tuple[int, ...]]
 
 NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError, ArithmeticError
@@ -191,7 +193,7 @@ class _Box(NamedTuple):
 
 def _index_of(path: Path, begin: int = 0) -> _Box:
     """The first moov box from a byte on, where a box begins. Raises LookupError where there is none."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(begin)
         while len(header := file.read(8)) == 8:
             size, kind = struct.unpack(">I4s", header)

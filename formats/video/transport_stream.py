@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.text import count_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def missing_packets(path: str | Path, stream_id: int, zeros: int, *, read_to_end
         zeros: Number of zeros that the file ends in.
         read_to_end: Whether what stands before and behind the stream was wanted.
     """
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(HEAD_BYTES)
     grid = _grid(head)
     return list(_missing(path, stream_id, grid, zeros, read_to_end=read_to_end)) if grid else []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.text import count_of
 
 TAIL_BYTES = 1 << 18
@@ -54,7 +55,7 @@ def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
     if check is None:
         return []
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return list(check(file, os.fstat(file.fileno()).st_size))
     except (OSError, struct.error, IndexError):
         return []
@@ -68,7 +69,7 @@ def zeros_at_end(path: str | Path, format_name: str) -> int:
     if format_name not in WITHOUT_END:
         return 0
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             length = _zeros(file, os.fstat(file.fileno()).st_size)
     except OSError:
         return 0
@@ -82,7 +83,7 @@ def empty_chunks_at_end(path: str | Path, stream_index: int) -> int:
     """
     tag = b"%02d" % stream_index
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             index = _avi_index(file)
     except (OSError, struct.error):
         return 0

@@ -30,6 +30,7 @@ from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, MAX_SECONDS, MAX_STEP_
 # libx265 takes DTS from the frame so many later, and where there is none from memory that nobody has set.
 DELAYED_BY_X265 = 2
 FINEST_TICKS_PER_SECOND = 10**9  # that libvpx starts with
+UNTOLD = "Generic error in an external library"  # AVERROR_EXTERNAL, where the encoder logs no reason
 
 
 @contextmanager
@@ -89,9 +90,10 @@ def _opened(
         with _ordinary_priority():
             context.open()
     except (AvError, OSError, ValueError) as error:
-        raise EncodeError(
-            f"{name} does not start at {output.size} {output.pixel_format}: {reason_of(error)}"
-        ) from error
+        reason = reason_of(error)
+        if reason.startswith(UNTOLD):
+            reason += "; perhaps for lack of memory"
+        raise EncodeError(f"{name} does not start at {output.size} {output.pixel_format}: {reason}") from error
     unknown = [name for name in context.options if name in asked]
     if unknown:
         raise EncodeError(f"{name} of this libavcodec does not know {', '.join(unknown)}")

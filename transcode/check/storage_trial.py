@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from vidprep.formats.files.remote import NONE, RemoteFolder
+from vidprep.formats.files.remote import NONE, NoConditionsError, RemoteFolder
 from vidprep.transcode.check.finding import Finding
 from vidprep.transcode.destination.lease_storage import NO_LINKS, NO_SUCH_TAG
 
@@ -73,7 +73,7 @@ def try_store(url: str) -> Iterator[Finding]:
             has_conditions = folder.knows_conditions and not (
                 folder.swap(name, b"2", NONE) or folder.swap(name, b"3", NO_SUCH_TAG)
             )
-        except NotImplementedError:
+        except NoConditionsError:
             has_conditions = False
         detail = "are kept" if has_conditions else "are not kept; a run waits and looks again before it begins"
         advice = "start runs in one destination some seconds apart"

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.formats.stores.shards import Layout
@@ -44,7 +45,7 @@ def faults_of_store(destination: Path, layout: Layout, rows: list[ManifestRow]) 
             if offset < end or (offset > end and layout.shows_dead_bytes):
                 yield f"{destination / name}: {id_}: begins at offset {offset}, the unit before it ends at {end}"
             end = offset + size
-        data = (destination / name).open("rb") if (destination / name).is_file() else None
+        data = open_regular(destination / name) if (destination / name).is_file() else None
         if data is None:
             yield f"{destination / name}: is not there"
             continue

@@ -24,6 +24,7 @@ from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, VidprepError
 from vidprep.formats.files.local import sha256_of
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.stores.registry import layout_of
@@ -217,7 +218,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
 def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], bytes]:
     """The frames of a unit, and all its bytes in the shard."""
     assert row.offset is not None and row.stored_bytes is not None
-    with path.open("rb") as shard:
+    with open_regular(path) as shard:
         shard.seek(row.offset)
         complete = shard.read(row.stored_bytes)
     if len(complete) != row.stored_bytes:

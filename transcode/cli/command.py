@@ -88,7 +88,7 @@ class Command(click.Command):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            _say(error if error.filename is None else OSError(f"{os.fsdecode(error.filename)}: {error.strerror}"))
+            _say(OSError(_told(error)))
             ctx.exit(STOPPED_CODE if is_disk_full(error) else USAGE_ERROR)
         except MemoryError:
             click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
@@ -96,6 +96,11 @@ class Command(click.Command):
         except KeyboardInterrupt:
             click.echo(f"vidprep: {self.interrupted}", err=True)
             ctx.exit(INTERRUPTED)
+
+
+def _told(error: OSError) -> str:
+    what = str(error) if error.filename is None else f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return f"{what}; make room and run the same command again" if is_disk_full(error) else what
 
 
 class Viewer(Command):

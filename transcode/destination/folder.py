@@ -78,6 +78,7 @@ PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 GIVEN_LABELS_NAME = "labels.parquet"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"
+LEAST_BYTES = 1 << 16
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 
 
@@ -185,7 +186,7 @@ class Destination:
         if not source_bytes:
             there = [entry for folder in (self.root, self.shared) if folder.is_dir() for entry in os.scandir(folder)]
             own = sum(entry.stat().st_size for entry in there if entry.name.endswith((".parquet", ".json", ".jsonl")))
-            needed = f"writing anew what vidprep itself keeps there needs {own} bytes"
+            needed = f"writing anew what vidprep itself keeps there needs {max(own, LEAST_BYTES)} bytes"
         return f"no room left in {self.disk}: {self.room()}, {needed}; make room and run the same command again"
 
     def _put_unreadable_aside(self) -> list[str]:

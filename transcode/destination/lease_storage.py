@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vidprep.formats.files.no_links import open_unlinked, remove_file
-from vidprep.formats.files.remote import NONE, RemoteFolder
+from vidprep.formats.files.remote import NONE, NoConditionsError, RemoteFolder
 from vidprep.formats.files.untrusted import read_regular
 from vidprep.transcode.destination.lease import Holder, LeaseEntry
 from vidprep.transcode.destination.lease import LeaseStorage as LeaseStorage
@@ -184,7 +184,7 @@ class ObjectLeaseStorage:
         """The new tag; None where what is there has another than `tag`, or conditions are refused."""
         try:
             return self._folder.swap(self._name, data, tag)
-        except NotImplementedError:
+        except NoConditionsError:
             self.has_conditions = False
             return None
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import IS_A_LINK, NOT_REGULAR, is_regular
+from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_table, with_columns
 from vidprep.formats.stores.registry import layout_of
@@ -227,7 +228,7 @@ class ShardedDestination(Destination):
     def stored(self, row: ManifestRow) -> Iterator[bytes]:
         """The bytes of a unit in its shard. Raises OSError."""
         assert row.offset is not None and row.stored_bytes is not None
-        with (self.root / row.file_name).open("rb") as shard:
+        with open_regular(self.root / row.file_name) as shard:
             yield from span(shard, row.offset, row.stored_bytes)
 
     def _good_rows(self) -> Iterator[ManifestRow]:

@@ -47,6 +47,7 @@ class RunKeywords(SampleKeywords, total=False):
     prune: bool
     events: str | Path | None
     timeout: float | None
+    max_memory: str | int | None
     max_pixels: int
     max_frames: int
 

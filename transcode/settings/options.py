@@ -14,6 +14,7 @@ from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
 
 FITS = ("pad", "crop", "stretch")
+MIN_MEMORY_BYTES = 1 << 29
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
 MIN_SHARD_BYTES = 1 << 20
 INT32_MAX = 2**31 - 1
@@ -143,6 +144,13 @@ class Limits:
         Option(
             "Give up on a video after this time. Default: depends on its size and progress.", "SECONDS", keyword="timeout",
             above=0, most=1e9, unit="seconds",
+        ),
+    ] = None  # fmt: skip
+    max_memory: Annotated[
+        int | None,
+        Option(
+            "Memory that a video may take. Default: an even share of the machine's, and 2 GiB or more.", "BYTES", parse=parse_bytes,
+            least=MIN_MEMORY_BYTES, must="give bytes, 512 MiB or more (such as 4GiB)",
         ),
     ] = None  # fmt: skip
     max_pixels: Annotated[int, Option("Refuse frames with more pixels.", "N", least=1, most=INT32_MAX)] = 36_000_000

@@ -76,6 +76,8 @@ def parse_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
 def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
     """`train=0.8,val=0.1,test=0.1`, or that as a mapping: names and shares that make 1."""
     try:
+        if not isinstance(given, str | Mapping):
+            raise ValueError
         pairs = [each.split("=") for each in given.split(",")] if isinstance(given, str) else list(given.items())
         shares = {str(name).strip(): bounded_fraction(str(share).strip()) for name, share in pairs}
     except ValueError:
@@ -99,16 +101,15 @@ def parse_by_codec(given: Sequence[str]) -> dict[str, str]:
 
 
 def parse_bytes(given: str | int) -> int:
-    """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30)."""
-    text = str(given)
-    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", text)
+    """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30). Raises ValueError."""
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", str(given))
     if found is None:
-        raise SettingsError("<shard_size>: give bytes, such as 500MB or 1GiB", shard_size=shortened(text))
+        raise ValueError("give bytes, such as 500MB or 1GiB")
     number, prefix, binary = found.groups()
     power = " kMGT".index(prefix.replace("K", "k")) if prefix else 0
     size = int(float(number) * (1024 if binary else 1000) ** power)
     if size > INT64_MAX:
-        raise SettingsError("<shard_size>: no file is that long; give bytes, such as 500MB or 1GiB", shard_size=text)
+        raise ValueError("there are not so many bytes; give bytes, such as 500MB or 1GiB")
     return size
 
 

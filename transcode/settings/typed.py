@@ -7,7 +7,7 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -19,14 +19,17 @@ from vidprep.formats.option import Declared, hints_of, options_of
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Of each type: which values are taken for it, and how it is called. True is no number.
+# Of each type: which values are taken for it, and how it is called. True is no number, and no file has a NUL in its name.
 _TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
     bool: (lambda value: isinstance(value, bool), "True or False"),
-    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    int: (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63,
+        "a whole number",
+    ),
     float: (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
     Fraction: (lambda value: isinstance(value, Fraction), "a Fraction"),
-    str: (lambda value: isinstance(value, str), "text"),
-    Path: (lambda value: isinstance(value, os.PathLike) and isinstance(os.fspath(value), str), "a path"),
+    str: (lambda value: isinstance(value, str) and "\0" not in value, "text"),
+    Path: (lambda value: isinstance(value, os.PathLike) and "\0" not in os.fsdecode(value), "a path"),
     ArrowStream: (lambda value: hasattr(value, "__arrow_c_stream__"), "a table of Arrow, pandas or polars"),
     type(None): (lambda value: value is None, "None"),
 }
@@ -125,6 +128,8 @@ def _fits_one(value: object, hint: Any) -> bool:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and Ellipsis not in inner:
         return isinstance(value, tuple | list) and len(value) == len(inner) and all(map(_fits, value, inner))
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
     if origin in (Sequence, list, tuple):
         return (
             isinstance(value, Sequence)
@@ -141,6 +146,8 @@ def _words(hint: Any) -> str:
 
 def _words_of_many(hint: Any) -> str:
     inner = [each for each in typing.get_args(hint) if each is not Ellipsis]
+    if typing.get_origin(hint) is Mapping:
+        return f"a mapping from {_words(inner[0])} to {_words(inner[1])}"
     if typing.get_origin(hint) is tuple and len(inner) > 1:
         return f"({', '.join(map(_words, inner))})"
     return f"a list of {_words(inner[0])}" if inner else getattr(hint, "__name__", str(hint))

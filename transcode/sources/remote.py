@@ -26,6 +26,8 @@ class RemoteFiles:
     def state(self, url: str) -> tuple[int, int] | None:
         """Size in bytes and time of change in ns; None for what is not there. Raises StorageError, for all of a folder at once."""
         folder, name = split_url(url)
+        if not folder.partition("://")[2]:
+            raise StorageError("names no file in a folder or bucket", path=url)
         if folder not in self._folders:
             try:
                 self._folders[folder] = self._listed(folder)

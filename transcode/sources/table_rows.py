@@ -135,6 +135,7 @@ def _add_row(
         raise ValueError("path is empty; give the path of a video")
     if not isinstance(given_path, str) or "\0" in given_path:
         raise ValueError(f"path is {given_path!r}; give the path of a video")
+    given_path = given_path.removeprefix("file://")
     if is_url(given_path):
         check_no_password(given_path)
     base = os.path.join(os.path.dirname(table) or os.getcwd(), "")

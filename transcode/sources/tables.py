@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.files.arrow import ArrowStream
+from vidprep.formats.files.untrusted import open_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,7 @@ Row = dict[str, object]
 def is_animated(path: str) -> bool:
     """Whether a file is a WebP that says in its head that it moves: most are still pictures, which are no sources."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             head = file.read(21)
     except OSError:
         return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
-from vidprep.formats.files.local import is_disk_full
+from vidprep.formats.files.local import is_disk_full, is_out_of_memory
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.settings.run import RunSettings
@@ -211,8 +211,8 @@ def fail(row: ManifestRow, error: Exception) -> None:
     """Write a failure into its row: stage, class and message; a bug of ours with the place where it happened."""
     if is_disk_full(error) and not isinstance(error, DiskFullError):
         error = DiskFullError(f"no room left on the device or under the file size limit for {row.file_name}")
-    elif isinstance(error, MemoryError):
-        error = ReadError("ran out of memory; allow fewer --jobs, or lower --max-pixels", stage="memory")
+    elif is_out_of_memory(error):
+        error = ReadError("ran out of memory; give more by --max-memory, or lower --max-pixels", stage="memory")
     row.status = "failed"
     row.error = type(error).__name__
     if isinstance(error, VidprepError):

@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.processes import memory_of_each
 from vidprep.transcode.unit.job import Context, Job, JobNotDone, Made, discard, fail, new_row
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault
-from vidprep.transcode.workers.process import CORES, WORK, DiedError, Process
+from vidprep.transcode.workers.process import CORES, MEMORY, WORK, DiedError, Process
 
 OPEN_SECONDS = 120
 MIN_SECONDS = 300
@@ -43,14 +44,20 @@ class Interrupted(Exception):
 class Child:
     """One child process that works on one thing at a time, replaced when it dies. Used by one thread at a time."""
 
-    def __init__(self, giving_up: threading.Event, process: Process | None = None) -> None:
+    def __init__(self, giving_up: threading.Event, process: Process | None = None, *, count: int | None = None) -> None:
         """giving_up: set when the run takes no more; a child that dies after that was stopped, and did not crash. process: that has
-        been started for it.
+        been started for it. count: of the children that share the machine, None for one per core.
         """
         self._giving_up = giving_up
         self._stopped = threading.Event()
         self._process = process
         self._cores = 1
+        self._share_bytes = memory_of_each(count or os.cpu_count() or 1)
+        self._memory_bytes = self._share_bytes
+
+    def may_take(self, memory_bytes: int | None) -> None:
+        """How much memory the next call may take; None for an even share of the machine's."""
+        self._memory_bytes = memory_bytes or self._share_bytes
 
     def may_use(self, cores: int) -> None:
         """Tell the child, which may be at work."""
@@ -93,7 +100,11 @@ class Child:
             except OSError as error:
                 raise DiedError(taken=False, exit_code=error.errno or 1) from error
         process = self._process
-        process.numbers[WORK], process.numbers[CORES] = NOT_OPENED, self._cores
+        process.numbers[WORK], process.numbers[CORES], process.numbers[MEMORY] = (
+            NOT_OPENED,
+            self._cores,
+            self._memory_bytes,
+        )
         if self._stopped.is_set():  # by then `stop` may not have seen it
             raise Interrupted
         allowed = 0.0
@@ -185,6 +196,7 @@ def _made_by(child: Child, job: Job) -> Made:
         tries = TRIES if job.settings.target else 1
         return reading * tries + SECONDS_PER_SECOND * (work + joined) / FRAMES_PER_SECOND
 
+    child.may_take(limits.max_memory)
     try:
         made: Made = child.call(_run_in_child, job, seconds_allowed)
         if isinstance(made, ManifestRow) and made.stage in LEAKING_STAGES:

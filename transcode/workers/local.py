@@ -85,7 +85,7 @@ class Workers(Generic[T, R]):
 
     def _new_child(self) -> Child:
         started, self._started = self._started, None
-        child = Child(self._stop) if started is None else Child(self._stop, started)
+        child = Child(self._stop, started, count=self._count)
         child.may_use(self._cores_each)
         self._children.append(child)
         return child

@@ -23,14 +23,21 @@ from vidprep.formats.processes import interpreter
 
 # In argv of every child, for whoever looks for them.
 MARK = "vidprep-child"
-FIRST_LINES = (
-    "import pickle, sys; calls = open(int(sys.argv[2]), 'rb'); sys.path[:] = pickle.load(calls); "
-    "from vidprep.transcode.workers.serve import serve; serve(calls, *map(int, sys.argv[3:]))"
-)
+# A parent that is killed while it starts a child leaves nothing to read.
+FIRST_LINES = """
+import pickle, sys
+calls = open(int(sys.argv[2]), 'rb')
+try:
+    sys.path[:] = pickle.load(calls)
+except EOFError:
+    sys.exit(1)
+from vidprep.transcode.workers.serve import serve
+serve(calls, *map(int, sys.argv[3:]))
+"""
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1, signal.SIGHUP}
 LONGEST_WAIT_SECONDS = 10**6
 SECONDS_TO_END = 10
-TAKEN, WORK, CORES = range(3)  # the numbers that parent and child share
+TAKEN, WORK, CORES, MEMORY = range(4)  # the numbers that parent and child share
 
 
 class DiedError(Exception):

@@ -13,7 +13,8 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-from vidprep.transcode.workers.process import CORES, TAKEN, WORK
+from vidprep.formats.processes import limit_files, limit_memory
+from vidprep.transcode.workers.process import CORES, MEMORY, TAKEN, WORK
 
 PR_SET_PDEATHSIG = 1
 _numbers: Any = None
@@ -25,6 +26,7 @@ def serve(calls: IO[bytes], results: int, shared: int, parent: int) -> None:
     """
     global _numbers
     _die_with(parent)
+    limit_files()
     for number in (calls.fileno(), results, shared):
         os.set_inheritable(number, False)
     _numbers = memoryview(mmap.mmap(shared, mmap.PAGESIZE)).cast("q")
@@ -40,6 +42,7 @@ def serve(calls: IO[bytes], results: int, shared: int, parent: int) -> None:
                 answer = _pickled(None, error)
             else:
                 _numbers[TAKEN] = True
+                limit_memory(_numbers[MEMORY])
                 answer = _answer(function, argument)
             answers.write(answer)
             answers.flush()

@@ -8,7 +8,6 @@ import pytest
 from vidprep.formats.manifest.row import COLUMNS, ManifestRow, checked, row_from_dict, row_of_line, what_does_not_fit
 
 INTS = {"int16": 15, "int32": 31, "int64": 63}
-UNSIGNED = {"uint32": 32}
 
 
 def row_with(column: str, value: object) -> ManifestRow:
@@ -23,23 +22,47 @@ def fits(column: str, value: object) -> bool:
     return said is None
 
 
+def bounds(column: str, kind: str) -> tuple[int, int]:
+    """Times may lie before 1970 and before the first frame shown, and pictures be turned either way; all else is counted."""
+    low = 1 if column.endswith(("_num", "_den")) else 0
+    signed = column in ("source_mtime_ns", "source_rotation", "pts", "source_pts")
+    high = 2**32 if column == "frame_crc32" else 2 ** INTS[kind]
+    return -high if signed else low, high
+
+
 @pytest.mark.parametrize("column", [name for name, kind in COLUMNS.items() if kind in INTS])
-def test_whole_numbers_fit_up_to_the_ends_of_their_type(column: str) -> None:
-    end = 2 ** INTS[COLUMNS[column]]
-    for value, is_held in ((-end, True), (-end - 1, False), (end - 1, True), (end, False), (0, True), (True, False)):
+def test_whole_numbers_fit_up_to_the_ends_of_what_is_counted(column: str) -> None:
+    low, end = bounds(column, COLUMNS[column])
+    for value, is_held in ((low, True), (low - 1, False), (end - 1, True), (end, False), (1, True), (True, False)):
         assert fits(column, value) == is_held, value
 
 
 @pytest.mark.parametrize("column", [name for name, kind in COLUMNS.items() if kind.startswith("list<")])
 def test_lists_fit_where_each_of_their_values_does(column: str) -> None:
     kind = COLUMNS[column].removeprefix("list<").removesuffix(">")
-    if kind in INTS | UNSIGNED:
-        low, high = (0, 2 ** UNSIGNED[kind]) if kind in UNSIGNED else (-(2 ** INTS[kind]), 2 ** INTS[kind])
+    if kind in INTS:
+        low, high = bounds(column, kind)
         for values in ([], [low], [low, high - 1], [0, 1]):
             assert fits(column, values), values
             assert pa.array([values], pa.list_(getattr(pa, kind)())).to_pylist() == [values]
         for values in ([low - 1], [high], [0, high], [0.5], [0, None], ["0"]):
             assert not fits(column, values), values
+
+
+def test_a_place_in_a_shard_is_whole_or_none() -> None:
+    due = {
+        "status": "ok",
+        "num_frames": 2,
+        "offset": 0,
+        "stored_bytes": 9,
+        "frame_sizes": [4, 5],
+        "frame_crc32": [1, 2],
+    }
+    row = {"id": "a", "file_name": "a.bin", "source": "/a"} | due
+    assert row_from_dict(row).ok
+    for name, value in {"stored_bytes": None, "frame_sizes": [9], "frame_crc32": None, "num_frames": 3}.items():
+        with pytest.raises(ValueError, match=r"stored_bytes|frame_"):
+            row_from_dict(row | {name: value})
 
 
 def test_doubles_take_whole_numbers_that_they_hold_exactly() -> None:

@@ -16,7 +16,7 @@ from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
 # Texts that name no file.
 NO_PATHS = {
     "include", "exclude", "fps", "size", "encoder", "preset", "pixel_format", "partition", "id_", "shard_size", "cluster_address",
-    "crf", "quality", "codec", "gop", "anchor", "loader", "title", "split", "split_by", "split_group", "remove",
+    "crf", "quality", "codec", "gop", "anchor", "loader", "title", "split", "split_by", "split_group", "remove", "max_memory",
 }  # fmt: skip
 PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")

@@ -94,3 +94,30 @@ def test_a_url_that_does_not_answer_costs_its_row(tmp_path: Path) -> None:
         ran = transcode(table, destination)
         assert ran.code == code, ran.err
         assert f"{ok} ok" in ran.err or not ok
+
+
+STORES = ("encoded", "burst", "tensor", "webdataset", "gulp")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_nothing_waits_for_a_pipe_that_stands_where_a_file_was(store: str, tmp_path: Path) -> None:
+    """`validate` waited for ever for one in the place of a shard."""
+    made, verb = tmp_path / "made", "transcode" if store == "encoded" else "burst"
+    options = () if store == "encoded" else ("--format", store)
+    make_clip(tmp_path / "src" / "a.mp4", 4)
+    assert transcode(tmp_path / "src", made, *options, verb=verb).code == 0
+    for path in [path for path in made.rglob("*") if path.is_file() and not path.name.startswith("lease-")]:
+        kept = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        told = {}
+        for name, arguments in {
+            "validate": (made,), "pack": (made, tmp_path / "packed", "--to", "burst"), "report": (made, "--out", tmp_path / "report"),
+            "compact": (made,), verb: (tmp_path / "src", made, *options),
+        }.items():  # fmt: skip
+            ran = transcode(*arguments, verb=name)
+            told[name] = ran.code
+            assert "Traceback" not in ran.err and ran.code in (0, 1, 2), (path, name, ran.err)
+        assert told["validate"] != 0 or path.suffix == ".json", (path, told)
+        path.unlink(missing_ok=True)
+        path.write_bytes(kept)

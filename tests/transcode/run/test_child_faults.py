@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import sys
+import threading
 from pathlib import Path
 
+import imageio_ffmpeg
 import pytest
 
 from tests.helpers import (
@@ -19,6 +23,7 @@ from tests.helpers import (
 )  # fmt: skip
 from tests.sampling import in_turn
 from tests.transcode.run.poison import fake_ffmpeg, on_poison, one_failed, partial_stem
+from vidprep.transcode.workers.child import Child
 
 
 @pytest.mark.parametrize(
@@ -119,3 +124,35 @@ def test_a_memory_error_anywhere_in_the_child_is_one_row(poisoned: Path, dst: Pa
         broken = on_poison("raise MemoryError")
     told = one_failed(transcode(poisoned, dst, "--jobs", 2, env=environment(tmp_path / "hook", broken)), dst)
     assert told.startswith("ReadError: ran out of memory")
+
+
+@pytest.mark.parametrize("engine", ["av", "ffmpeg"])
+def test_a_video_that_takes_more_memory_than_it_may_is_one_row(poisoned: Path, dst: Path, engine: str) -> None:
+    """A real one: 6 frames of 36 million pixels in its decoder, its filter and its encoder."""
+    make_clip(poisoned / "poison.mp4", 2, (5984, 5984), seed=5)
+    args = ("--ffmpeg", imageio_ffmpeg.get_ffmpeg_exe()) if engine == "ffmpeg" else ()
+    ran = transcode(poisoned, dst, "--jobs", 1, "--max-memory", "512MiB", "--engine", engine, *args)
+    told = one_failed(ran, dst)
+    assert "memory" in told or engine == "ffmpeg", told
+    again = transcode(poisoned, dst, "--jobs", 1, "--max-memory", "8GiB", "--engine", engine, *args)
+    assert again.code == 0, "it was the memory"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux counts it so")
+@pytest.mark.parametrize("name", ["memory", "files", "size", "core"])
+def test_a_child_takes_no_more_of_the_machine_than_it_may(name: str, tmp_path: Path) -> None:
+    code = {
+        "memory": "bytearray(20 << 30)",
+        "files": "kept = [open('/dev/null') for _ in range(5000)]",
+        "size": f"open({str(tmp_path / 'large')!r}, 'wb').truncate(5 << 40)",
+        "core": "assert __import__('resource').getrlimit(__import__('resource').RLIMIT_CORE)[0] == 0; raise BlockingIOError",
+    }[name]
+    child = Child(threading.Event(), count=10_000)
+    due = {"memory": MemoryError, "core": BlockingIOError}.get(name, OSError)
+    try:
+        with pytest.raises(due) as caught:
+            child.call(exec, code, lambda _work: 60.0)
+    finally:
+        child.close()
+    assert name != "files" or caught.value.errno == errno.EMFILE
+    assert name != "size" or caught.value.errno == errno.EFBIG

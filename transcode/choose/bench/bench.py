@@ -80,6 +80,8 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
 
     Raises StoreError, SettingsError, MissingError.
     """
+    if not paths:
+        raise SettingsError("give a store or a folder of videos, or several")
     if len({path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a store was given twice")
     found, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), []
@@ -109,7 +111,8 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     if unread:
         places = [replace(each, videos=tuple(v for v in each.videos if v.id not in unread)) for each in places]
     if empty := [place for place in places if not place.videos]:
-        raise StoreError("holds no readable video", path=empty[0].path)
+        why = "".join(f": {id_}: {told}" for id_, told in islice(unread.items(), 1))
+        raise StoreError(f"no video can be read here and in the others{why}", path=empty[0].path)
     counts = [video.num_frames for place in places for video in place.videos]
     span = max((access.span for access in options.accesses if access.pattern != "whole"), default=0)
     if short := sum(count < span for count in counts):

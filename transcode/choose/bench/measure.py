@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.files.local import cpu_seconds
+from vidprep.formats.files.untrusted import open_descriptor, open_regular
 from vidprep.transcode.choose.bench.patterns import Access, Request, packets_needed, rounds
 from vidprep.transcode.choose.bench.places import Place
 from vidprep.transcode.choose.bench.process import Ready
@@ -107,7 +108,7 @@ def _empty(request: Request) -> float:
 def drop_from_cache(files: Iterable[str]) -> None:
     """By posix_fadvise; what is not on disk yet goes there first, for the system keeps it otherwise."""
     for file in files:
-        number = os.open(file, os.O_RDONLY)
+        number = open_descriptor(file)
         try:
             os.fsync(number)
             os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -118,7 +119,7 @@ def drop_from_cache(files: Iterable[str]) -> None:
 def fill_cache(files: Iterable[str]) -> None:
     """Read them once."""
     for file in files:
-        with Path(file).open("rb", buffering=0) as opened:
+        with open_regular(file) as opened:
             while opened.read(1 << 20):
                 pass
 

@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
 from vidprep.formats.errors import CrashedError, DeadlineError, ReadError, VidprepError
-from vidprep.formats.processes import isolated
+from vidprep.formats.processes import isolated, limit_files
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -89,6 +89,7 @@ def _told(mine: Connection, deadline: float) -> tuple[str, Any]:
 
 def _run(function: Callable[[A, Ready], R], argument: A, parent: Connection) -> None:
     os.environ |= ONE_THREAD
+    limit_files()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)  # the libraries of others talk there
 
