@@ -22,6 +22,7 @@ from vidprep.formats.files.local import is_disk_full
 T = TypeVar("T")
 
 RANGE_BYTES = 8 << 20
+TAGGED_BYTES_MAX = 1 << 16
 TRIES, FIRST_PAUSE_SECONDS = 6, 0.25
 PATIENCE_SECONDS = 30.0  # drivers try again for a while themselves, each time
 # A PUT there shows the whole object or none; elsewhere a file is written beside its place and renamed.
@@ -225,9 +226,11 @@ class RemoteFolder:
                 continue
 
     def read_tagged(self, name: str) -> tuple[bytes, str]:
-        """What stands there, and the tag of just that. Raises FileNotFoundError."""
+        """What stands there, and the tag of just that; no bytes of more than TAGGED_BYTES_MAX. Raises FileNotFoundError."""
         while True:
             before = self.file(name)
+            if before is not None and before.size_bytes > TAGGED_BYTES_MAX:
+                return b"", before.tag
             data = self.read(name)
             after = self.file(name)
             if before is not None and before == after:

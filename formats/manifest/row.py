@@ -292,6 +292,8 @@ def _check_identity(values: Mapping[str, Any]) -> None:
     for required in ("id", "file_name", "source"):
         if not is_text(values.get(required)):
             raise ValueError(f"a row without {required}")
+        if "\0" in values[required]:
+            raise ValueError(f"a NUL in {required}")
     if re.search(OUTSIDE, values["file_name"]):
         raise ValueError(OUTSIDE_MESSAGE % values["file_name"])
 

@@ -23,6 +23,7 @@ from vidprep.transcode.destination.lease import LeaseStorage as LeaseStorage
 
 LEASE_OBJECT = "lock"
 PLACE_LETTERS = 100
+LEASE_BYTES_MAX = 1 << 16
 LEASE = re.compile(r"lease-(\d{6,15})", re.ASCII)
 FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS = 2.0, 30.0
 STORE_BEAT_SECONDS, STORE_GONE_SECONDS = 5.0, 60.0
@@ -75,9 +76,11 @@ class FolderLeaseStorage:
     def read(self) -> LeaseEntry | None:
         while numbers := self._numbers():
             try:
-                data = read_regular(self._path(numbers[-1]))
+                data = read_regular(self._path(numbers[-1]), LEASE_BYTES_MAX)
             except FileNotFoundError:
                 continue  # it made place for the next
+            except ValueError:  # nobody's of ours
+                data = b""
             return LeaseEntry(data, numbers[-1], "", Holder.of(data))
         return None
 

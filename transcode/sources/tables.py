@@ -15,16 +15,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.files.untrusted import open_regular
+from vidprep.formats.text import megabytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.parquet import FileMetaData
 
 KEYS = ("path", "id")
+MAX_ROWS, MAX_COLUMNS, MAX_NESTED, MAX_BYTES = 20_000_000, 10_000, 50_000_000, 4 << 30
 STAYS_TEXT = frozenset(("path", "id", "start", "end"))
 FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
 VIDEO_EXTENSIONS = frozenset(
@@ -163,7 +167,9 @@ def _csv_table(table: str) -> SourceTable:
         mark = next((mark for mark, names in cells_by.items() if {"path", "id"} & {*names}), ",")
         reader = csv.DictReader(file, strict=True, delimiter=mark)
         reader.fieldnames = names = _distinct([name.strip() for name in reader.fieldnames or ()])
-        rows: list[Row] = list(reader)
+        _check_size(0, len(names))
+        rows: list[Row] = list(islice(reader, MAX_ROWS + 1))
+        _check_size(len(rows), 0)
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
             raise ValueError(
@@ -191,11 +197,13 @@ def _jsonl_table(table: str) -> SourceTable:
     rows: list[Row] = []
     with open(table, encoding="utf-8-sig") as file:
         for line in filter(str.strip, file):
+            _check_size(len(rows) + 1, 0)
             try:
                 rows.append({**json.loads(line, parse_constant=_constant)})
             except (ValueError, TypeError) as error:
                 raise ValueError(f"row {len(rows) + 1} is not a JSON object: {error}") from error
     names = dict.fromkeys(name for row in rows for name in row)
+    _check_size(0, len(names))
     return SourceTable({name: [row.get(name) for row in rows] for name in names}, len(rows))
 
 
@@ -205,14 +213,62 @@ def _constant(name: str) -> float | None:
 
 
 def _parquet_table(table: str) -> SourceTable:
+    """Text is counted before it takes memory: a few bytes of Parquet say a word of a megabyte a million times."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    with parquet.ParquetFile(table) as file:  # read_table would add a column for each folder named like label=3
-        return _arrow_table(file.read())
+    with parquet.ParquetFile(table) as file:
+        _check_size(file.metadata.num_rows, file.metadata.num_columns)
+        if (count := _num_nested(file.metadata)) > MAX_NESTED:
+            raise ValueError(f"its lists have {count:,} values, more than {MAX_NESTED:,}; leave them out")
+        schema = file.schema_arrow
+    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+    size, columns = 0, {name: list[pa.Array]() for name in _distinct(schema.names)}
+    with parquet.ParquetFile(table, read_dictionary=text) as file:
+        for batch in file.iter_batches():
+            for name, array in zip(columns, batch.columns, strict=True):
+                size += _bytes_of(array)
+                if size > MAX_BYTES:
+                    raise ValueError(f"its values take more than {megabytes(MAX_BYTES)}; give it in parts")
+                columns[name].append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
+    plain = (field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema)
+    return _arrow_table(
+        pa.table({n: pa.chunked_array(columns[n], kind) for n, kind in zip(columns, plain, strict=True)})
+    )
+
+
+def _num_nested(metadata: FileMetaData) -> int:
+    """How many values the lists of a file have."""
+    count = 0
+    for place in range(metadata.num_columns):
+        if metadata.schema.column(place).max_repetition_level:
+            groups = range(metadata.num_row_groups)
+            count += sum(metadata.row_group(number).column(place).num_values for number in groups)
+    return count
+
+
+def _bytes_of(array: pa.Array) -> int:
+    """Of what it is without a dictionary."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else None
+    if kind is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return int(array.nbytes)
+    return int(pc.sum(pc.take(pc.binary_length(array.dictionary), array.indices)).as_py() or 0)
+
+
+def _check_size(num_rows: int, num_columns: int) -> None:
+    """Raises ValueError: a few bytes of Parquet can say that there are more than fit into memory."""
+    if num_rows > MAX_ROWS:
+        raise ValueError(f"it has {num_rows:,} rows, more than {MAX_ROWS:,}; give it in parts")
+    if num_columns > MAX_COLUMNS:
+        raise ValueError(f"it has {num_columns:,} columns, more than {MAX_COLUMNS:,}; keep those that are labels")
 
 
 def _arrow_table(table: pa.Table) -> SourceTable:
     """pandas keeps an index that is not just numbers in a column of such a name."""
+    _check_size(table.num_rows, table.num_columns)
     names = [name for name in _distinct(table.column_names) if not re.fullmatch(r"__index_level_\d+__", name)]
     return SourceTable({name: table[name] for name in names}, table.num_rows)
 
