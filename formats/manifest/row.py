@@ -110,8 +110,12 @@ class ManifestRow:
     time_base_den: int | None = column("int64", "seconds per tick as a fraction", low=1)
     size_bytes: int | None = column("int64", "of the video; in a shard of its frames back to back")
     sha256: str | None = column("string", "of the same bytes")
-    offset: int | None = column("int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included")
-    stored_bytes: int | None = column("int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included")
+    offset: int | None = column(
+        "int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included", high=2**60,
+    )
+    stored_bytes: int | None = column(
+        "int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included", high=2**60,
+    )
     frame_sizes: list[int] | None = column("list<int32>", "in a shard: bytes and CRC-32 of each frame")
     frame_crc32: list[int] | None = column("list<int64>", "in a shard: bytes and CRC-32 of each frame", high=2**32 - 1)
     psnr_y_db: float | None = column(

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby, islice
@@ -146,9 +146,13 @@ def read_manifest(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
     return manifest_rows(destination)
 
 
-def manifest_rows(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
-    """Yield the rows of a destination as `read_manifest` does; none where there is no manifest yet. Raises ManifestError."""
-    merged = heapq.merge(*map(_rows_of, manifest_paths(Path(destination))), key=attrgetter("id"))
+def manifest_rows(destination: str | os.PathLike[str], only: Collection[str] | None = None) -> Iterator[ManifestRow]:
+    """Yield the rows of a destination as `read_manifest` does; none where there is no manifest yet. only: of these ids.
+
+    Raises ManifestError.
+    """
+    of_each = (_rows_of(path, only) for path in manifest_paths(Path(destination)))
+    merged = heapq.merge(*of_each, key=attrgetter("id"))
     for _, rows in groupby(merged, key=attrgetter("id")):
         yield max(rows, key=_run_of)
 
@@ -189,19 +193,22 @@ def _run_of(row: ManifestRow) -> int:
     return row.run or 0
 
 
-def _rows_of(path: Path) -> Iterator[ManifestRow]:
+def _rows_of(path: Path, only: Collection[str] | None) -> Iterator[ManifestRow]:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from vidprep.formats.manifest.labels import labels_in
 
     with _opened(path) as file:
         batches = file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False)
         is_old = bool(_labels_among_columns(file.schema_arrow))
+        wanted = None if only is None else pa.array(only, pa.string())
         count = 0
         for table in [_read(file, None)] if is_old else (pa.Table.from_batches([batch]) for batch in batches):
             count += table.num_rows
-            labels = labels_in(table)
-            facts = table.drop_columns([LABELS]) if LABELS in table.column_names else table
+            chosen = table if wanted is None else table.filter(pc.is_in(table["id"], wanted))
+            labels = labels_in(chosen)
+            facts = chosen.drop_columns([LABELS]) if LABELS in chosen.column_names else chosen
             for values, id_ in zip(facts.to_pylist(), labels.ids, strict=True):
                 row = row_from_dict(values)
                 row.labels = labels.of(id_)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -80,9 +81,10 @@ class VideoStore(FrameStore):
                 f"the index of its {' and '.join(sorted(in_shards))} store is not there; restore it, or run the same command again",
                 path=self.path,
             )
-        good = np.asarray([status == "ok" for status in table["status"].to_pylist()], bool)
-        self._table = with_columns(table.filter(good), SOURCE_COLUMNS).combine_chunks()
-        self._labels = labels_in(self._table)
+        is_good = pc.equal(table["status"], "ok")
+        table = table.drop_columns(["status", "container"])
+        table = table if pc.all(is_good).as_py() else table.filter(is_good)
+        self._table = with_columns(table, SOURCE_COLUMNS).combine_chunks()
         self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
         self._check_values()
         self._readers = Handles(self._open, VideoReader.close)
@@ -115,15 +117,18 @@ class VideoStore(FrameStore):
         """Raises StoreError for times of other frames than there are, and for keyframes that are none."""
         counts = self._table["num_frames"]
         times = pc.coalesce(pc.cast(pc.list_value_length(self._table["pts"]), counts.type), counts)
-        first = pc.list_element(
-            self._table.filter(pc.greater(pc.list_value_length(self._table["keyframes"]), 0))["keyframes"], 0
-        )
+        keyframes = self._table["keyframes"]
+        first = pc.list_element(keyframes.filter(pc.greater(pc.list_value_length(keyframes), 0)), 0)
         if not pc.all(pc.equal(times, counts)).as_py():
             raise StoreError("its manifest has a video with times for other frames; make it again", path=self.path)
         if len(first) < len(self._table) or not pc.all(pc.equal(first, 0)).as_py():
             raise StoreError(
                 "its manifest has a video that does not begin with a keyframe; make it again", path=self.path
             )
+
+    @cached_property
+    def _labels(self) -> Labels:
+        return labels_in(self._table)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_hardware": self._hardware, "_fast": self._fast}

@@ -80,9 +80,10 @@ class GulpLayout(Layout):
         sizes = row.frame_sizes or []
         return [[at, -size % 4, size + -size % 4] for at, size in zip(self.offsets(row), sizes, strict=True)]
 
-    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow]) -> Iterator[str]:
+    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow], *, are_all: bool) -> Iterator[str]:
         found: dict[str, Any] = {}
-        for path in sorted(path for path in root.glob("*.gmeta") if path.is_file()):
+        paths = root.glob("*.gmeta") if are_all else {root / meta_name(row.file_name) for row in rows}
+        for path in sorted(path for path in paths if path.is_file()):
             try:
                 found |= {id_: entry["frame_info"] for id_, entry in read_json(path).items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -90,7 +91,8 @@ class GulpLayout(Layout):
         for row in rows:
             if found.pop(row.id, None) != self._places(row):
                 yield f"{root}/*.gmeta: {row.id}: its frames lie elsewhere than the manifest says"
-        yield from (f"{root}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
+        if are_all:
+            yield from (f"{root}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
 
 
 def meta_name(shard: str) -> str:

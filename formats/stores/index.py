@@ -16,7 +16,7 @@ import json
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
@@ -354,10 +355,12 @@ class FrameIndex:
     def labels(self, id_: str) -> dict[str, Any]:
         return self._labels_in(self._row(id_, ["id", *self._label_names])).of(id_)
 
-    def label_columns(self) -> Labels:
-        """Of all videos, in order."""
+    def label_columns(self, only: Collection[str] | None = None) -> Labels:
+        """Of all videos, in order, or those of some ids."""
         names = ("id", *self._label_names)
         tables = [self._read(number, names) for number in range(len(self._first_ids))]
+        if only is not None:
+            tables = [table.filter(pc.is_in(table["id"], pa.array(only, pa.string()))) for table in tables]
         return joined([self._labels_in(table) for table in tables]) if tables else Labels(())
 
     def _labels_in(self, table: pa.Table) -> Labels:
@@ -367,10 +370,14 @@ class FrameIndex:
         columns = {unescaped_label(name, TAKEN): table[name].combine_chunks() for name in self._label_names}
         return Labels(table["id"].to_pylist(), columns)
 
-    def videos(self) -> Iterator[IndexedVideo]:
-        """All rows in order."""
+    def videos(self, only: Collection[str] | None = None) -> Iterator[IndexedVideo]:
+        """All rows in order, or those of some ids."""
+        wanted = None if only is None else pa.array(only, pa.string())
         for number in range(len(self._first_ids)):
+            if wanted is not None and not pc.any(pc.is_in(self._read(number, ("id",))["id"], wanted)).as_py():
+                continue
             table = self._read(number, None)
+            table = table if wanted is None else table.filter(pc.is_in(table["id"], wanted))
             for place in range(len(table)):
                 row = table.slice(place, 1)
                 one = {

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import Labels, differing
+from vidprep.formats.manifest.labels import Labels, differing, labels_of_dicts
 from vidprep.formats.manifest.table import ManifestRow, label_columns
 from vidprep.formats.stores.base import FrameStore, Handles, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
@@ -33,11 +33,13 @@ class IndexedLayout(Layout):
         kept = {name: about[name] for name in ("settings", "versions")}
         return write_index(root, self.name, videos, labels=label_columns(root), about=kept)
 
-    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow]) -> Iterator[str]:
+    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow], *, are_all: bool) -> Iterator[str]:
         try:
             index = FrameIndex(root, self.name)
-            indexed = {video.id: video for video in index.videos()}
-            relabelled = differing(index.label_columns(), label_columns(root))
+            ids = [row.id for row in rows]
+            indexed = {video.id: video for video in index.videos(None if are_all else set(ids))}
+            labels = label_columns(root) if are_all else labels_of_dicts(ids, [row.labels for row in rows])
+            relabelled = differing(index.label_columns(None if are_all else ids), labels)
         except StoreError as error:
             yield str(error)
             return

@@ -67,8 +67,8 @@ class Layout(ABC):
         """
 
     @abstractmethod
-    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow], /) -> Iterator[str]:
-        """In what those files differ from the manifest, a line each."""
+    def faults_of_index(self, root: Path, rows: Sequence[ManifestRow], /, *, are_all: bool) -> Iterator[str]:
+        """In what those files differ from these rows of the manifest, a line each. are_all: whether it has no others."""
 
 
 class ShardWriter:

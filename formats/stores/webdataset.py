@@ -68,7 +68,7 @@ class TarLayout(Layout):
         """Its shards say everything themselves."""
         yield from ()
 
-    def faults_of_index(self, _root: Path, _rows: Sequence[ManifestRow]) -> Iterator[str]:
+    def faults_of_index(self, _root: Path, _rows: Sequence[ManifestRow], *, are_all: bool) -> Iterator[str]:  # noqa: ARG002
         yield from ()
 
 

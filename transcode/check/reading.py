@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import ManifestRow
@@ -19,22 +22,29 @@ ALL_OF, SEQUENCES, SEQUENCE_FRAMES = 64, 4, 8
 MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
 
 
-def opened_ids(destination: Path, layout: str | None, rows: Collection[ManifestRow]) -> tuple[set[str], list[str]]:
-    """The videos that can be read by `open_store`, and what is wrong with what it opens. layout: of the store that the settings
-    speak of; None: encoded videos.
+def opened_ids(destination: Path, layout: str | None) -> tuple[pa.Array | None, str]:
+    """The ids of the videos that `open_store` finds; None where it opens nothing of the kind, and why.
+
+    Args:
+        destination: A finished one.
+        layout: Of the store that the settings speak of; None: encoded videos.
     """
     try:
         store = open_store(destination)
-        found = set(store.ids)
+        found = pa.array(store.ids, pa.string())
     except (StoreError, OSError) as error:
-        return set(), [f"open_store does not open it: {error}"]
+        return None, f"open_store does not open it: {error}"
     if store.kind != (layout or ENCODED):
         due = f"a {layout} store" if layout else "encoded videos"
-        return set(), [f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store hides it"]
-    known = {row.id for row in rows}
-    lost = [f"{destination}: {id_}: open_store does not find it" for id_ in sorted(known - found)]
-    strange = [f"{destination}: {id_}: open_store finds it, the manifest does not" for id_ in sorted(found - known)]
-    return found & known, lost + strange
+        return None, f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store hides it"
+    return found, ""
+
+
+def differing_ids(known: pa.ChunkedArray, found: pa.Array) -> tuple[list[str], list[str]]:
+    """Those of the manifest that were not found, and those that were found and are not in it."""
+    lost = known.filter(pc.invert(pc.is_in(known, found))).to_pylist()
+    strange = found.filter(pc.invert(pc.is_in(found, known.combine_chunks()))).to_pylist()
+    return sorted(lost), sorted(strange)
 
 
 def sample_of(row: ManifestRow) -> list[int]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.untrusted import arrow_file, as_parquet
+from vidprep.formats.manifest.table import read_table
 from vidprep.transcode.check.unit import Checked
 
 VALIDATION_NAME = "validation.parquet"
@@ -48,14 +50,13 @@ def read_results(destination: Path) -> pa.Table | None:
         return None
 
 
-def write_results(destination: Path, results: Iterable[Checked], digests: Mapping[str, str | None]) -> None:
-    """With what is known of the same bytes: units that were not read this time, scores that were not asked for.
-
-    digests: SHA-256 of every output, by id.
-    """
+def write_results(destination: Path, results: Iterable[Checked]) -> None:
+    """With what is known of the same bytes: units that were not read this time, scores that were not asked for. Raises ManifestError."""
     table = table_of(results)
-    earlier = read_results(destination)
-    if earlier is not None:
+    earlier, now_there = read_results(destination), read_table(destination, ["id", "sha256"])
+    if earlier is not None and now_there is not None:
+        of_earlier = now_there.filter(pc.is_in(now_there["id"], earlier["id"].combine_chunks()))
+        digests = dict(zip(*(of_earlier[name].to_pylist() for name in ("id", "sha256")), strict=True))
         rows = {row["id"]: row for row in table.to_pylist()}
         for before in earlier.to_pylist():
             if before["sha256"] is None or before["sha256"] != digests.get(before["id"]):

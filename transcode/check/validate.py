@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from vidprep.formats.errors import (
     CrashedError,
@@ -31,12 +32,12 @@ from vidprep.formats.errors import (
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.no_links import open_unlinked, refuse_links
 from vidprep.formats.files.untrusted import parse_json, read_regular
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
 from vidprep.formats.stores.registry import ENCODED, layout_of
 from vidprep.transcode.check.other_readers import installed
-from vidprep.transcode.check.reading import opened_ids
+from vidprep.transcode.check.reading import differing_ids, opened_ids
 from vidprep.transcode.check.results import table_of, write_results
-from vidprep.transcode.check.structure import faults_of_others, faults_of_store, files_without_row
+from vidprep.transcode.check.structure import PLACES, faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.array_status import array_status
 from vidprep.transcode.destination.copied import as_file
@@ -47,11 +48,12 @@ from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.sample import choose
+from vidprep.transcode.sources.sample import choose, choose_ids
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
 
+SEEN = [*PLACES, "status", "size_bytes"]
 UNFINISHED = "a run is still at work here, or was stopped; let it finish, then validate"
 
 
@@ -115,20 +117,26 @@ def check_destination(
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
     settings, states = _settings_of_finished(destination), _states(destination)
-    rows = {row.id: row for row in manifest_rows(destination)}
-    missing = _missing(destination, rows, sources)
-    if not rows and not missing:
+    layout = layout_of(settings.frames.store) if settings.frames else None
+    found, why_not_opened = opened_ids(
+        destination, layout.name if layout else None
+    )  # first: it takes most memory, for a while
+    seen = _seen(destination)
+    missing = _missing(destination, seen["id"], sources)
+    if not len(seen) and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
-    good = [row for row in rows.values() if row.ok]
+    is_ok = pc.equal(seen["status"], "ok")
+    there = seen if pc.all(is_ok).as_py() else seen.filter(is_ok)
+    rows = _rows_to_read(destination, there, sources if not are_all else None, options.sample)
     if sources is not None and any(
-        row.tolerance_seconds is None and (row.cut or settings.retime.frame_rate) for row in good
+        row.tolerance_seconds is None and (row.cut or settings.retime.frame_rate) for row in rows
     ):
         raise StoreError(
             "was made by vidprep 0.1, which chose other frames for cuts and --fps; check it without its sources, or make it again "
             "with --overwrite",
             path=destination,
         )
-    report = ValidationReport(failed_before=len(rows) - len(good))
+    report = ValidationReport(failed_before=len(seen) - len(there))
 
     def tell(faults: Iterable[str]) -> None:
         for fault in faults:
@@ -136,14 +144,20 @@ def check_destination(
             on_fault(fault)
 
     faults = [f"{id_}: {why}" for id_, why in sorted(missing.items())]
-    if not rows:
+    if not len(seen):
         tell(faults)
         return report
-    layout = layout_of(settings.frames.store) if settings.frames else None
-    faults += faults_of_store(destination, layout, good) if layout else files_without_row(destination, good)
-    faults += faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, good)
-    found, unopened = opened_ids(destination, layout.name if layout else None, good)
-    faults += unopened
+    names = set(pc.unique(there["file_name"]).to_pylist())
+    faults += faults_of_store(destination, layout, there, rows) if layout else files_without_row(destination, names)
+    faults += faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, names)
+    unopened = None
+    if found is None:
+        faults.append(why_not_opened)
+    else:
+        lost, strange = differing_ids(there["id"], found)
+        faults += [f"{destination}: {id_}: open_store does not find it" for id_ in lost]
+        faults += [f"{destination}: {id_}: open_store finds it, the manifest does not" for id_ in strange]
+        unopened = set(lost)
     _settings_of_finished(destination)
     if _states(destination) != states:
         raise StoreError("was changed by a run or `label` while it was checked; validate again", path=destination)
@@ -151,8 +165,7 @@ def check_destination(
     if faults and lease is not None and not lease.is_free:
         raise StoreError(UNFINISHED, path=destination)
     tell(faults)
-    asked = good if sources is None or are_all else [row for row in good if row.id in sources]
-    checks = _checks(destination, asked, settings, sources, options, found)
+    checks = _checks(destination, rows, settings, sources, options, unopened)
     if sources is not None:
         tell(
             f"{check.row.id}: its source is not among those given, or not cut like this (a run with --prune removes it)"
@@ -160,8 +173,7 @@ def check_destination(
             if check.source is None
         )
     journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None]))
-    digests = {row.id: row.sha256 for row in good}
-    _read_again(checks, digests, journal, report, tell, jobs, on_start, on_unit)
+    _read_again(checks, journal, report, tell, jobs, on_start, on_unit)
     return report
 
 
@@ -181,15 +193,32 @@ def _states(destination: Path) -> list[tuple[str, int, int]]:
     return [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in manifest_paths(destination)]
 
 
-def _missing(destination: Path, rows: Mapping[str, ManifestRow], sources: Mapping[str, Unit] | None) -> dict[str, str]:
+def _seen(destination: Path) -> pa.Table:
+    """What is looked at of each row, of which there may be millions."""
+    found = read_table(destination, SEEN)
+    return pa.table({name: pa.array([], pa.string()) for name in SEEN}) if found is None else with_columns(found, SEEN)
+
+
+def _rows_to_read(
+    destination: Path, there: pa.Table, sources: Mapping[str, Unit] | None, sample: int | None
+) -> list[ManifestRow]:
+    """The rows of what was made, or of what was made of some sources, or of a sample of either."""
+    if sample is None:
+        return [row for row in manifest_rows(destination) if row.ok and (sources is None or row.id in sources)]
+    if sources is not None:
+        there = there.filter(pc.is_in(there["id"], pa.array(sources, pa.string())))
+    return list(manifest_rows(destination, set(choose_ids(there, sample))))
+
+
+def _missing(destination: Path, ids: pa.ChunkedArray, sources: Mapping[str, Unit] | None) -> dict[str, str]:
     """Units without a row, and why."""
-    missing = array_status(destination).missing
-    without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in rows and id_ not in missing}
+    missing, known = array_status(destination).missing, set(ids.to_pylist()) if sources else set()
+    without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in known and id_ not in missing}
     return missing | {id_: f"no row: {unit.path} was not made" for id_, unit in without.items()}
 
 
 def _read_again(
-    checks: list[Check], digests: Mapping[str, str | None], journal: _Journal, report: ValidationReport,
+    checks: list[Check], journal: _Journal, report: ValidationReport,
     tell: Callable[[Iterable[str]], None], jobs: int, on_start: Callable[[int], None], on_unit: Callable[[], object],
 ) -> None:  # fmt: skip
     """Check the units that an interrupted check did not, and write down what was measured of all. Raises KeyboardInterrupt."""
@@ -220,15 +249,14 @@ def _read_again(
     if stop.signal is not None:
         raise KeyboardInterrupt
     if report.unwritten is None:
-        write_results(journal.destination, results, digests)
+        write_results(journal.destination, results)
         journal.path.unlink()
 
 
 def _checks(
     destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, options: ValidateOptions,
-    found: set[str],
+    unopened: set[str] | None,
 ) -> list[Check]:  # fmt: skip
-    chosen = rows if options.sample is None else choose(rows, options.sample)
     if (options.vmaf or options.seeks) and settings.frames is not None:
         raise SettingsError(
             "<vmaf> and <seek_check> are for encoded videos; this destination holds frames one by one",
@@ -240,14 +268,14 @@ def _checks(
     ffmpeg, crossed = "", set[str]()
     if sources is not None and settings.frames is None and (options.vmaf or options.cross_check):
         ffmpeg = _witness(options.ffmpeg, vmaf=options.vmaf)
-        crossed = {row.id for row in (chosen if options.vmaf else choose(chosen, options.cross_check))}
+        crossed = {row.id for row in (rows if options.vmaf else choose(rows, options.cross_check))}
     return [
         Check(
             destination, row, settings, sources.get(row.id) if sources is not None else None,
             ffmpeg=ffmpeg if row.id in crossed else "", vmaf=options.vmaf, seeks=options.seeks, loaders=loaders,
-            opens=row.id in found,
+            opens=unopened is not None and row.id not in unopened,
         )
-        for row in chosen
+        for row in rows
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,12 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     state_dir = root / STATE_DIR
     parts = partitions_in(root, state_dir) if parts is None else parts
     plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
-    rows = _rows(root)
     digest = plan.settings_digest if plan else _digest_of_run(state_dir)
     missing = {
-        id_: f"made with different settings than this destination (their digest is {row[0]}, not {digest})"
-        for id_, row in rows.items()
-        if digest is not None and row[0] != digest
+        id_: f"made with different settings than this destination (their digest is {found}, not {digest})"
+        for id_, found in (_of_other_settings(root, digest) if digest is not None else ())
     }
+    rows = _rows(root) if plan or before.missing else {}
     is_newer = plan is not None and plan.digest != before.plan_digest  # and made of what was among the sources then
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
     if plan is None:
@@ -130,6 +129,17 @@ def _merged(path: Path) -> MergedParts:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"cannot be read ({error}); remove it: what was joined before is then not known"
         raise DestinationError(why, path=path) from error
+
+
+def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:
+    """Units that other settings made, and the digest of those."""
+    import pyarrow.compute as pc
+
+    names = ["id", "settings_digest"]
+    if (table := read_table(root, names)) is not None:
+        table = with_columns(table, names)
+        is_other = pc.not_equal(pc.fill_null(table["settings_digest"], ""), digest)
+        yield from zip(*(table.filter(is_other)[name].to_pylist() for name in names), strict=True)
 
 
 def _rows(root: Path) -> dict[str, tuple[Any, ...]]:

@@ -26,7 +26,8 @@ def bounds(column: str, kind: str) -> tuple[int, int]:
     """Times may lie before 1970 and before the first frame shown, and pictures be turned either way; all else is counted."""
     low = 1 if column.endswith(("_num", "_den")) else 0
     signed = column in ("source_mtime_ns", "source_rotation", "pts", "source_pts")
-    high = 2**32 if column == "frame_crc32" else 2 ** INTS[kind]
+    last = {"frame_crc32": 2**32, "offset": 2**60 + 1, "stored_bytes": 2**60 + 1}
+    high = last.get(column, 2 ** INTS[kind])
     return -high if signed else low, high
 
 
