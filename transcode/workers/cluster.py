@@ -56,6 +56,7 @@ class ClusterWorkers(Workers[Job, Made]):
         self._name, self._remedy, self._say, self._expected = name, remedy, say, expected
         self._flying: dict[Any, Task] = {}
         self._checks: dict[Any, str] = {}
+        self._imports: set[str] = set()
         self._good: set[str] = set()
         self._refused: dict[str, str] = {}
         self._again: deque[Job] = deque()
@@ -87,6 +88,10 @@ class ClusterWorkers(Workers[Job, Made]):
     @abstractmethod
     def hosts(self) -> dict[str, int]:
         """Those that are there now, and how many videos each can work on at once. Asked by a thread of its own."""
+
+    def ask_first(self, _host: str) -> Any | None:
+        """A future of what `importing` says there, which needs no vidprep to run; None where `check` does no harm without it."""
+        return None
 
     @abstractmethod
     def check(self, host: str, expected: Expected) -> Any:
@@ -158,10 +163,13 @@ class ClusterWorkers(Workers[Job, Made]):
     def _meet(self, hosts: dict[str, int]) -> Iterator[tuple[Job, Made | None]]:
         """Ask new ones whether they see what they must; what only those have that are gone is sent again."""
         self._good &= hosts.keys()
+        self._imports &= hosts.keys()
         self._refused = {host: why for host, why in self._refused.items() if host in hosts}
         self._checks = {future: host for future, host in self._checks.items() if host in hosts}
         for host in hosts.keys() - self._good - self._refused.keys() - set(self._checks.values()):
-            self._checks[self._ask(self.check, host, self._expected)] = host
+            first = None if host in self._imports else self._ask(self.ask_first, host)
+            self._imports |= {host} if first is None else set()
+            self._checks[first or self._ask(self.check, host, self._expected)] = host
         for future, task in [(future, task) for future, task in self._flying.items() if not task.hosts & hosts.keys()]:
             del self._flying[future]
             self._ask(self.cancel, future)
@@ -264,7 +272,9 @@ class ClusterWorkers(Workers[Job, Made]):
                 host,
                 f"cannot run vidprep ({type(error).__name__}: {reason}); install {_version(self._expected)} there",
             )
-        if why is None:
+        if why is None and host not in self._imports:
+            self._imports.add(host)  # and now it is asked what it sees
+        elif why is None:
             self._good.add(host)
         elif (seen := self._expected.as_seen_here()) != self._expected:
             self._expected = seen  # a source has changed since it was listed: ask again without it
@@ -342,6 +352,24 @@ def _jobs_per_task(made: Sequence[Made | None]) -> int:
     """How many such jobs take as long as a task should."""
     seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow) and each.encode_seconds]
     return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MAX_JOBS)) if seconds else 1
+
+
+def importing(due: str) -> str:
+    """An expression in Python whose value is the name of a host, and why it cannot run vidprep, None where it can. due: its version."""
+    return f"(lambda names: (exec({IMPORTING!r}, names), names['said'])[1])({{'due': {due!r}}})"
+
+
+IMPORTING = """
+import os, socket
+name = f"{socket.gethostname()} (process {os.getpid()})"
+try:
+    from importlib.metadata import version
+    import vidprep.transcode.workers.cluster_worker
+    found = version("vidprep")
+    said = name, None if found == due else f"has vidprep {found}, not {due}: outputs would differ; install the same versions there"
+except Exception as error:
+    said = name, f"cannot run vidprep ({type(error).__name__}: {error}); install vidprep {due} there"
+"""
 
 
 def _version(expected: Expected) -> str:

@@ -15,7 +15,7 @@ import distributed
 
 from vidprep.formats.errors import BackendError
 from vidprep.transcode.unit.job import Job, Made
-from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterWorkers
+from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterWorkers, importing
 from vidprep.transcode.workers.cluster_worker import stop_children, why_not_here, work
 from vidprep.transcode.workers.host import Expected
 
@@ -44,15 +44,16 @@ class DaskWorkers(ClusterWorkers):
         found: dict[str, int] = self._client.nthreads()
         return found
 
+    def ask_first(self, host: str) -> Any:
+        """A worker dies of a function that it cannot import, without a word."""
+        return self._asked(host, eval, importing(self._expected.versions["vidprep"]))
+
     def check(self, host: str, expected: Expected) -> Any:
+        return self._asked(host, why_not_here, expected)
+
+    def _asked(self, host: str, function: Callable[[Any], Any], argument: object) -> Any:
         future = self._client.submit(
-            why_not_here,
-            expected,
-            key=self._new_key(),
-            pure=False,
-            workers=[host],
-            allow_other_workers=False,
-            priority=1,
+            function, argument, key=self._new_key(), pure=False, workers=[host], allow_other_workers=False, priority=1
         )
         future.add_done_callback(self._ended.put)
         return future

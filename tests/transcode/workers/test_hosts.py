@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,40 @@ def test_workers_of_dask_that_lack_what_they_need_are_left_out(clips, local, tmp
     assert frames_of(frames) == frames_of(local / "burst") and not leftovers(frames)
     assert "does not see the source " in said() and "does not see the destination " in said()
     assert "vidprep 0.0.9, not " in said() and "install the same versions" in said()
+
+
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vidprep":
+            raise ModuleNotFoundError("No module named 'vidprep'", name="vidprep")
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.mark.long
+def test_a_worker_of_dask_without_vidprep_is_named_and_left_out(clips, local, tmp_path):
+    """The question that it was asked killed it, again and again, and the run waited for an hour."""
+    made = tmp_path / "made"
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / "sitecustomize.py").write_text(ABSENT)
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "absent")}
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(dask_scheduler(tmp_path))
+        bare = stack.enter_context(dask_worker(tmp_path, address, "bare", env))
+        dask_pids(address, 1)
+        on_dask = ("--backend", "dask", "--scheduler", address)
+        alone = transcode(clips, made, "--gop", 4, *on_dask, env=environment(), timeout=90)
+        assert alone.code == STOPPED, alone.err
+        assert "none of the 1 workers" in alone.err and f"worker {socket.gethostname()} (process " in alone.err
+        assert "cannot run vidprep (ModuleNotFoundError: No module named 'vidprep'); install vidprep " in alone.err
+        stack.enter_context(dask_worker(tmp_path, address, "good"))
+        dask_pids(address, 2)
+        ran = transcode(clips, made, "--gop", 4, *on_dask, env=environment(), timeout=90)
+        assert bare.poll() is None, "it lives on"
+    assert ran.code == 0 and ran.err.count("left out: worker ") == 1, ran.err
+    assert outputs(made) == outputs(local / "short") and not leftovers(made)
 
 
 @pytest.mark.long
