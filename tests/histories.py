@@ -1,10 +1,13 @@
 """Random histories of a destination: after each step it must be whole, and equal to what one fresh run makes.
 
-    python -m tests.histories [SEEDS] [--first N] [--seconds S]
+    python -m tests.histories [SEEDS] [--first N] [--seconds S] [--lost]
 
 A history has one kind of output, and is made by single runs or by arrays. Its sources come, go, and are replaced by good or
 bad ones; runs are whole, overwrite, or are killed or stopped and woken when another has taken over; merges are done twice. After
 each step `validate SRC DST` finds nothing, or names just what is missing; in the end the rows are those of one fresh run.
+
+--lost: files of the destination's own are lost, emptied or replaced by older ones, and commands are run all the same: what was made
+stays, or the command refuses.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clip, manifest, transcode
+from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clip, manifest, outputs, transcode
 from tests.transcode.destination.arrays import KINDS, contents
+from vidprep.formats.errors import ManifestError, StoreError
 
 STEPS = 4
 MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes", "source"}
@@ -186,6 +190,90 @@ class History:
             raise Wrong(f"outputs of failed videos: {bad & made.keys()}")
 
 
+class LostHistory(History):
+    """Of single runs: a file of the destination's own goes, and whatever is run then takes no video with it."""
+
+    def __init__(self, seed: int, work: Path) -> None:
+        super().__init__(seed, work)
+        self.count = 0
+        self.older: dict[str, bytes] = {}
+        self.refused = self.done = 0
+
+    def step(self) -> None:
+        for change in self.rng.sample((self.add, self.replace, self.spoil), self.rng.randint(0, 2)):
+            change()
+            self.told.append(f"  {change.__name__}")
+        if self.run() not in (0, 1):
+            raise Wrong(self.said)
+        names = self.own_files()
+        kept = {name: (self.made / name).read_bytes() for name in names}
+        before = contents(self.made)
+        for name in self.rng.sample(names, self.rng.choice((1, 1, 2))):
+            self.hurt(name)
+        for _ in range(self.rng.randint(1, 3)):
+            self.whatever(before)
+        if self.rng.random() < 0.5:
+            for name, data in kept.items():
+                if not (self.made / name).exists() or self.rng.random() < 0.5:
+                    (self.made / name).write_bytes(data)
+            if self.run() in (0, 1):
+                self.older = kept
+                return
+        self.told.append("  overwritten")
+        if self.run("--overwrite") not in (0, 1):
+            raise Wrong(f"--overwrite: {self.said}")
+        self.older = kept
+
+    def own_files(self) -> list[str]:
+        state = [f".vidprep/{name}" for name in ("run.json", "manifest.json")]
+        indexes = [path.name for path in self.made.iterdir() if path.suffix in (".parquet", ".json", ".gmeta")]
+        return sorted(name for name in [*state, *indexes] if (self.made / name).exists())
+
+    def hurt(self, name: str) -> None:
+        how = self.rng.choice(("lost", "emptied", "older"))
+        self.told.append(f"  {how if name in self.older or how != 'older' else 'lost'}: {name}")
+        if how == "emptied":
+            (self.made / name).write_bytes(b"")
+        elif how == "older" and name in self.older:
+            (self.made / name).write_bytes(self.older[name])
+        else:
+            (self.made / name).unlink()
+
+    def whatever(self, before: dict[str, bytes]) -> None:
+        """A command that is not told to make all anew."""
+        verb, given = self.given()
+        way = self.rng.choice(("run", "limited", "limited", "overwritten in part", "compacted", "killed"))
+        there = outputs(self.made)
+        if way == "compacted":
+            code, said = (ran := transcode(self.made, verb="compact")).code, ran.err
+        else:
+            more = {"limited": ("--limit", 1), "overwritten in part": ("--limit", 1, "--overwrite")}.get(way, ())
+            code = self.run(*more, env=self.broken(KILL_ALL) if way == "killed" else None)
+            said = self.said
+        self.told.append(f"  {way}: {code}")
+        if "Traceback" in said:
+            raise Wrong(f"{verb} {given}: {said}")
+        shards = {
+            name: data for name, data in there.items() if name.endswith((".mp4", ".bin", ".tar", ".gulp", ".npy"))
+        }
+        if code == 2:
+            self.refused += 1
+            now = outputs(self.made)
+            if gone := [name for name, data in shards.items() if now.get(name) != data]:
+                raise Wrong(f"{way} was refused, and {gone} went")
+            return
+        self.done += 1
+        if code == -9:
+            return
+        try:
+            now = contents(self.made)
+        except (StoreError, ManifestError) as error:
+            raise Wrong(f"{way} ended with {code}, and the store does not open: {error}") from error
+        bad = {path.stem for path in self.src.glob("*.mp4") if not path.read_bytes().strip(bytes(1))}
+        if lost := [id_ for id_ in before.keys() - now.keys() if id_ not in bad]:
+            raise Wrong(f"{way} ended with {code}, and {lost} are gone: {said}")
+
+
 def _plain(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         id_: {name: value for name, value in row.items() if name not in MADE_UP and value is not None}
@@ -205,13 +293,15 @@ def main() -> None:
     parser.add_argument("seeds", type=int, nargs="?", default=60)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--lost", action="store_true")
     asked = parser.parse_args()
     begun, done, wrong = time.monotonic(), 0, 0
+    commands = refused = 0
     for seed in range(asked.first, asked.first + asked.seeds):
         if time.monotonic() - begun > asked.seconds:
             break
         with tempfile.TemporaryDirectory() as work:
-            history = History(seed, Path(work))
+            history = (LostHistory if asked.lost else History)(seed, Path(work))
             done += 1
             try:
                 history.step()
@@ -222,6 +312,10 @@ def main() -> None:
             except (Wrong, subprocess.TimeoutExpired, OSError, AssertionError, json.JSONDecodeError) as error:
                 wrong += 1
                 print(f"seed {seed}: {type(error).__name__}: {error}", *history.told, sep="\n    ", flush=True)
+            if isinstance(history, LostHistory):
+                commands, refused = commands + history.done + history.refused, refused + history.refused
+    if asked.lost:
+        print(f"{commands} commands on what was lost, {refused} refused")
     print(f"{done} histories, {wrong} wrong, {time.monotonic() - begun:.0f} s")
     sys.exit(1 if wrong else 0)
 

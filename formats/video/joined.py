@@ -94,7 +94,7 @@ def _end(path: str | Path, format_name: str) -> int:
     """Where a file ends by its own structure; the end of the file where that does not tell."""
     size = os.path.getsize(path)  # noqa: PTH202
     if format_name == "mov":
-        *_, last = _boxes(path)
+        *_, last = boxes(path)
         return last.begin
     if format_name == "apng":
         with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -122,7 +122,7 @@ def _second_movie(path: str | Path) -> int | None:
     """Fragments of a second file are read, as by the header of the first one. A second index of the same data is no second file."""
     first: list[Box] = []
     second: list[Box] = []
-    for box in _boxes(path):
+    for box in boxes(path):
         if box.kind == b"ftyp" and any(each.kind in (b"moov", b"mdat") for each in first):
             second.append(box)
         elif second and box.kind == b"moof" and any(each.kind == b"moof" for each in first):
@@ -215,7 +215,7 @@ def _riff_lists(path: str | Path) -> Iterator[int]:
     yield size
 
 
-def _boxes(path: str | Path) -> Iterator[Box]:
+def boxes(path: str | Path) -> Iterator[Box]:
     """The boxes of a file, and behind the last one where there is something else, or nothing, a box without a kind."""
     size, at = os.path.getsize(path), 0  # noqa: PTH202
     with open_regular(path) as file:

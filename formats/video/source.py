@@ -52,6 +52,7 @@ from vidprep.formats.video.mov_index import (
     num_empty_samples,
 )
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
+from vidprep.formats.video.passed_over import parts_passed_over
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import Shown, shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets
@@ -458,6 +459,7 @@ class Source:
         if name == "mov" and read_to_end:
             found += lost_samples(self.path, self._stream.id, self._packets_seen, self._packets_discarded)
         if read_to_end:
+            found += parts_passed_over(self.path, name)
             found += second_file(self.path, name, self._last_byte_of_any)
             indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
             claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)

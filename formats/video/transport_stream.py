@@ -2,7 +2,7 @@
 passes over a lost packet, and over a whole frame with it, in silence, and PyAV over streams that begin later.
 
 Those of one stream are counted from 0 to 15 and again. The count may begin anew where a recording was joined to another, as segments of
-HLS are: at a keyframe, or at a frame and from 0 on, behind a new program table.
+HLS are: at a keyframe, or at a frame and from 0 on, behind a program table whose own count begins anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZES = ((188, 0), (192, 4), (204, 0))
 SYNC = 0x47
 HEAD_BYTES = 1 << 16
 PACKETS_AT_ONCE = 1 << 16
-PROGRAM_TABLE = 0
+PROGRAM_TABLE, PROGRAM_MAP = 0, 2  # a PID, and a kind of table
 TRANSPORT_ERROR, UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x80, 0x40, 0x20, 0x10
 RANDOM_ACCESS, DISCONTINUITY = 0x40, 0x80
 PES_START = (0, 0, 1)
@@ -79,7 +79,8 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
     packets = data[grid.offset : grid.offset + num_packets * grid.length].reshape(num_packets, grid.length)
     out_of_place = lost = without_start = with_errors = 0
     places: dict[int, _Places] = defaultdict(_Places)
-    last, num_tables = -1, 0  # the count of the stream's packet before, and program tables since
+    last, num_tables = -1, 0  # the count of the stream's packet before, and program tables since that begin anew
+    tables_before: dict[int, int] = {}
     for begin in range(0, num_packets, PACKETS_AT_ONCE):
         block = packets[begin : begin + PACKETS_AT_ONCE, grid.prefix : grid.prefix + 188]
         head = block[:, :6].astype(np.int64)
@@ -87,7 +88,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         out_of_place += int((~is_packet).sum())
         ids = (head[:, 1] & 0x1F) << 8 | head[:, 2]
         _see_video(places, block, ids, is_packet, begin)
-        tables = np.cumsum(is_packet & (ids == PROGRAM_TABLE))
+        tables = np.cumsum(_new_tables(block, ids, is_packet, tables_before))
         own = np.flatnonzero(is_packet & (ids == stream_id) & (head[:, 3] & PAYLOAD != 0))
         if not len(own):
             num_tables += int(tables[-1])
@@ -98,9 +99,9 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         field_flags = np.where(field_bytes > 1, field_flags, 0)
         counts = control & 15
         steps = np.diff(counts, prepend=last if last >= 0 else counts[0]) & 15
-        tables_before = np.diff(tables[own], prepend=-num_tables)
+        new_tables = np.diff(tables[own], prepend=-num_tables)
         may_be_first = (field_flags & RANDOM_ACCESS != 0) | (flags & UNIT_START != 0) & (counts == 0)
-        begins_anew = (field_flags & DISCONTINUITY != 0) | may_be_first & (tables_before > 0)
+        begins_anew = (field_flags & DISCONTINUITY != 0) | may_be_first & (new_tables > 0)
         lost += int(((steps > 1) & ~begins_anew).sum())
         last, num_tables = int(counts[-1]), int(tables[-1] - tables[own[-1]])
         starts = flags & UNIT_START != 0
@@ -117,6 +118,21 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         yield f"packets are missing in {count_of(lost, 'place')}"
     if without_start:
         yield f"{without_start} of its packets do not begin a frame as they say"
+
+
+def _new_tables(block: Bytes, ids: Numbers, is_packet: Flags, before: dict[int, int]) -> Flags:
+    """Where packets of program tables do not go on from the one before. before: the count of the last one, by its PID; is changed."""
+    import numpy as np
+
+    is_new = np.zeros(len(block), np.bool_)
+    is_map = is_packet & (block[:, 1] & UNIT_START != 0) & (block[:, 4] == 0) & (block[:, 5] == PROGRAM_MAP)
+    for pid in (PROGRAM_TABLE, *map(int, np.unique(ids[is_map]))):
+        places = np.flatnonzero(is_packet & (ids == pid) & (block[:, 3] & PAYLOAD != 0))
+        if len(places):
+            counts = block[places, 3].astype(np.int64) & 15
+            is_new[places] = np.diff(counts, prepend=before.get(pid, counts[0])) & 15 != 1
+            before[pid] = int(counts[-1])
+    return is_new
 
 
 @dataclass(slots=True)

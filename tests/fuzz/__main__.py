@@ -1,5 +1,5 @@
 """Fuzz by hand: `python -m tests.fuzz run 10000 [--real] [--first SEED]`, `python -m tests.fuzz make CLIP SEED FILE`,
-`python -m tests.fuzz odd 2000 [--first SEED] [--keep FOLDER]`.
+`python -m tests.fuzz odd 2000 [--headers] [--first SEED] [--keep FOLDER]`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main() -> None:
     odd.add_argument("--first", type=int, default=0)
     odd.add_argument("--way", action="append", choices=numbered_oracle.WAYS)
     odd.add_argument("--keep", type=Path)
+    odd.add_argument("--headers", action="store_true")
     make = verbs.add_parser("make")
     make.add_argument("clip")
     make.add_argument("seed", type=int)
@@ -49,6 +50,7 @@ def main() -> None:
                     cli,
                     place,
                     ways=given.way or tuple(numbered_oracle.WAYS),
+                    headers=given.headers,
                     show=lambda line: print(line, flush=True),
                 )
             )

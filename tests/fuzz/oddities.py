@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.fuzz.mutants import FIELDS, change_field
 from tests.fuzz.numbered_clips import HEIGHT, KINDS, MJPEG, MPEG2, WIDTH, X264, X265, Kind, clip, jpeg, picture
 from tests.fuzz.sample_descriptions import coded, joined
 from tests.witness import Ffmpeg
 
 SECTOR = 512
+HURT = ("fragments.mp4", "h264.ts", "h264.flv", "h264.mkv", "hevc.ts", "flv1.flv", "vp8.webm", "mpeg2.ts")
+HEADER = "a number of a header:"
 RATES = (25, 24, 30, "30000/1001", 12)
 HALF = 24  # frames before and behind a change
 
@@ -60,6 +63,15 @@ class Workshop:
         made = way(self, seed, rng)
         assert made.what != "whole"
         return made
+
+    def hurt(self, seed: int) -> Odd:
+        """A clip of which one number that a demuxer believes is another."""
+        rng, random_ = random.Random(seed), np.random.default_rng(seed)
+        name = HURT[seed % len(HURT)]
+        count, rate, gop = rng.choice((20, 33, 60)), rng.choice(RATES), rng.choice((4, 12))
+        data = bytearray(self.clip(name, range(count), (rate, gop), rate=rate, gop=gop))
+        done = change_field(data, list(FIELDS[name.rpartition(".")[2]](bytes(data))), random_)
+        return Odd(seed, f"s{seed}_{name}", f"{HEADER} {done}", bytes(data), tuple(range(count)))
 
     def clip(self, name: str, numbers: Sequence[int], key: object = "", **how: object) -> bytes:
         """A kept clip of a kind."""

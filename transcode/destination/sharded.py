@@ -20,10 +20,10 @@ from vidprep.formats.errors import DestinationError
 from vidprep.formats.files.no_links import IS_A_LINK, NOT_REGULAR, is_regular
 from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.manifest.row import removed
-from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_table, with_columns
+from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter, span
-from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.folder import WRITTEN_NAME, Destination
 from vidprep.transcode.destination.known_units import KnownUnit
 from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.destination.run_file import read_run
@@ -81,7 +81,7 @@ class ShardedDestination(Destination):
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Also refuse a folder that holds files of these names that are not ours. Raises DestinationError."""
         super().check_settings(settings, overwrite=overwrite)
-        if (self.shared / "run.json").exists():
+        if any((self.shared / name).exists() for name in ("run.json", WRITTEN_NAME)) or manifest_paths(self.root):
             return
         if name := min(self.shards(), default=None):
             raise DestinationError(f"holds {name}, which no run of vidprep wrote; take another folder", path=self.shown)
