@@ -125,18 +125,21 @@ def _element(data: mmap.mmap, at: int) -> tuple[int, int | None, int]:
 
 
 def _fragments(path: str | Path, data: mmap.mmap) -> Iterator[str]:
-    """Fragments inside of other boxes, whose size says that they go on too far."""
+    """Fragments inside of other boxes, whose size says that they go on too far. libavformat reads those that fit into an index."""
     found = [box for box in boxes(path) if box.kind]
     index = next((data[box.begin : box.begin + box.size] for box in found if box.kind == b"moov"), b"")
     begins = {box.begin for box in found if box.kind == b"moof"}
     if not begins and b"mvex" not in index:
         return
+    movie = next((range(box.begin, box.begin + box.size + 1) for box in found if box.kind == b"moov"), range(0))
     at, inside = data.find(FRAGMENT), 0
     while at >= 0:
-        inside += at - 4 not in begins
+        begin = at - 4
+        end = begin + int.from_bytes(data[begin:at], "big")
+        inside += begin not in begins and not (begin in movie and end in movie)
         at = data.find(FRAGMENT, at + 4)
     if inside:
-        yield f"{count_of(inside, 'fragment')} inside of another box: their frames were not read"
+        yield f"{count_of(inside, 'fragment')} inside of another box: frames of theirs may not have been read"
 
 
 WALKS = {"flv": _flv_tags, "matroska": _elements, "mov": _fragments}

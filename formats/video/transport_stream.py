@@ -29,7 +29,7 @@ SIZES = ((188, 0), (192, 4), (204, 0))
 SYNC = 0x47
 HEAD_BYTES = 1 << 16
 PACKETS_AT_ONCE = 1 << 16
-PROGRAM_TABLE, PROGRAM_MAP = 0, 2  # a PID, and a kind of table
+PROGRAM_TABLE, PROGRAM_LIST, PROGRAM_MAP = 0, 0, 2  # a PID, and kinds of tables
 TRANSPORT_ERROR, UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x80, 0x40, 0x20, 0x10
 RANDOM_ACCESS, DISCONTINUITY = 0x40, 0x80
 PES_START = (0, 0, 1)
@@ -125,9 +125,10 @@ def _new_tables(block: Bytes, ids: Numbers, is_packet: Flags, before: dict[int, 
     import numpy as np
 
     is_new = np.zeros(len(block), np.bool_)
-    is_map = is_packet & (block[:, 1] & UNIT_START != 0) & (block[:, 4] == 0) & (block[:, 5] == PROGRAM_MAP)
+    begins = is_packet & (block[:, 1] & UNIT_START != 0) & (block[:, 3] & ADAPTATION_FIELD == 0) & (block[:, 4] == 0)
+    is_map, is_list = (begins & (block[:, 5] == kind) for kind in (PROGRAM_MAP, PROGRAM_LIST))
     for pid in (PROGRAM_TABLE, *map(int, np.unique(ids[is_map]))):
-        places = np.flatnonzero(is_packet & (ids == pid) & (block[:, 3] & PAYLOAD != 0))
+        places = np.flatnonzero((ids == pid) & (is_list if pid == PROGRAM_TABLE else is_map))
         if len(places):
             counts = block[places, 3].astype(np.int64) & 15
             is_new[places] = np.diff(counts, prepend=before.get(pid, counts[0])) & 15 != 1
