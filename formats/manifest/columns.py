@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable
 from dataclasses import field, fields
@@ -102,7 +103,7 @@ def is_text(value: Any) -> bool:
 
 def _is_double(value: Any) -> bool:
     if isinstance(value, float):
-        return True
+        return not math.isnan(value)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= EXACT_DOUBLE
 
 

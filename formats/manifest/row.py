@@ -190,8 +190,8 @@ COLUMNS = kinds_of(ManifestRow)
 COLUMN_NAMES = tuple(COLUMNS)
 _DOUBLES = frozenset(name for name, kind in COLUMNS.items() if kind == "double")
 _DOUBLE_LISTS = frozenset(name for name, kind in COLUMNS.items() if kind == "list<double>")
-_BOUNDS = {each.name: each.metadata.get("bounds", (None, None)) for each in fields(ManifestRow)}
-_CHECKS = {name: check_of(kind, *_BOUNDS[name]) for name, kind in COLUMNS.items()}
+BOUNDS = {each.name: each.metadata.get("bounds", (None, None)) for each in fields(ManifestRow)}
+_CHECKS = {name: check_of(kind, *BOUNDS[name]) for name, kind in COLUMNS.items()}
 REQUIRED = ("id", "file_name", "source", "status")
 _NEVER_NONE = frozenset({*REQUIRED, "attempts", "warnings", "warning_codes"})
 LABEL_PREFIX = "label_"  # of 0.1.0, whose labels stood among the columns
@@ -233,7 +233,7 @@ def what_does_not_fit(row: ManifestRow) -> str | None:
 
 
 def _words(name: str) -> str:
-    low, high = _BOUNDS[name]
+    low, high = BOUNDS[name]
     within = [f"from {low}"] if low is not None else []
     within += [f"to {high}"] if high is not None else []
     return " ".join([COLUMNS[name], *(within if "int" in COLUMNS[name] else [])])

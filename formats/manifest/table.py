@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import os
 import re
 import zlib
@@ -24,9 +25,8 @@ from vidprep.formats.files.local import replacing
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.files.untrusted import arrow_file, as_parquet, seal_footer
 from vidprep.formats.manifest.columns import shown
-from vidprep.formats.manifest.row import COLUMN_NAMES as COLUMN_NAMES
-from vidprep.formats.manifest.row import COLUMNS as COLUMNS
 from vidprep.formats.manifest.row import (
+    BOUNDS,
     OUTSIDE,
     OUTSIDE_MESSAGE,
     REMOVED,
@@ -35,6 +35,8 @@ from vidprep.formats.manifest.row import (
     unescaped_label,
     unwritable,
 )
+from vidprep.formats.manifest.row import COLUMN_NAMES as COLUMN_NAMES
+from vidprep.formats.manifest.row import COLUMNS as COLUMNS
 from vidprep.formats.manifest.row import ManifestRow as ManifestRow
 from vidprep.formats.manifest.row import row_from_dict as row_from_dict
 
@@ -176,7 +178,28 @@ def _conformed(table: pa.Table) -> pa.Table:
             table = table.set_column(place, column.name, table[column.name].cast(column.type))
         if column.name in REQUIRED and table[column.name].null_count:
             raise ValueError(f"a row without {column.name}")
+        if (wrong := _out_of_bounds(table[column.name], *BOUNDS[column.name])) is not None:
+            raise ValueError(f"{column.name} is {wrong}")
     return table
+
+
+def _out_of_bounds(values: pa.ChunkedArray, low: int | None, high: int | None) -> Any:
+    """A number of a column that none of its rows can have; None where there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+        if values.null_count:
+            return "a list without a value"
+    if pa.types.is_floating(values.type):
+        return math.nan if pc.any(pc.is_nan(values)).as_py() else None
+    if not pa.types.is_integer(values.type):
+        return None
+    least, most = pc.min_max(values).as_py().values()
+    if low is not None and least is not None and least < low:
+        return least
+    return most if high is not None and most is not None and most > high else None
 
 
 def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -371,7 +371,13 @@ class FrameIndex:
         return Labels(table["id"].to_pylist(), columns)
 
     def videos(self, only: Collection[str] | None = None) -> Iterator[IndexedVideo]:
-        """All rows in order, or those of some ids."""
+        """All rows in order, or those of some ids. Raises StoreError."""
+        try:
+            yield from self._videos(only)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise StoreError(f"is damaged: {error}", path=self.path) from error
+
+    def _videos(self, only: Collection[str] | None) -> Iterator[IndexedVideo]:
         wanted = None if only is None else pa.array(only, pa.string())
         for number in range(len(self._first_ids)):
             if wanted is not None and not pc.any(pc.is_in(self._read(number, ("id",))["id"], wanted)).as_py():

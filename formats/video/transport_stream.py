@@ -29,9 +29,11 @@ SIZES = ((188, 0), (192, 4), (204, 0))
 SYNC = 0x47
 HEAD_BYTES = 1 << 16
 PACKETS_AT_ONCE = 1 << 16
+GRID_MARKS = 8  # of which one may be damaged
 PROGRAM_TABLE, PROGRAM_LIST, PROGRAM_MAP = 0, 0, 2  # a PID, and kinds of tables
 TRANSPORT_ERROR, UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x80, 0x40, 0x20, 0x10
-RANDOM_ACCESS, DISCONTINUITY = 0x40, 0x80
+RANDOM_ACCESS, DISCONTINUITY, PRIORITY, CLOCK = 0x40, 0x80, 0x20, 0x10  # flags of an adaptation field
+STUFFING = 0xFF
 PES_START = (0, 0, 1)
 PES_VIDEO = range(0xE0, 0xF0)
 
@@ -60,8 +62,8 @@ def missing_packets(path: str | Path, stream_id: int, zeros: int, *, read_to_end
 def _grid(head: bytes) -> Grid | None:
     for offset in range(min(len(head), 1024)):
         for length, prefix in SIZES:
-            marks = head[offset + prefix : offset + prefix + 8 * length : length]
-            if len(marks) > 1 and all(mark == SYNC for mark in marks):
+            marks = head[offset + prefix : offset + prefix + GRID_MARKS * length : length]
+            if len(marks) > 1 and marks[0] == SYNC and marks.count(SYNC) >= len(marks) - (len(marks) == GRID_MARKS):
                 return Grid(offset, length, prefix)
     return None
 
@@ -77,7 +79,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
     if left:
         yield f"cut short: its last packet has {left} of {grid.length} bytes"
     packets = data[grid.offset : grid.offset + num_packets * grid.length].reshape(num_packets, grid.length)
-    out_of_place = lost = without_start = with_errors = 0
+    out_of_place = lost = without_start = with_errors = odd_stuffing = 0
     places: dict[int, _Places] = defaultdict(_Places)
     last, num_tables = -1, 0  # the count of the stream's packet before, and program tables since that begin anew
     tables_before: dict[int, int] = {}
@@ -104,6 +106,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         begins_anew = (field_flags & DISCONTINUITY != 0) | may_be_first & (new_tables > 0)
         lost += int(((steps > 1) & ~begins_anew).sum())
         last, num_tables = int(counts[-1]), int(tables[-1] - tables[own[-1]])
+        odd_stuffing += _odd_stuffing(block[own], field_bytes, field_flags)
         starts = flags & UNIT_START != 0
         payload = np.minimum(4 + field_bytes[starts], 188 - len(PES_START))
         found = block[own[starts, None], payload[:, None] + np.arange(len(PES_START))]
@@ -116,8 +119,22 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         yield f"{count_of(with_errors, 'packet')} received with errors"
     if lost:
         yield f"packets are missing in {count_of(lost, 'place')}"
+    if odd_stuffing:
+        yield f"{count_of(odd_stuffing, 'packet')} padded with other bytes than padding"
     if without_start:
         yield f"{without_start} of its packets do not begin a frame as they say"
+
+
+def _odd_stuffing(packets: Bytes, field_bytes: Numbers, field_flags: Numbers) -> int:
+    """How many packets have something else than 0xFF behind what stands in their adaptation field; a clock may stand there (2.4.3.5)."""
+    import numpy as np
+
+    is_plain = (field_bytes > 1) & (field_flags & ~(RANDOM_ACCESS | DISCONTINUITY | PRIORITY | CLOCK) == 0)
+    padded, ends = packets[is_plain], 4 + field_bytes[is_plain]
+    begins = np.where(field_flags[is_plain] & CLOCK, 12, 6)
+    places = np.arange(packets.shape[1])
+    is_padding = (places >= begins[:, None]) & (places < ends[:, None])
+    return int(((padded != STUFFING) & is_padding).any(axis=1).sum())
 
 
 def _new_tables(block: Bytes, ids: Numbers, is_packet: Flags, before: dict[int, int]) -> Flags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 def _length(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "no end"
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(int(minutes), 60)
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest:.0f} s" if minutes else f"{rest:.1f} s"
