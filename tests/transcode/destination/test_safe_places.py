@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import make_clip, transcode
-from vidprep.formats.errors import SettingsError
+import vidprep.transcode
+from tests.helpers import environment, fault, make_clip, manifest, table, transcode
+from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.files.remote import RemoteFolder
+from vidprep.formats.files.untrusted import seal_footer
 from vidprep.transcode.destination.lease import myself
 from vidprep.transcode.destination.scratch import PREFIX, scratch_folder
+from vidprep.transcode.workers.process import FIRST_LINES, MARK
 
 
 @pytest.fixture
@@ -121,3 +128,79 @@ def test_nothing_waits_for_a_pipe_that_stands_where_a_file_was(store: str, tmp_p
         assert told["validate"] != 0 or path.suffix == ".json", (path, told)
         path.unlink(missing_ok=True)
         path.write_bytes(kept)
+
+
+def test_a_lease_of_three_gigabytes_is_nobodys(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 4)
+    assert transcode(tmp_path / "src", tmp_path / "made").code == 0
+    (lease,) = (tmp_path / "made" / ".vidprep").glob("lease-*")
+    os.truncate(lease, 3 << 30)
+    slow = environment(
+        tmp_path / "hook",
+        fault("vidprep.transcode.destination.folder", "Destination.lock", code=IMPATIENT, only="parent"),
+    )
+    ran = transcode(tmp_path / "src", tmp_path / "made", env=slow)
+    assert ran.code == 0, ran.err
+
+
+IMPATIENT = "importlib.import_module('vidprep.transcode.destination.lease_storage').FOLDER_GONE_SECONDS = 1"
+HOSTILE: list[tuple[str, object]] = [
+    ("time_base_den", 0), ("time_base_den", -(2**63)), ("frame_rate_den", 0), ("pts", [2**63 - 1] * 4), ("frame_crc32", [-1]),
+    ("frame_sizes", None), ("offset", 2**63 - 1), ("stored_bytes", 2**63 - 1), ("num_frames", -1), ("id", "a\0b"),
+    ("duration_seconds", float("nan")), ("width", -(2**31)), ("keyframes", [-1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("store", ["encoded", "burst"])
+def test_no_value_in_a_manifest_ends_a_command_with_a_traceback(store: str, tmp_path: Path) -> None:
+    verb = "transcode" if store == "encoded" else "burst"
+    made = tmp_path / "made"
+    make_clip(tmp_path / "src" / "a.mp4", 4)
+    assert transcode(tmp_path / "src", made, verb=verb).code == 0
+    whole = pq.read_table(made / "manifest.parquet")
+    labels = table(tmp_path / "labels.csv", [{"id": "a", "label": "x"}])
+    commands = {
+        "validate": (made,), "report": (made, "--out", tmp_path / "report"), "pack": (made, tmp_path / "packed", "--to", "webdataset"),
+        "bench": (made, "--seconds", 0.01, "--pattern", "consecutive", "--loader", "vidprep"), "label": (made, labels, "--dry-run"),
+        "compact": (made,), verb: (tmp_path / "src", made),
+    }  # fmt: skip
+    for number, (name, value) in enumerate(HOSTILE):
+        place = whole.column_names.index(name)
+        column = pa.array([value], whole.schema.field(name).type)
+        with (made / "manifest.parquet").open("w+b") as file:
+            pq.write_table(whole.set_column(place, whole.schema.field(name), column), file, write_page_checksum=True)
+            seal_footer(file)
+        for command in [*commands][number % 3 :: 3]:
+            ran = transcode(*commands[command], verb=command)
+            assert "Traceback" not in ran.err and ran.code in (0, 1, 2), (name, value, command, ran.err)
+
+
+@pytest.mark.parametrize("url", ["data://x/a.mp4", "dir://x/a.mp4", "jupyter://x/a.mp4", "github://a/b.mp4", "s3://", "memory://x"])  # fmt: skip
+def test_a_url_that_no_driver_opens_costs_its_row(url: str, tmp_path: Path) -> None:
+    """One ended the run with a traceback."""
+    pytest.importorskip("fsspec")
+    clip = make_clip(tmp_path / "a.mp4", 4)
+    ran = transcode(table(tmp_path / "t.csv", [{"path": str(clip)}, {"path": url}]), tmp_path / "made")
+    assert ran.code == 1 and "Traceback" not in ran.err, ran.err
+    assert sorted(row["status"] for row in manifest(tmp_path / "made").values()) == ["failed", "ok"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"split_by": True}, {"limit": True}, {"events": "\0"}, {"jobs": 10**30}, {"include": b"x"}]
+)
+def test_an_argument_of_another_type_is_refused(given: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    with pytest.raises(VidprepError):
+        vidprep.transcode.transcode(tmp_path / "src", tmp_path / "made", **given)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError):
+        vidprep.transcode.sweep(tmp_path / "src", tmp_path / "made", crf={"h264": 3})  # type: ignore[dict-item]
+
+
+def test_a_child_whose_parent_is_gone_says_nothing() -> None:
+    """A run that was killed as it began printed the EOFError of its child."""
+    calls, end = os.pipe()
+    os.close(end)
+    program = [sys.executable, "-c", FIRST_LINES, MARK, str(calls), "0", "0", str(os.getpid())]
+    ran = subprocess.run(program, pass_fds=[calls], capture_output=True, text=True, check=False, timeout=60)
+    os.close(calls)
+    assert (ran.returncode, ran.stderr) == (1, "")

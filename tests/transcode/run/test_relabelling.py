@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 
@@ -311,3 +312,17 @@ def test_labels_may_have_the_names_of_facts(clips, tmp_path, dst):
     assert labels_in(dst)["c01"] == {name: f"{name} 1" for name in names}
     assert manifest(dst)["c01"]["status"] == "ok" and manifest(dst)["c01"]["width"] == 64
     assert outputs(dst)
+
+
+@pytest.mark.parametrize("kind", ["h264", "burst"])
+def test_validate_beside_a_relabelling_says_so_and_reports_no_fault(kind, clips, tmp_path, dst):
+    """It read the manifest before, and the index behind, and said that their labels differ."""
+    assert run(kind, clips, dst).code == 0
+    labels = table(tmp_path / "late.csv", [{"id": id_, "label": "late"} for id_ in manifest(dst)])
+    arguments = [sys.executable, "-m", "vidprep.transcode", "label", str(dst), str(labels)]
+    code = f"__import__('subprocess').run({arguments!r}, check=True)"
+    at = fault("vidprep.transcode.check.validate", "_rows_to_read", when="after", code=code, only="parent")
+    ran = transcode(dst, verb="validate", env=environment(tmp_path / "hook", at))
+    assert ran.code == 2 and "was changed by a run or `label` while it was checked; validate again" in ran.err
+    assert "labels differ" not in ran.out
+    assert transcode(dst, verb="validate").code == 0
