@@ -24,9 +24,10 @@ FLV_HAS_AUDIO = 4
 FLV_ENHANCED = 0x80
 AMF_STRING = 2
 FEW = 50  # of so many tags one may be a kind that the others are not, and is then taken for damaged
-EBML_HEADER, CLUSTER, BLOCK_GROUP, BLOCK, SIMPLE_BLOCK, TIME = 0x1A45DFA3, 0x1F43B675, 0xA0, 0xA1, 0xA3, 0xE7
+CLUSTER, BLOCK_GROUP, BLOCK, SIMPLE_BLOCK, TIME = 0x1F43B675, 0xA0, 0xA1, 0xA3, 0xE7
 # Of a cluster: time, silent tracks, position, size of the one before, blocks; and what may stand anywhere.
 IN_CLUSTER = {TIME, 0x5854, 0xA7, 0xAB, SIMPLE_BLOCK, BLOCK_GROUP, 0xAF, 0xEC, 0xBF}
+TOP_ELEMENTS = {EBML_SEGMENT, *(EBML_ELEMENTS - IN_CLUSTER)}
 NUMBERS = {TIME, 0xA7, 0xAB}  # of 8 bytes at most
 FRAGMENT = b"moof\0\0\0\x10mfhd"
 
@@ -86,20 +87,17 @@ def _elements(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
     at, end_of_cluster, unknown = 0, -1, 0
     while at < len(data) and data[at]:  # zeros behind the end are padding
         kind, size, value = _element(data, at)
-        in_cluster = at < end_of_cluster
-        if kind == CLUSTER or (in_cluster and kind in EBML_ELEMENTS - IN_CLUSTER):  # of one whose size is not known
-            in_cluster = False
-        if kind in (EBML_SEGMENT, CLUSTER) and not in_cluster:
-            end_of_cluster = value + size if size is not None and kind == CLUSTER else len(data)
-            end_of_cluster = -1 if kind == EBML_SEGMENT else end_of_cluster
+        if kind in TOP_ELEMENTS:  # a cluster whose size is unknown ends at the next of them
+            end_of_cluster = -1 if kind != CLUSTER else len(data) if size is None else value + size
+        elif at < end_of_cluster:
+            is_odd = kind not in IN_CLUSTER or (kind in NUMBERS and (size or 0) > 8)
+            unknown += is_odd or (kind == BLOCK_GROUP and not _has_block(data, value, value + (size or 0)))
+        if kind in (CLUSTER, EBML_SEGMENT):
             at = value
-            continue
-        if size is None or value + size > len(data):
+        elif size is None or value + size > len(data):
             return  # cut short, as others say
-        if in_cluster:
-            is_odd = kind not in IN_CLUSTER or (kind in NUMBERS and size > 8)
-            unknown += is_odd or (kind == BLOCK_GROUP and not _has_block(data, value, value + size))
-        at = value + size
+        else:
+            at = value + size
     if unknown:
         yield f"{count_of(unknown, 'element')} among its frames that Matroska does not have: what they hold was not read"
 
