@@ -278,7 +278,8 @@ class RemoteFolder:
                 if is_disk_full(error):
                     raise
                 if permanent or attempt == TRIES or time.monotonic() - started > PATIENCE_SECONDS:
-                    tried = "" if permanent else f" after {time.monotonic() - started:.0f} s of trying"
+                    tries = "1 try" if attempt == 1 else f"{attempt} tries"
+                    tried = "" if permanent else f" in {tries} and {time.monotonic() - started:.0f} s"
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
                     failed = StorageError(f"could not be {done}{tried}: {reason}", path=f"{self.url}/{name}")
                     if not permanent or isinstance(error, PermissionError):

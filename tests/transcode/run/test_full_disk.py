@@ -98,8 +98,8 @@ HALF_A_LINE = (
             fault("vidprep.transcode.destination.folder", "Destination.publish", at=3, code=NO_ROOM, only="parent"),
             STOPPED,
         ),
-        (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), 2),
-        pytest.param(fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), 2, marks=pytest.mark.slow),
+        (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), STOPPED),
+        pytest.param(fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), STOPPED, marks=pytest.mark.slow),
         (fault("os", "fsync", at=3, code=NO_ROOM, only="parent"), STOPPED),
         pytest.param(
             fault("pyarrow.parquet", "write_table", at=1, code=NO_ROOM, only="parent"), STOPPED, marks=pytest.mark.slow
