@@ -35,7 +35,7 @@ class ToyLayout(Layout):
             file.write(json.dumps(self._index(rows)).encode())
         yield root / "toy.json"
 
-    def faults_of_index(self, root, rows):
+    def faults_of_index(self, root, rows, *, are_all):
         if json.loads((root / "toy.json").read_text()) != self._index(rows):
             yield f"{root / 'toy.json'}: says something else than the manifest"
 

@@ -137,4 +137,4 @@ def test_a_copy_of_a_destination_at_work_is_free(sources: Path, tmp_path: Path) 
         assert running.poll() is None
     finally:
         os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        running.communicate()

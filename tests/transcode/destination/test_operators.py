@@ -169,7 +169,7 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
         code="time.sleep(6); os.killpg(0, signal.SIGKILL)",
         only="parent",
     )
-    ran = burst(src, "s3://videos/refused", *options, env=environment(tmp_path / "one", refused, **keys))
+    ran = burst(src, "s3://videos/takes-nothing", *options, env=environment(tmp_path / "one", refused, **keys))
     assert ran.code in (0, 3), ran.err
     for part, env in ((0, environment(tmp_path / "two", kill, **keys)), (1, there.environment)):
         burst(src, "s3://videos/parts", *options, "--shard", f"{part}/2", env=env)
@@ -311,7 +311,7 @@ def test_a_full_destination_is_said_by_every_command_and_nothing_of_it_is_done_l
 def test_a_store_that_takes_nothing_is_given_up_in_a_minute_or_so(there: Bucket, sources: Path) -> None:
     """After 231 s."""
     there.behave(refused="PUT")
-    ran = transcode(sources, "s3://videos/refused", env=there.environment, timeout=200)
+    ran = transcode(sources, "s3://videos/takes-nothing", env=there.environment, timeout=200)
     there.behave()
     assert ran.code == 3, ran.err
     seconds = int(re.search(r"could not be written in \d+ tr(?:y|ies) and (\d+) s", ran.err)[1])
