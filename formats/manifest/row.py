@@ -222,7 +222,7 @@ def what_does_not_fit(row: ManifestRow) -> str | None:
     for name, fits in _CHECKS.items():
         value = getattr(row, name)
         if (value is not None or name in _NEVER_NONE) and not fits(value):
-            return f"{name} is {shown(value)}, which is none that it can have ({_words(name)})"
+            return f"{name} is {shown(value)}; expected {_words(name)}"
     if row.ok and row.offset is not None:
         for name in ("frame_sizes", "frame_crc32"):
             if len(getattr(row, name) or ()) != row.num_frames:
@@ -233,6 +233,7 @@ def what_does_not_fit(row: ManifestRow) -> str | None:
 
 
 def _words(name: str) -> str:
+    """What a column holds, such as `int64 from 0`."""
     low, high = BOUNDS[name]
     within = [f"from {low}"] if low is not None else []
     within += [f"to {high}"] if high is not None else []

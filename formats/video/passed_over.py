@@ -52,7 +52,7 @@ def parts_passed_over(path: str | Path, format_name: str) -> list[str]:
 
 
 def _flv_tags(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
-    """One tag in the place of another's kind holds a frame, as a rule; its first byte is another than of its kind."""
+    """Count the tags whose kind was damaged: kinds that FLV does not have, and tags whose first byte does not fit their kind."""
     has_audio = bool(data[4] & FLV_HAS_AUDIO)
     at, unknown = int.from_bytes(data[5:9], "big") + 4, 0
     codecs: dict[int, Counter[int]] = {FLV_AUDIO: Counter(), FLV_VIDEO: Counter()}
@@ -77,7 +77,7 @@ def _flv_tags(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
 
 
 def _strangers(codecs: Counter[int]) -> int:
-    """How many are of another codec than all but a few."""
+    """Count the tags of a codec that only a few tags have."""
     most = max(codecs.values(), default=0)
     return sum(count for count in codecs.values() if count < most and count * FEW <= most + FEW)
 
@@ -112,7 +112,7 @@ def _has_block(data: mmap.mmap, at: int, end: int) -> bool:
 
 
 def _element(data: mmap.mmap, at: int) -> tuple[int, int | None, int]:
-    """Its id, its size, None where that is unknown, and where its value begins. Raises IndexError where there is none."""
+    """Return the id of the element at a byte, its size (None if unknown) and where its value begins. Raises IndexError at the end."""
     id_end = at + 9 - data[at].bit_length()
     if not data[at]:
         raise IndexError

@@ -118,9 +118,8 @@ def check_destination(
     """
     settings, states = _settings_of_finished(destination), _states(destination)
     layout = layout_of(settings.frames.store) if settings.frames else None
-    found, why_not_opened = opened_ids(
-        destination, layout.name if layout else None
-    )  # first: it takes most memory, for a while
+    # First, as it takes most memory for a while.
+    found, why_not_opened = opened_ids(destination, layout.name if layout else None)
     seen = _seen(destination)
     missing = _missing(destination, seen["id"], sources)
     if not len(seen) and not missing:
@@ -189,7 +188,7 @@ def _settings_of_finished(destination: Path) -> RunSettings:
 
 
 def _states(destination: Path) -> list[tuple[str, int, int]]:
-    """Of its manifests: another one is another file."""
+    """Name, inode and time of each manifest: a run or `label` puts another file in its place."""
     return [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in manifest_paths(destination)]
 
 

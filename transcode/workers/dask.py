@@ -45,7 +45,7 @@ class DaskWorkers(ClusterWorkers):
         return found
 
     def ask_first(self, host: str) -> Any:
-        """A worker dies of a function that it cannot import, without a word."""
+        """A function that a worker cannot import kills it, and nothing says why."""
         return self._asked(host, eval, importing(self._expected.versions["vidprep"]))
 
     def check(self, host: str, expected: Expected) -> Any:
