@@ -246,7 +246,7 @@ def fitted(given: Labels, kept: Labels) -> Labels:
         if any(one != other and repr(one) != repr(other) for one, other in pairs):
             raise SourceError(
                 f"label {shown(name)} is of type {given.columns[name].type} here, and of type {stays.columns[name].type} of "
-                f"{count_of(len(kept.ids), 'video')} not among these; give all, or leave it out with --labels"
+                f"{count_of(len(kept.ids), 'video')} not among these; give those too, remove them (--prune), or drop it (--labels)"
             )
     return replace(given, columns=columns)
 
