@@ -15,7 +15,7 @@ DEMO_SRC ?= $(DEMO)/clips
 MODULE ?= formats/manifest/table.py
 TESTS ?= tests/formats/manifest
 
-.PHONY: help demo test test-long mutate check generated lint types compat canary bench soak clean
+.PHONY: help demo test test-long mutate check generated links lint types compat canary bench soak clean
 
 help:  ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,15 +52,18 @@ test-long: $(READY)  ## clusters, buckets and their failures, training loops, mo
 generated: $(READY)  ## what is written from options and columns: types of keywords, tables in documents
 	$(BIN)/python -m tests.generated
 
-lint: $(READY)
+# The packages as one tree, as they are when they are installed: what mypy and import-linter read.
+links: $(READY)
+	@mkdir -p $(VENV)/types/vidprep
+	@for part in formats transcode vidprep/__init__.py; do ln -sfn $(CURDIR)/$$part $(VENV)/types/vidprep/; done
+
+lint: links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/lint-imports --no-logo
+	cd $(VENV)/types && ../bin/lint-imports --no-logo ../../pyproject.toml
 
-types: $(READY)
-	@mkdir -p $(VENV)/types/vidprep
-	@ln -sfn $(CURDIR)/transcode $(VENV)/types/vidprep/transcode && ln -sfn $(CURDIR)/formats $(VENV)/types/vidprep/formats
-	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vidprep.formats -p vidprep.transcode
+types: links
+	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vidprep
 
 compat: $(READY)  ## a wheel in fresh environments: every other Python that is here, and the lowest versions
 	$(BIN)/python tests/compat/driver.py

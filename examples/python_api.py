@@ -11,7 +11,7 @@ def main(raw: Path, out: Path) -> None:
     made = transcode(raw, out / "ready", short_side=128, gop=5, on_row=lambda row: print(row.id, row.status))
     print(f"{made.ok} ok, {made.failed} failed, {made.bytes_before} -> {made.bytes_after} bytes")
 
-    checked = validate(out / "ready", raw)
+    checked = validate(out / "ready", source=raw)
     print(f"{checked.checked} read again, {len(checked.faults)} faults")
     print("report:", report(out / "ready", out=out).html)
 

@@ -6,8 +6,9 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, is_dataclass
+from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from vidprep.formats.errors import SettingsError
@@ -18,7 +19,7 @@ class Option:
     """Stands in the annotation of a field or argument: `gop: Annotated[int, Option("A keyframe every N frames.", "N", least=1)] = 16`.
 
     help: as `--help` shows it. metavar: what stands for the value there. keyword: its name for people, where that is another than the
-    field's; aliases: other flags. choices, or least and most (both taken) or above (not taken): what is allowed. other_names: what
+    field's. choices, or least and most (both taken) or above (not taken): what is allowed. other_names: what
     choices are called elsewhere. unit: of the bounds, for the message; must: the message where that made of the bounds would not be
     clear. parse: makes the value of what people write, or raises SettingsError or ValueError; its argument's type is then the keyword's.
     written: the default as people write it. repeated: the flag may be. path: the value is one, of a "file", a "folder" or "any".
@@ -29,7 +30,6 @@ class Option:
     metavar: str = ""
     _: KW_ONLY
     keyword: str = ""
-    aliases: tuple[str, ...] = ()
     choices: Collection[str] = ()
     other_names: Mapping[str, str] = field(default_factory=dict)
     least: float | None = None
@@ -124,6 +124,8 @@ class Declared(NamedTuple):
         if self.option.parse is not None:
             kind = next(hint for name, hint in hints_of(self.option.parse).items() if name != "return")
         is_open = self.default is None or type(None) in get_args(self.hint)
+        if get_origin(kind) is tuple and Ellipsis in get_args(kind):
+            kind = GenericAlias(Sequence, get_args(kind)[:1])
         return kind | None if is_open and type(None) not in get_args(kind) else kind
 
 

@@ -37,7 +37,7 @@ from typing import TypedDict
 
 def _type(hint: Any) -> str:
     text = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
-    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text.replace("tuple[str, ...]", "Sequence[str]"))
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
 
 
 def _keyword(each: Declared) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -115,6 +116,13 @@ class Ran:
     @property
     def summary(self) -> dict[str, Any]:
         return json.loads(self.out.splitlines()[-1])["summary"]
+
+
+def copy_packages(folder: Path) -> None:
+    """Copy vidprep into `folder`, as a tree that tests may change."""
+    root = Path(__file__).parents[1]
+    for source, name in (("vidprep", "vidprep"), ("formats", "vidprep/formats"), ("transcode", "vidprep/transcode")):
+        shutil.copytree(root / source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def command(*args: object, verb: str = "transcode") -> list[str]:

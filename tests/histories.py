@@ -137,7 +137,7 @@ class History:
         overwrite = ("--overwrite",) if self.rng.random() < 0.2 else ()
         how = self.rng.choice(("whole", "whole", "killed", "woken"))
         parts = (
-            [("--shard", f"{n}/{self.count}") for n in range(self.count)]
+            [("--partition", f"{n}/{self.count}") for n in range(self.count)]
             if self.count and self.rng.random() < 0.8
             else [()]
         )

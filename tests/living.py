@@ -145,7 +145,7 @@ class Living:
             open_store(self.made)
         if how == "array" and flag != ("--prune",):
             for part in range(2):
-                if self.run(*flag, "--shard", f"{part}/2") not in (0, 1):
+                if self.run(*flag, "--partition", f"{part}/2") not in (0, 1):
                     raise Wrong(self.said)
             if transcode(self.made, verb="merge").code not in (0, 1):
                 raise Wrong("merge")

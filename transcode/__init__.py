@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vidprep.formats.video.options import EncoderOptions
     from vidprep.transcode.check.api import doctor, validate
+    from vidprep.transcode.check.finding import Finding
+    from vidprep.transcode.check.validate import ValidationReport
     from vidprep.transcode.choose.api import bench, sweep, tune
-    from vidprep.transcode.export.api import pack
+    from vidprep.transcode.choose.tune import Tuned
+    from vidprep.transcode.destination.merge import Merged
+    from vidprep.transcode.destination.relabel import Relabelled
+    from vidprep.transcode.destination.sharded import Compacted
+    from vidprep.transcode.export.api import Packed, pack
     from vidprep.transcode.pages.api import report
+    from vidprep.transcode.pages.report import ReportFiles
     from vidprep.transcode.run.api import burst, compact, label, merge, transcode
+    from vidprep.transcode.run.run import Summary
     from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
     from vidprep.transcode.settings.run import RunSettings
 
@@ -20,43 +28,25 @@ _HOMES = {
     "doctor": "transcode.check.api", "label": "transcode.run.api", "merge": "transcode.run.api",
     "pack": "transcode.export.api", "report": "transcode.pages.api", "sweep": "transcode.choose.api",
     "transcode": "transcode.run.api", "tune": "transcode.choose.api", "validate": "transcode.check.api",
-    "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
+    "Summary": "transcode.run.run", "ValidationReport": "transcode.check.validate", "Finding": "transcode.check.finding",
+    "ReportFiles": "transcode.pages.report", "Packed": "transcode.export.api", "Tuned": "transcode.choose.tune",
+    "Merged": "transcode.destination.merge", "Relabelled": "transcode.destination.relabel",
+    "Compacted": "transcode.destination.sharded", "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
     **dict.fromkeys(("FrameOptions", "Limits", "QualityGate", "Retime", "Scale", "Target"), "transcode.settings.options"),
 }  # fmt: skip
 __all__ = [
-    "EncoderOptions",
-    "FrameOptions",
-    "Limits",
-    "QualityGate",
-    "Retime",
-    "RunSettings",
-    "Scale",
-    "Target",
-    "bench",
-    "burst",
-    "compact",
-    "doctor",
-    "label",
-    "merge",
-    "pack",
-    "report",
-    "sweep",
-    "transcode",
-    "tune",
-    "validate",
-]
+    "Compacted", "EncoderOptions", "Finding", "FrameOptions", "Limits", "Merged", "Packed", "QualityGate", "Relabelled", "ReportFiles",
+    "Retime", "RunSettings", "Scale", "Summary", "Target", "Tuned", "ValidationReport", "bench", "burst", "compact", "doctor", "label",
+    "merge", "pack", "report", "sweep", "transcode", "tune", "validate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Late: child processes import this package too, and need none of it."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("vidprep")
     if name in _HOMES:
         return getattr(import_module(f"vidprep.{_HOMES[name]}"), name)
     raise AttributeError(name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return __all__

@@ -88,10 +88,10 @@ def cluster(name: str, workers: int = 2) -> Iterator[tuple[str, ...]]:
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         if name == "ray":
             with ray_head(Path(folder), cpus=workers) as head:
-                yield "--backend", "ray", "--address", head
+                yield "--backend", "ray", "--cluster-address", head
         else:
             with dask(Path(folder), workers, config=LEAN if name == "dask" else None) as (address, _):
-                yield "--backend", "dask", "--scheduler", address
+                yield "--backend", "dask", "--cluster-address", address
 
 
 def speedup(root: Path) -> None:

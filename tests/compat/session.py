@@ -106,7 +106,7 @@ def by_dask(clips: Path, out: Path) -> None:
         assert cluster.stdin is not None
         address = cluster.stdout.readline().strip()
         try:
-            vidprep("transcode", clips, out / "dask", *H264, "--backend", "dask", "--scheduler", address)
+            vidprep("transcode", clips, out / "dask", *H264, "--backend", "dask", "--cluster-address", address)
         finally:
             cluster.stdin.close()
     local, far = rows(out / "h264"), rows(out / "dask")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import pydoc
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import pyarrow as pa
 import pytest
 
 import vidprep.formats
@@ -36,6 +39,7 @@ OF_THE_COMMAND_LINE = {
     "help",
     "table",
 }
+CALLBACK = re.compile("on_(row|fault|finding|message|note|step)")
 OF_PYTHON = {"settings", "progress", "destinations", "on_row"}
 TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate": (SourceKeywords,)} | dict.fromkeys(
     ("sweep", "tune"), (SampleKeywords,)
@@ -61,11 +65,7 @@ def run(code: str, *args: object, timeout: float = 120) -> subprocess.CompletedP
 def test_keywords_are_the_names_of_the_flags(name: str) -> None:
     signature = inspect.signature(getattr(vidprep.transcode, name)).parameters.values()
     flags = {each.name for each in every_command()[name].params} - OF_THE_COMMAND_LINE
-    own = {
-        each.name
-        for each in signature
-        if each.kind is each.KEYWORD_ONLY and (each.default is each.empty or not callable(each.default))
-    }
+    own = {each.name for each in signature if each.kind is each.KEYWORD_ONLY and not CALLBACK.fullmatch(each.name)}
     typed = {keyword for each in TYPED.get(name, ()) for keyword in get_type_hints(each)}
     assert (own | typed) - OF_PYTHON - OF_THE_COMMAND_LINE == flags
 
@@ -88,7 +88,7 @@ def test_a_call_returns_what_it_made_and_prints_nothing(clips: Path, tmp_path: P
         "    assert (made.ok, made.failed, made.exit_code) == (3, 0, 0), made\n"
         "    assert transcode(sys.argv[1], sys.argv[2], gop=5, short_side=48).done_before == 3\n"
         "    assert burst(sys.argv[1], sys.argv[3], format='webdataset', size=(48, 32)).ok == 3\n"
-        "    assert validate(sys.argv[2], sys.argv[1]).faults == []\n"
+        "    assert validate(sys.argv[2], source=sys.argv[1]).faults == []\n"
     )
     path = tmp_path / "script.py"
     path.write_text(script)
@@ -131,12 +131,58 @@ def test_errors_name_the_keyword_in_python_and_the_flag_on_the_command_line(clip
     assert caught.value.on_command_line == "--gop 0: give 1 to 10000 frames"
     with pytest.raises(SettingsError, match=r"^short_side=48 and size='64x64' exclude each other"):
         vidprep.transcode.burst(clips, tmp_path / "a", short_side=48, size="64x64")
-    with pytest.raises(TypeError, match="'shortside'"):
-        vidprep.transcode.transcode(clips, tmp_path / "a", shortside=48)  # type: ignore[call-arg]
     settings = vidprep.transcode.RunSettings()
     with pytest.raises(SettingsError, match="settings was given"):
         vidprep.transcode.transcode(clips, tmp_path / "a", settings=settings, gop=5)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_misspelt_keyword_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    made: Any = vidprep.transcode
+    for call, said in (
+        (
+            lambda: made.transcode(tmp_path, tmp_path / "a", shortside=48),
+            "transcode.. has no keyword 'shortside'; did you mean 'short_side'",
+        ),
+        (
+            lambda: made.transcode(tmp_path, tmp_path / "a", quality=80),
+            "transcode.. has no keyword 'quality'",
+        ),  # burst has it
+        (lambda: made.validate(tmp_path, cross_chek=1), "did you mean 'cross_check'"),
+        (lambda: made.bench(tmp_path, patern="single"), "did you mean 'pattern'"),
+        (lambda: made.sweep(tmp_path, tmp_path / "a", atpsnr=30), "did you mean 'at_psnr'"),
+        (
+            lambda: made.validate(tmp_path, tmp_path),
+            "takes only destination by position; give the others by name, as source=",
+        ),
+    ):
+        with pytest.raises(TypeError, match=said):
+            call()
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_plain_types_and_describes_each_argument(name: str) -> None:
+    function = getattr(vidprep.transcode, name)
+    shown = pydoc.render_doc(function, renderer=pydoc.plaintext)
+    assert not re.search("Annotated|Option\\(|<function|<class|Unpack|lambda|ForwardRef", shown)
+    described = shown.partition("Args:")[2].partition("Returns:")[0]
+    for each in inspect.signature(function).parameters:
+        assert re.search(rf"^ +{each}: \S", described, re.MULTILINE), each
+
+
+def test_results_can_be_imported_where_the_commands_are(clips: Path, tmp_path: Path) -> None:
+    made: Any = vidprep.transcode
+    results = {
+        "Summary": made.transcode(pa.table({"path": [str(clips / "c00.mp4")], "side": ["x"]}), tmp_path / "a", short_side=48), "ValidationReport": made.validate(tmp_path / "a"),
+        "ReportFiles": made.report(tmp_path / "a"), "Packed": made.pack(tmp_path / "a", tmp_path / "b", to="burst"),
+        "Finding": made.doctor()[0], "Relabelled": made.label(tmp_path / "a", remove=["side"], dry_run=True),
+    }  # fmt: skip
+    for name, result in results.items():
+        assert name in made.__all__ and type(result) is getattr(made, name)
+    for name in ("transcode", "validate", "report", "pack", "sweep", "tune", "merge", "label", "compact", "doctor"):
+        returned = str(inspect.signature(getattr(made, name)).return_annotation)
+        assert returned.startswith("dict[") or re.sub(r"list\[(\w+)\]", r"\1", returned) in made.__all__, name
 
 
 def test_settings_serve_many_calls(clips: Path, tmp_path: Path) -> None:

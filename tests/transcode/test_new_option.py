@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.helpers import copy_packages
 
 ROOT = Path(__file__).parents[2]
 LINE = re.search(r"^    min_frames: .*\n", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
@@ -31,14 +32,20 @@ else:
 
 def test_a_line_makes_flag_help_checks_and_keyword(tmp_path: Path) -> None:
     assert LINE is not None
-    for room in ("formats", "transcode"):
-        shutil.copytree(ROOT / room, tmp_path / "vidprep" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(tmp_path)
     options = tmp_path / "vidprep" / "transcode" / "settings" / "options.py"
     options.write_text(options.read_text().replace(BESIDE, LINE[0] + BESIDE))
     tree = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *words], env=tree, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, *words],
+            env=tree,
+            cwd=tree["PYTHONPATH"].split(":")[0],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     shown = run("-m", "vidprep.transcode", "transcode", "--help").stdout
     assert re.search(r"--min-frames N +Refuse videos with fewer frames\.", shown)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.option import Option
+from vidprep.formats.option import Option, options_of
 from vidprep.transcode.settings.keyword_types import SourceKeywords
+from vidprep.transcode.settings.run_options import SourceOptions
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from vidprep.transcode.check.validate import ValidationReport
 
 
-@typed
+@typed(*options_of(SourceOptions))
 def validate(
     destination: str | Path,
-    source: str | Path | ArrowStream | None = None,
     *,
+    source: str | Path | ArrowStream | None = None,
     sample: Annotated[int | None, Option("Read only N units again, the same ones each time.", "N", least=1)] = None,
     cross_check: Annotated[
         int, Option("With SRC: score K videos with the ffmpeg command as well; both must agree.", "K", least=0)
@@ -44,18 +45,29 @@ def validate(
     jobs: Annotated[int | None, Option("Units at a time. Default: one per core.", "N", least=1)] = None,
     out: Annotated[str | Path | None, Option("Put validation.parquet there too.", "FOLDER", path="folder")] = None,
     progress: bool = False,
-    on_fault: Callable[[str], object] = lambda _text: None,
+    on_fault: Callable[[str], object] | None = None,
     **which: Unpack[SourceKeywords],
 ) -> ValidationReport:  # fmt: skip
-    """Check a finished destination, a folder or a URL, from its bytes; with `source`, also against the videos it was made of.
+    """Check a finished destination from its bytes and, with `source`, against the videos that it was made from.
 
-    sample: read so many units again, None for all. cross_check: with a source, score so many by the ffmpeg command too. vmaf: all
-    of them, by libvmaf. seek_check: so many random seeks in each video, in every reader that is installed. out: a folder that is
-    given validation.parquet too; what lies behind a URL is copied to TMPDIR, and nothing is written there. which: the keywords
-    that the run chose its sources by; those that leave out some have only what was made of the others
-    read again. on_fault: called with each fault as it is found; all are in the report as well.
+    Give the keywords that chose the sources of the run (`include`, `limit`, ...) here too; with those that leave some sources out, only
+    the outputs of the others are checked.
 
-    Raises StoreError, ManifestError, SettingsError, MissingError, SourceError; KeyboardInterrupt when it was interrupted.
+    Args:
+        destination: What `transcode` or `burst` wrote. A URL is copied to TMPDIR first, and nothing is written behind it.
+        source: The folder, file or table that the run took. Must be given by its name.
+        progress: Show a progress bar on stderr.
+        on_fault: Called with the text of each fault when it is found.
+
+    Returns:
+        ValidationReport, whose `faults` lists every fault.
+
+    Raises:
+        StoreError, ManifestError: `destination` is no destination of a run, or cannot be read.
+        SettingsError: A value is not allowed.
+        SourceError: `source` cannot be used.
+        MissingError: A program or library is not installed.
+        KeyboardInterrupt: The check was interrupted; the same call continues it.
     """
     end_if_worker_starts()
     from vidprep.transcode.check.results import VALIDATION_NAME
@@ -66,7 +78,6 @@ def validate(
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.settings.keywords import build_options
     from vidprep.transcode.settings.parse import as_place, as_source
-    from vidprep.transcode.settings.run_options import SourceOptions
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.local import default_jobs
 
@@ -90,7 +101,7 @@ def validate(
             units, are_all = {unit.id: unit for unit in asked}, found.why_partial is None
         report = check_destination(
             folder, units, options, are_all=are_all, jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update,
-            on_fault=lambda text: on_fault(text.replace(str(folder), str(place))),
+            on_fault=lambda text: on_fault(text.replace(str(folder), str(place))) if on_fault is not None else None,
         )  # fmt: skip
         report.faults = [text.replace(str(folder), str(place)) for text in report.faults]
         if out is not None and (folder / VALIDATION_NAME).exists():
@@ -99,7 +110,7 @@ def validate(
         return report
 
 
-@typed
+@typed()
 def doctor(
     destination: str | Path | None = None,
     *,
@@ -107,11 +118,16 @@ def doctor(
         str | Path | None,
         Option("The ffmpeg to examine. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file"),
     ] = None,
-    on_finding: Callable[[Finding], object] = lambda _finding: None,
+    on_finding: Callable[[Finding], object] | None = None,
 ) -> list[Finding]:  # fmt: skip
-    """Try out what a run needs on this machine; with a destination, also what its file system or store can do.
+    """Try every codec, engine and library that a run needs on this machine.
 
-    on_finding: called with each as it is found. All is well when every finding that is needed is `ok`.
+    Args:
+        destination: A folder or URL; it is tested whether runs can write there.
+        on_finding: Called with each finding when it is made.
+
+    Returns:
+        One Finding per test. A run will work if `finding.ok` for every one with `finding.needed`.
     """
     end_if_worker_starts()
     from vidprep.transcode.check.doctor import examine, examine_destination
@@ -120,5 +136,6 @@ def doctor(
     findings = []
     for finding in chain(examine(ffmpeg), examine_destination(as_place(destination)) if destination else ()):
         findings.append(finding)
-        on_finding(finding)
+        if on_finding is not None:
+            on_finding(finding)
     return findings

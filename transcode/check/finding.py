@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """needed: a run cannot keep its promises without it. advice: what to do when it is not ok."""
+    """Result of one test of `doctor`.
+
+    Attributes:
+        what: Name of the test.
+        ok: Whether it passed.
+        detail: What was measured, or the error.
+        advice: What to do if it failed.
+        needed: Whether a run cannot work without it.
+    """
 
     what: str
     ok: bool

@@ -73,9 +73,17 @@ class ValidateOptions:
 
 @dataclass(slots=True)
 class ValidationReport:
-    """checked: units that were read again, of them `resumed` by a check before. faults: a line each.
+    """What `validate` found.
 
-    ffmpeg_failed: why the ffmpeg command did not score one. unwritten: why nothing could be recorded in the destination.
+    Attributes:
+        checked: Videos that were read again.
+        resumed: How many of them an interrupted check had read before.
+        failed_before: Videos that had failed in the run.
+        cross_checked: Videos that the ffmpeg command scored too.
+        ffmpeg_failed: Why the ffmpeg command could not score a video.
+        faults: One line for each fault.
+        seeks: Results of `seek_check` for each reader.
+        unwritten: Why nothing could be recorded in the destination.
     """
 
     checked: int = 0

@@ -6,15 +6,16 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from vidprep.formats.errors import MissingError, SettingsError
-from vidprep.formats.option import Option
+from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode.choose.bench.patterns import PATTERNS
 from vidprep.transcode.settings.keyword_types import SampleKeywords
-from vidprep.transcode.settings.keywords import build_options, build_scale
+from vidprep.transcode.settings.keywords import SAMPLE, build_options, build_scale
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_numbers
 from vidprep.transcode.settings.run import HDR
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from vidprep.transcode.sources.unit import Unit
 
 BATCH_SIZE = 8
+_SAMPLE_OPTIONS = tuple(chain.from_iterable(map(options_of, SAMPLE)))
+
+
+def _ignore(*_: object) -> None:
+    """What is called where nobody wants to be told."""
 
 
 def _crfs_of_codecs(written: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -37,7 +43,7 @@ def _presets_of_codecs(written: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {codec: parse_names(values) for codec, values in parse_by_codec(written).items()}
 
 
-@typed
+@typed(*_SAMPLE_OPTIONS)
 def sweep(
     source: str | Path,
     out: str | Path,
@@ -65,26 +71,40 @@ def sweep(
         ),
     ] = None,
     anchor: Annotated[str, Option("The codec that the others are compared with first.", "CODEC")] = "h264",
-    at_psnr: Annotated[float, Option("Compare sizes at this PSNR-Y.", "DB")] = 36.0,
+    at_psnr: Annotated[float, Option("Compare sizes at this PSNR-Y.", "DB", above=0, most=100, unit="dB")] = 36.0,
     sample: Annotated[int, Option("How many of the sources to measure.", "N", least=1)] = 12,
     seconds: Annotated[float, Option("How much of each source to take, from its start.", "SECONDS", least=0.1)] = 10.0,
     sequence_length: Annotated[int, Option("Frames per sequence when reading is timed.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
-    on_message: Callable[[str], object] = lambda _text: None,
+    on_message: Callable[[str], object] | None = None,
     **keywords: Unpack[SampleKeywords],
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure a sample of the sources in many settings; returns what `out`/sweep.json says. The same call again goes on.
+    """Encode a sample of the sources in many settings and compare size, quality and reading speed.
 
-    crf, preset: by codec. at_psnr: dB of PSNR-Y at which sizes are compared. sample: so many of the sources, of each the first so
-    many seconds. sequence_length, stride: of the random sequences whose reading is timed. Raises SettingsError, MissingError;
-    StoppedError when it was interrupted or had no room.
+    Repeat the call to continue a sweep that was stopped.
+
+    Args:
+        source: The folder, file or table of videos.
+        out: A folder for the trials and for sweep.json.
+        progress: Show a progress bar on stderr.
+        on_message: Called with each line that the command would print.
+
+    Returns:
+        The content of sweep.json.
+
+    Raises:
+        SettingsError: A value is not allowed.
+        SourceError: `source` cannot be used.
+        DestinationError: `out` holds files that are not of a sweep.
+        MissingError: A library is not installed.
+        StoppedError: The sweep was interrupted, or the disk is full.
     """
     end_if_worker_starts()
     from datetime import datetime
 
-    from vidprep.transcode.choose.sweep import SweepOptions, measure
+    from vidprep.transcode.choose.sweep import FILES, SweepOptions, check_out, measure
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.workers.child import make, stops_the_run
     from vidprep.transcode.workers.local import Workers, default_jobs
@@ -98,20 +118,21 @@ def sweep(
         presets={name: tuple(each) for name, each in (preset or {}).items()}, videos=sample, seconds=seconds,
         sequence_length=sequence_length, stride=stride, retime=build_options(Retime, keywords), scale=build_scale(keywords),
     )  # fmt: skip
+    check_out(Path(out), FILES)
     units = _units(Path(source), Path(out), keywords)
     with Workers(jobs or default_jobs(), make, stops_the_run) as workers, bar(is_shown=progress) as shown:
         return measure(
             units, Path(out), options, workers, at_db=at_psnr, anchor=anchor, created=f"{datetime.now():%Y-%m-%d %H:%M}",
-            on_start=shown.reset, on_row=shown.update, say=on_message,
+            on_start=shown.reset, on_row=shown.update, say=on_message or _ignore,
         )  # fmt: skip
 
 
-@typed
+@typed(*_SAMPLE_OPTIONS)
 def tune(
     source: str | Path,
     *,
     hdr: Annotated[str | None, Option("PQ and HLG are tone-mapped to SDR.", choices=HDR)] = None,
-    target_psnr: Annotated[float, Option("The quality to reach, as in transcode --target-psnr.", "DB")] = 38.0,
+    target_psnr: Annotated[float, Option("The quality to reach, as in transcode.", "DB", least=10, most=80, unit="dB")] = 38.0,
     sequence_length: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
     storage: Annotated[float | None, Option("How fast the storage serves one reader.", "MB/S", above=0)] = None,
@@ -128,17 +149,27 @@ def tune(
         str | Path | None, Option("Keep the trials here, so that a stopped command can go on.", "FOLDER", path="any")
     ] = None,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
-    on_message: Callable[[str], object] = lambda _text: None,
+    on_message: Callable[[str], object] | None = None,
     **keywords: Unpack[SampleKeywords],
 ) -> Tuned:  # fmt: skip
-    """Measure on a sample of the sources what to make of them for how the network reads, and recommend one.
+    """Measure on a sample of the sources which format, codec, CRF and keyframe interval suit a network's way of reading.
 
-    target_psnr: dB, the 1st percentile of PSNR-Y that every video must reach. storage: MB/s that it gives one reader. loader: what
-    will read encoded videos, torchcodec or decord; None for vidprep's own. work: a folder that keeps trials; a stopped call goes
-    on there. Raises SettingsError, MissingError; StoppedError when it was interrupted or had no room.
+    Args:
+        source: The folder, file or table of videos.
+        on_message: Called with each line that the command would print.
+
+    Returns:
+        Tuned, with the options to use and what was measured.
+
+    Raises:
+        SettingsError: A value is not allowed.
+        SourceError: `source` cannot be used.
+        DestinationError: `work` holds files that are not of such a search.
+        MissingError: A library is not installed.
+        StoppedError: The search was interrupted, or the disk is full.
     """
     end_if_worker_starts()
-    from vidprep.transcode.choose.sweep import SweepOptions
+    from vidprep.transcode.choose.sweep import SweepOptions, check_out
     from vidprep.transcode.choose.tune import Reading, recommend
     from vidprep.transcode.workers.child import make, stops_the_run
     from vidprep.transcode.workers.local import Workers, default_jobs
@@ -159,9 +190,10 @@ def tune(
     reading = Reading(sequence_length, stride, storage * 1e6 if storage else None, loader)
     with tempfile.TemporaryDirectory(prefix="vidprep-tune-") as temporary:
         folder = Path(work or temporary)
+        check_out(folder, ("prepared", "lossless", *CODECS, "jpeg"))
         units = _units(Path(source), folder, keywords)
         with Workers(jobs or default_jobs(), make, stops_the_run) as workers:
-            return recommend(units, folder, options, reading, target_psnr, workers, say=on_message)
+            return recommend(units, folder, options, reading, target_psnr, workers, say=on_message or _ignore)
 
 
 def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, ...]:
@@ -170,7 +202,7 @@ def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, 
     return find_sources(source, out, **asdict(build_options(SourceOptions, keywords))).units
 
 
-@typed
+@typed()
 def bench(
     stores: str | Path | Sequence[str | Path],
     *,
@@ -192,17 +224,25 @@ def bench(
     step_ms: Annotated[float | None, Option("Simulate training with a step of this time.", "MS", least=0)] = None,
     batch_size: Annotated[int, Option("Batch size of the simulated training.", "N", least=1)] = BATCH_SIZE,
     advise: Annotated[bool, Option("Search for the number of workers and the batch size.")] = False,
-    on_row: Callable[[str, dict[str, Any]], object] = lambda _kind, _row: None,
-    on_note: Callable[[str], object] = lambda _text: None,
-    on_step: Callable[[str], object] = lambda _text: None,
+    on_row: Callable[[str, dict[str, Any]], object] | None = None,
+    on_note: Callable[[str], object] | None = None,
+    on_step: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Time loaders on stores, side by side; those whose pixels are wrong are named and not timed.
+    """Time video loaders on stores, side by side. A loader that returns wrong pixels is named and not timed.
 
-    Returns notes, and rows under `cell`, `training` and `advice`. loader: names, empty for all that are installed. pattern: how
-    frames are asked for. frames: of a sequence. cache: warm, cold, or both. seconds: of each cell, at least. step_ms: simulate
-    training with a step of this time. advise: search for the number of workers and the batch size. on_row: called with the kind
-    of each row and the row; on_note: with what was left out; on_step: with what is being done. Raises SettingsError, MissingError,
-    StoreError.
+    Args:
+        stores: One path or several: destinations of runs, exports, or folders of raw videos.
+        on_row: Called with the kind of each row ("cell", "training" or "advice") and the row.
+        on_note: Called with each line about what was left out.
+        on_step: Called with what is being timed.
+
+    Returns:
+        A dict with `machine`, `notes`, and the rows under `cell`, `training` and `advice`.
+
+    Raises:
+        SettingsError: A value is not allowed.
+        StoreError: A path is no store.
+        MissingError: A loader that was named is not installed.
     """
     end_if_worker_starts()
     from datetime import datetime
@@ -217,6 +257,7 @@ def bench(
         tuple(loader), tuple(pattern), frames, stride, tuple(workers), caches, seconds, sample, seed
     )  # fmt: skip
     given = [stores] if isinstance(stores, str | Path) else stores
+    on_row, on_note, on_step = on_row or _ignore, on_note or _ignore, on_step or _ignore
     on_step("opening")
     found = survey([Path(path) for path in given], options)
     for note in found.notes:

@@ -11,7 +11,7 @@ import io
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats import open_store
-from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.stores.base import StoredVideo
-from vidprep.formats.text import for_json
+from vidprep.formats.text import for_json, printable
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.choose.rates import on_limited_scale
 from vidprep.transcode.choose.reading import read_times
@@ -42,6 +42,7 @@ TABLE_NAME = "sweep.parquet"
 LADDER_DB = (27.0, 32.0, 37.0, 42.0)
 STILL_CODECS = ("jpeg", "png")
 STILLS_EACH = 8
+FILES = ("prepared", "cells", TABLE_NAME, SUMMARY_NAME, "report.html", "report.md", "report.json")
 LOSSLESS = EncoderOptions(crf=0, preset="ultrafast")
 
 
@@ -168,6 +169,16 @@ def measure(
         file.write(text.encode())
     written: dict[str, Any] = json.loads(text)
     return written
+
+
+def check_out(out: Path, own: Collection[str]) -> None:
+    """Raise DestinationError where a folder holds files that are no trials: `own` are the names, up to a "_", of what trials write."""
+    found = sorted(each.name for each in out.iterdir()) if out.is_dir() else []
+    others = [name for name in found if name[0] != "." and name.split("_")[0] not in own]
+    if others:
+        raise DestinationError(
+            f"holds {printable(others[0])}, which is not of these trials; give a new folder", path=out
+        )
 
 
 def prepare(

@@ -82,8 +82,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """choices: all that were measured, smallest first. sampled: so many of the num_videos. left_out: codecs and sources, with why.
-    target_psnr: dB.
+    """What `tune` measured and recommends.
+
+    Attributes:
+        choices: Everything that reached the target, smallest first.
+        best: The recommended one.
+        reason: Why, in one sentence.
+        sampled: How many videos were measured.
+        num_videos: How many videos there are.
+        left_out: A message for each codec and source that was not measured.
+        target_psnr: The target in dB.
     """
 
     choices: tuple[Choice, ...]

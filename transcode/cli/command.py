@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import click
@@ -33,6 +35,39 @@ def refuse(error: click.UsageError) -> NoReturn:
     sys.exit(USAGE_ERROR)
 
 
+# Flags of ffmpeg and of similar tools, and ours.
+_OTHER_NAMES = {
+    "-c": "--codec", "--vcodec": "--codec", "-g": "--gop", "--keyint": "--gop", "-r": "--fps", "--rate": "--fps", "--frame-rate": "--fps",
+    "--framerate": "--fps", "-s": "--size", "--resolution": "--size", "--height": "--short-side", "-j": "--jobs", "--workers": "--jobs",
+    "--num-workers": "--jobs", "--threads": "--jobs", "-y": "--overwrite", "--force": "--overwrite", "-q": "--quiet",
+    "--shard": "--partition", "--scheduler": "--cluster-address", "--address": "--cluster-address",
+}  # fmt: skip
+_PATHS = ("-i", "--input", "-o", "--output", "--src", "--dst")
+
+
+def _no_such_option(error: click.NoSuchOption, args: Sequence[str]) -> str:
+    """Return a message that names the option that was meant, or the command that has it."""
+    context, name = error.ctx, error.option_name
+    assert context is not None
+    own = [flag for each in context.command.params for flag in each.opts]
+    # click reads -crf as -c -r -f.
+    name = next((each for each in args if len(each) > 2 and each[1] != "-" and each.startswith(name)), name)
+    said = f"No such option {name!r}"
+    for meant in (_OTHER_NAMES.get(name), f"-{name}"):
+        if meant in own:
+            return f"{said}. Did you mean {meant!r}?"
+    if name in _PATHS:
+        places = [each.make_metavar(context) for each in context.command.params if isinstance(each, click.Argument)]
+        return f"{said}. Paths are given without a flag: {context.command_path} {' '.join(places)}"
+    if context.parent is not None and isinstance(group := context.parent.command, click.Group):
+        for other in group.list_commands(context.parent):
+            command = group.get_command(context.parent, other)
+            if command is not None and any(name in each.opts for each in command.params):
+                return f"{said}: it is an option of `vidprep {other}`"
+    near = get_close_matches(name, own, 1, 0.7)
+    return f"{said}. Did you mean {near[0]!r}?" if near else said
+
+
 class LinePrinter:
     """Prints lines for machines. A stdout that takes no more ends no work that is under way: fault says why it took none."""
 
@@ -58,8 +93,11 @@ class Command(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
+        given = list(args)  # which click empties
         try:
             return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption as error:
+            refuse(click.UsageError(_no_such_option(error, given), error.ctx))
         except click.UsageError as error:
             refuse(error)
 

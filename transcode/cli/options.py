@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING
 from pathlib import Path
@@ -33,7 +34,7 @@ def options(declared: Iterable[Declared]) -> Decorator:
 
     def apply(function: Callable[..., None]) -> Callable[..., None]:
         for each in reversed(list(declared)):
-            names = each.flag, *each.option.aliases, each.keyword
+            names = each.flag, each.keyword
             function = click.option(*names, cls=Flag, heading=each.heading, **_how(each))(function)
         return function
 
@@ -50,7 +51,7 @@ def _how(each: Declared) -> dict[str, Any]:
     elif option.path:
         how["type"] = LocalPath(str, file_okay=option.path != "folder")
     elif not option.parse and kinds & {int, float}:
-        how["type"] = float if float in kinds else int
+        how["type"] = Number(float if float in kinds else int)
     default = option.written or each.default
     if option.parse and isinstance(default, tuple):
         default = ",".join(map(str, default))
@@ -65,6 +66,22 @@ class Word(click.Choice):  # type: ignore[type-arg]  # before click 8.2 it had n
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002 (click's)
         return value
+
+
+class Number(click.ParamType):  # type: ignore[type-arg]  # before click 8.3 it had no parameter
+    """One number. Whoever gives several gets to know which command takes them."""
+
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self.kind, self.name = kind, kind.__name__
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        try:
+            return self.kind(value)
+        except ValueError:
+            what = "a whole number" if self.kind is int else "a number"
+            is_swept = param is not None and param.name in ("crf", "quality", "gop") and re.search(r"\d[,:;-]\d", value)
+            more = "; `vidprep sweep` compares several" if is_swept else ""
+            self.fail(f"give {what}{more}; this is {value!r}.", param, ctx)
 
 
 class LocalPath(click.Path):

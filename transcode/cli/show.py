@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
 from vidprep.formats.errors import SettingsError
+from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command
@@ -36,12 +39,7 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
         raise SettingsError(f"{destination}: has no manifest; give the destination of a run")
     rows = manifest_rows(destination)
     if id_ is not None:
-        row = next((row for row in rows if row.id == id_), None)
-        if row is None:
-            raise SettingsError(f"{destination}: has no video {id_!r}; `vidprep show {destination}` lists them")
-        for each in fields(row):
-            if (value := getattr(row, each.name)) not in (None, [], {}):
-                click.echo(f"{each.name}: {_shortened(value)}")
+        _show_one(_find(rows, id_, destination))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
     count, num_failed, is_headed = 0, 0, False
@@ -53,10 +51,40 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
             click.echo(HEAD)
             is_headed = True
         click.echo(_line(row)[:width])
-        codes = row.warning_codes or ["-"] * len(row.warnings)  # which 0.1.0 did not write
-        for code, text in zip(codes, row.warnings, strict=False) if warnings else ():
-            click.echo(printable(f"    {code}: {text.removeprefix(f'{code}: ')}"))
+        for line in _warnings(row) if warnings else ():
+            click.echo(f"    {line}")
     click.echo(f"vidprep: {count_of(count, 'video')}, {num_failed} failed", err=True)
+
+
+def _find(rows: Iterable[ManifestRow], name: str, destination: Path) -> ManifestRow:
+    """Return the row of an id, or of an output by its file name. Raises SettingsError."""
+    names: list[str] = []
+    for row in rows:
+        if name in (row.id, row.file_name):
+            return row
+        names += [row.id, *([row.file_name] if row.file_name else [])]
+    near = get_close_matches(name, names, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise SettingsError(f"{destination}: has no video {name!r}; {meant}`vidprep show {destination}` lists them")
+
+
+def _show_one(row: ManifestRow) -> None:
+    for each in fields(row):
+        value = getattr(row, each.name)
+        if each.name in ("warnings", "warning_codes"):
+            continue
+        if value not in (None, [], {}):
+            click.echo(f"{each.name}: {_shortened(value)}")
+    for line in _warnings(row):
+        click.echo(line)
+
+
+def _warnings(row: ManifestRow) -> list[str]:
+    codes = row.warning_codes or ["-"] * len(row.warnings)  # which 0.1.0 did not write
+    return [
+        printable(f"{'note' if code in NOTES else 'warning'}: {code}: {text.removeprefix(f'{code}: ')}")
+        for code, text in zip(codes, row.warnings, strict=False)
+    ]
 
 
 def _line(row: ManifestRow) -> str:

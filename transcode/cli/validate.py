@@ -35,8 +35,11 @@ def validate(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -
     """
     if len(paths) > 2:
         raise SettingsError("give a destination, or its sources and the destination")
-    *source, destination = paths
-    report = check(destination, *source, progress=not quiet, on_fault=lambda text: click.echo(printable(text)), **given)
+    *sources, destination = paths
+    source = sources[0] if sources else None
+    report = check(
+        destination, source=source, progress=not quiet, on_fault=lambda text: click.echo(printable(text)), **given
+    )
     say = partial(click.echo, err=True)
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""

@@ -23,10 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """parts: joined now. count: of the parts of the array run, unended: those that did not do all of theirs, now or before.
+    """What `merge` joined.
 
-    missing: videos that have no row, or not the one that they should have, and why; by id. changed: videos whose sources are no more
-    what they were when the array run was planned; they were made of what was there later.
+    Attributes:
+        parts: Partitions that this call joined.
+        ok: Finished videos in them.
+        failed: Failed videos in them.
+        count: Partitions of the array.
+        unended: Numbers of the partitions whose task did not finish.
+        missing: Id of each video without a valid row, and the reason.
+        changed: Ids of the videos whose source changed after the array was planned.
     """
 
     parts: int

@@ -61,8 +61,15 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """videos: ids of those whose labels change. added, changed, removed: names of columns. skipped: why rows of the table were. examples:
-    of some videos, their labels before and after.
+    """What `label` changed.
+
+    Attributes:
+        videos: Ids of the videos whose labels changed.
+        added: Names of new columns.
+        changed: Names of columns in which values changed.
+        removed: Names of columns that were removed.
+        skipped: A message for each row of the table that was not used.
+        examples: (id, labels before, labels after) of a few videos.
     """
 
     videos: tuple[str, ...]

@@ -38,7 +38,12 @@ PLACE_COLUMNS = ["status", "file_name", "stored_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """shards: that were written anew. dead_bytes: that are gone with them."""
+    """What `compact` did.
+
+    Attributes:
+        shards: Shards that were rewritten.
+        dead_bytes: Bytes that this freed.
+    """
 
     shards: int
     dead_bytes: int

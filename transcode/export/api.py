@@ -19,14 +19,20 @@ EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """num_videos: written. labels: carried over. labels_unseen: of times at which no output has a frame."""
+    """What `pack` wrote.
+
+    Attributes:
+        num_videos: Videos.
+        labels: Rows of `labels` that were carried over.
+        labels_unseen: Rows of `labels` at whose time no output has a frame.
+    """
 
     num_videos: int
     labels: int = 0
     labels_unseen: int = 0
 
 
-@typed
+@typed()
 def pack(
     store: str | Path,
     out: str | Path,
@@ -46,11 +52,19 @@ def pack(
         ),
     ] = None,
 ) -> Packed:  # fmt: skip
-    """Make of a store (any destination of `transcode` or `burst`, or a GulpIO or WebDataset folder) what another tool reads.
+    """Convert a store into a format that another tool reads.
 
-    to: another store (burst, gulp, webdataset, tensor), or frames, hf, torchcodec, dali, mmaction. quality, subsampling: of JPEGs
-    that the store does not have. labels: a table of labels on frames or seconds of the sources, carried over into
-    OUT/labels.csv. Raises StoreError, DestinationError, SettingsError, OSError.
+    Args:
+        store: A destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
+        out: The folder to write.
+
+    Returns:
+        Packed, how many videos and labels were written.
+
+    Raises:
+        StoreError: `store` cannot be read.
+        DestinationError: `out` cannot be written.
+        SettingsError: A value is not allowed.
     """
     end_if_worker_starts()
     from vidprep.formats.stores.registry import open_store

@@ -27,7 +27,7 @@ def missing_for_pages() -> str | None:
     return None
 
 
-@typed
+@typed()
 def report(
     destinations: str | Path | Sequence[str | Path],
     *,
@@ -39,11 +39,20 @@ def report(
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
 ) -> ReportFiles:  # fmt: skip
-    """Write report.html, report.md and report.json about destinations of runs, side by side, and results of `sweep`.
+    """Write report.html, report.md and report.json about destinations of runs and results of `sweep`, side by side.
 
-    destinations: folders, or URLs, which are copied to TMPDIR. out: a folder; None takes the first destination. worst: so many of
-    the worst frames of each destination are shown. Raises MissingError without `vidprep[report]`, SettingsError, ManifestError,
-    StoreError; KeyboardInterrupt when it was interrupted.
+    Args:
+        destinations: One folder or URL, or several. URLs are copied to TMPDIR.
+        progress: Show a progress bar on stderr.
+
+    Returns:
+        ReportFiles, the paths of the three files.
+
+    Raises:
+        MissingError: `vidprep[report]` is not installed.
+        SettingsError: A value is not allowed.
+        StoreError, ManifestError: A destination cannot be read.
+        KeyboardInterrupt: The call was interrupted; nothing was written.
     """
     end_if_worker_starts()
     from contextlib import ExitStack

@@ -40,6 +40,8 @@ SAMPLED_VIDEOS = 12
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
+    """Paths of the files that `report` wrote."""
+
     html: Path
     markdown: Path
     json: Path

@@ -16,7 +16,7 @@ from vidprep.transcode.settings.keywords import build_options, build_settings, o
 from vidprep.transcode.settings.parse import parse_names
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import BAD_ROWS, RunOptions, SourceOptions
-from vidprep.transcode.settings.typed import show_keywords, typed
+from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
@@ -29,36 +29,64 @@ if TYPE_CHECKING:
     from vidprep.transcode.run.session import RunRequest
 
 
-@typed
+@typed(*options_of_command("transcode"))
 def transcode(
     source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[TranscodeKeywords],
 ) -> Summary:  # fmt: skip
-    """Re-encode a folder, a file or a table of videos (its file, or of Arrow, pandas or polars) into `destination`, and verify each.
+    """Re-encode videos into `destination` and verify each output.
 
-    Goes on where a run before stopped.
+    Repeat the call to continue a run that was stopped; finished videos are not processed again.
 
-    keywords: the flags of `vidprep transcode`, with the same defaults; `settings` in the place of those that decide what is made.
-    progress: a bar and messages on stderr, where nothing is written otherwise. on_row: called with each row when it is safe on disk.
+    Args:
+        source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
+        destination: The folder or URL to write.
+        settings: Settings in place of the keywords that decide what is written.
+        progress: Show a progress bar and messages on stderr.
+        on_row: Called with each row of the manifest when it is safe on disk.
 
-    What single videos fail of is in their rows and in `Summary.failed`. Raises SettingsError, SourceError, DestinationError,
-    MissingError, BackendError, StorageError, DiskFullError and StoppedError for what stops all of it; KeyboardInterrupt when it was
-    interrupted, after the videos at work had their time to end. Workers are processes that import nothing of the caller's script.
+    Returns:
+        Summary. Videos that failed are counted in `failed`, and the reason stands in their rows of the manifest.
+
+    Raises:
+        SettingsError: A value is not allowed, or does not fit the others.
+        SourceError: `source` cannot be used.
+        DestinationError, StorageError: `destination` cannot be written, or is another run's.
+        DiskFullError, StoppedError: The run was stopped; the same call continues it.
+        BackendError, MissingError: The cluster or a library is not available.
+        KeyboardInterrupt: The run was interrupted; the same call continues it.
     """
     return _run(source, destination, settings, progress, on_row, keywords, of_frames=False)
 
 
-@typed
+@typed(*options_of_command("burst"))
 def burst(
     source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[BurstKeywords],
 ) -> Summary:  # fmt: skip
-    """Store the frames of a folder, a file or a table of videos one by one in shards, and verify them; otherwise as `transcode`."""
+    """Store the frames of videos in shards in `destination`, one image per frame, and verify them.
+
+    Repeat the call to continue a run that was stopped; finished videos are not processed again.
+
+    Args:
+        source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
+        destination: The folder or URL to write.
+        settings: Settings in place of the keywords that decide what is written.
+        progress: Show a progress bar and messages on stderr.
+        on_row: Called with each row of the manifest when it is safe on disk.
+
+    Returns:
+        Summary. Videos that failed are counted in `failed`, and the reason stands in their rows of the manifest.
+
+    Raises:
+        SettingsError: A value is not allowed, or does not fit the others.
+        SourceError: `source` cannot be used.
+        DestinationError, StorageError: `destination` cannot be written, or is another run's.
+        DiskFullError, StoppedError: The run was stopped; the same call continues it.
+        BackendError, MissingError: The cluster or a library is not available.
+        KeyboardInterrupt: The run was interrupted; the same call continues it.
+    """
     return _run(source, destination, settings, progress, on_row, keywords, of_frames=True)
-
-
-for _command in (transcode, burst):
-    show_keywords(_command, options_of_command(_command.__name__))
 
 
 def _run(
@@ -100,12 +128,22 @@ def request_of(
     return make_request(source, destination, settings, choice, options, reporter)
 
 
-@typed
+@typed()
 def compact(destination: str | Path) -> Compacted:
-    """Free the bytes in shards that no video needs any more, and join small shards. A kill at any moment loses nothing.
+    """Free the bytes in shards that no video uses any more, and join small shards.
 
-    Raises InUseError while a run is at work, SettingsError for a destination without shards, DestinationError, StorageError,
-    StoreError, ManifestError.
+    Nothing is lost if the process is killed at any moment.
+
+    Args:
+        destination: The folder or URL of a finished run of `burst`.
+
+    Returns:
+        Compacted, the bytes that were freed.
+
+    Raises:
+        SettingsError: The destination has no shards.
+        InUseError: A run is writing there.
+        DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
     from vidprep.transcode.destination.merge import finished
     from vidprep.transcode.destination.sharded import ShardedDestination
@@ -119,7 +157,7 @@ def compact(destination: str | Path) -> Compacted:
         return place.compact()
 
 
-@typed
+@typed()
 def label(
     destination: str | Path,
     table: str | Path | ArrowStream | None = None,
@@ -131,14 +169,22 @@ def label(
     on_bad_row: Annotated[str, Option("What to do with rows that match no video.", choices=BAD_ROWS)] = "fail",
     dry_run: Annotated[bool, Option("Show what would change; write nothing.")] = False,
 ) -> Relabelled:  # fmt: skip
-    """Add, change and remove labels of a finished destination, without its sources; no output is touched.
+    """Add, change and remove labels of a finished destination, without its sources. No output is touched.
 
-    table: with a column `id`, or `path` and, for cuts, `start` and `end`; the others are labels, or those named by `labels`. What is not
-    in it stays. remove: labels that are to go. on_bad_row: "fail" or "skip", for rows that match no video. dry_run: say what would
-    change. A run later gives its sources' labels again; columns that only this gave stay.
+    Labels of videos that the table does not list stay. A later run gives its sources' labels again; columns that only this call gave stay.
 
-    Raises InUseError while a run is at work, SourceError for a table that cannot be used, DestinationError, StorageError, StoreError,
-    ManifestError.
+    Args:
+        destination: The folder or URL of a finished run.
+        table: A table with a column `id`, or `path` and, for cuts, `start` and `end`. The other columns are labels.
+
+    Returns:
+        Relabelled, how many rows and columns changed.
+
+    Raises:
+        SettingsError: Neither a table nor labels to remove were given.
+        SourceError: The table cannot be used.
+        InUseError: A run is writing there.
+        DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
     from vidprep.transcode.destination.folder import PLAN_NAME
     from vidprep.transcode.destination.merge import finished
@@ -147,7 +193,7 @@ def label(
 
     removed = tuple(filter(None, remove))
     if table is None and not removed:
-        raise SettingsError("give a table of labels, or labels to remove")
+        raise SettingsError("give a table of labels with a column `id` or `path`, or <remove>", remove="NAME")
     place = finished(as_place(destination))
     if place.shared_file(PLAN_NAME) is not None:
         raise SettingsError(f"{destination}: an array run is at work or was not joined; `vidprep merge` first")
@@ -161,11 +207,19 @@ def label(
         )  # fmt: skip
 
 
-@typed
+@typed()
 def merge(destination: str | Path) -> Merged:
-    """Join the partitions of an array run into one destination, when its tasks have ended. Says what is missing, and why.
+    """Join the partitions of an array run into one destination when its tasks have ended.
 
-    Raises InUseError while a task is at work, DestinationError, StorageError, StoreError, ManifestError.
+    Args:
+        destination: The folder or URL that the tasks of the array wrote.
+
+    Returns:
+        Merged, with the videos that are missing and why.
+
+    Raises:
+        InUseError: A task is still running.
+        DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
     from vidprep.transcode.destination.merge import merge as join
     from vidprep.transcode.settings.parse import as_place

@@ -38,13 +38,32 @@ FAULTS_MAX = 3  # in a row: then no other video would fare better
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did. bytes_before and bytes_after: of all outputs that are there now, whole sources and cuts alike.
+    """What a run did.
 
-    disk_full, stopped: why units were not done though no source is to blame. ignored: files that are no sources;
-    ignored_reasons: how many for which reason. absent: videos that an array run planned for this part, and that are no longer
-    among the sources. gone: rows whose source is not there any more, and that stay; removed: those that went. moved: outputs that were
-    named as their sources are now. relabelled: done videos that have other labels now. warned: videos with more than notes. warnings: how
-    often each code of `warning_codes` came; examples: the first of each.
+    Attributes:
+        ok: Videos that this call finished.
+        failed: Videos that failed in this call.
+        done_before: Videos that an earlier call had finished.
+        skipped_failed: Videos that failed in an earlier call and were not tried again.
+        not_started: Videos that were not reached before the run was stopped.
+        warned: Videos with a warning; notes do not count.
+        warnings: How many videos have each code of the column `warning_codes`.
+        examples: The first message of each of these codes.
+        larger_than_source: Outputs with more bytes than their source.
+        bytes_before: Size of the sources of all outputs that exist now.
+        bytes_after: Size of these outputs.
+        seconds: Duration of the call.
+        interrupted_by: Number of the signal that stopped the run.
+        disk_full: Message of the first write that found the disk full.
+        stopped: Why the run stopped for another reason than a source.
+        failures: (id, error) of the videos that failed.
+        ignored: Files in the source folder that are no videos.
+        ignored_reasons: How many of them for which reason.
+        absent: Videos that the plan of the array gave to this task and whose source is gone.
+        gone: Rows of the manifest whose source is gone, and which were kept.
+        removed: Rows that were removed because their source is gone (`prune`).
+        moved: Outputs that were renamed because their source was.
+        relabelled: Finished videos whose labels changed.
     """
 
     ok: int = 0
@@ -85,6 +104,7 @@ class Summary:
         return 1 if self.failed or self.absent else 0
 
     def as_json(self) -> str:
+        """Return the line that `--json` prints after the rows."""
         return json.dumps({"summary": asdict(self) | {"exit_code": self.exit_code}})
 
 

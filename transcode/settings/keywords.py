@@ -35,8 +35,6 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
     """A dataclass from those of the keywords that are its own. Raises SettingsError."""
     own = {}
     for keyword, value in keywords.items():
-        if keyword not in _homes():
-            raise TypeError(f"there is no keyword {keyword!r}")
         home, declared = _homes()[keyword]
         if home is kind:
             value = declared.option.parsed(keyword, value)

@@ -94,7 +94,7 @@ class RunOptions:
         str | None,
         Option(
             "Of the dask scheduler (tcp://host:8786), or its file; of the ray head (host:6379), by default the one that this machine "
-            "belongs to.", "ADDRESS", aliases=("--scheduler", "--address"),
+            "belongs to.", "ADDRESS",
         ),
     ] = None  # fmt: skip
     partition: Annotated[
@@ -102,7 +102,6 @@ class RunOptions:
         Option(
             "Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.",
             "I/N",
-            aliases=("--shard",),
         ),
     ] = None
     jobs: Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,22 +12,21 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import make_clips
+from tests.helpers import copy_packages, make_clips
 from vidprep.formats.manifest.columns import column, described, kinds_of
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_one_line_makes_a_column(tmp_path):
-    for room in ("formats", "transcode"):
-        shutil.copytree(ROOT / room, tmp_path / "vidprep" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(tmp_path)
     (line,) = re.findall(r"^    (\w+: .* = column\(.*\))$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     row = tmp_path / "vidprep" / "formats" / "manifest" / "row.py"
     row.write_text(row.read_text().replace("    # fmt: on\n", f"    {line}\n    # fmt: on\n"))
     src = make_clips(tmp_path / "src", 1)
     ran = subprocess.run(
         [sys.executable, "-m", "vidprep.transcode", "transcode", src, tmp_path / "dst"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     (made,) = pq.read_table(tmp_path / "dst" / "manifest.parquet").select(["status", "license"]).to_pylist()

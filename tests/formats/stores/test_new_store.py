@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import make_clips, manifest
+from tests.helpers import copy_packages, make_clips, manifest
 from vidprep.formats import open_store
 
 ROOT = Path(__file__).parents[3]
@@ -22,8 +22,7 @@ KINDS = "STORES_OF_FRAMES = {\n"
 @pytest.fixture
 def tree(tmp_path) -> dict[str, str]:
     """The environment of a vidprep with the toy store."""
-    for room in ("formats", "transcode"):
-        shutil.copytree(ROOT / room, tmp_path / "vidprep" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(tmp_path)
     stores = tmp_path / "vidprep" / "formats" / "stores"
     shutil.copy(Path(__file__).with_name("toy.py"), stores)
     registry = stores / "registry.py"
@@ -33,7 +32,12 @@ def tree(tmp_path) -> dict[str, str]:
 
 def run(tree, *words, module="vidprep.transcode") -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", module, *map(str, words)], env=tree, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", module, *map(str, words)],
+        env=tree,
+        cwd=tree["PYTHONPATH"].split(":")[0],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -51,7 +55,11 @@ def test_one_file_and_one_row_make_a_store(tree, tmp_path):
     for name in ("toy", "again"):
         out = tmp_path / f"{name}.npy"
         made = subprocess.run(
-            [sys.executable, "-c", read, tmp_path / name, out], env=tree, capture_output=True, text=True
+            [sys.executable, "-c", read, tmp_path / name, out],
+            env=tree,
+            cwd=tree["PYTHONPATH"].split(":")[0],
+            capture_output=True,
+            text=True,
         )
         assert made.returncode == 0, made.stderr
         assert np.array_equal(np.load(out), open_store(tmp_path / "burst")["c00"].frames())
@@ -68,5 +76,17 @@ def test_one_file_and_one_row_make_a_store(tree, tmp_path):
 @pytest.mark.long
 def test_it_passes_what_every_store_passes(tree, tmp_path):
     contract = ROOT / "tests" / "formats" / "stores" / "test_store.py"
-    ran = run(tree, "-q", "-x", "-p", "no:cacheprovider", "-k", "[toy]", contract, module="pytest")
+    ran = run(
+        tree,
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        f"pythonpath={tmp_path}",
+        "-k",
+        "[toy]",
+        contract,
+        module="pytest",
+    )
     assert ran.returncode == 0 and " passed" in ran.stdout, ran.stdout + ran.stderr

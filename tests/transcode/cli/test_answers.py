@@ -34,6 +34,7 @@ def ready(tmp_path_factory):
     at = data.index(b"mdat") + len(data) // 3
     (src / "c01.mp4").write_bytes(data[:at] + bytes(300) + data[at + 300 :])
     (src / "none.mp4").write_bytes(b"no video")
+    (root / "bad.csv").write_text("file\nx.mp4\n")
     ran = transcode(src, root / "ready", "--gop", 5)
     assert ran.code == 1
     return root / "ready", ran.err
@@ -62,7 +63,7 @@ def test_show_prints_rows_one_row_failures_and_warnings(ready):
     assert "failed: none: read: is not a readable video" in every.stdout and "3 videos, 1 failed" in every.stderr
     assert vidprep("show", folder, "--failed").stdout.count("\n") == 1
     told = vidprep("show", folder, "--warnings").stdout
-    assert "    damaged: " in told and "damaged: damaged" not in told and "none" not in told
+    assert "    warning: damaged: " in told and "damaged: damaged" not in told and "none" not in told
     one = vidprep("show", folder, "c00").stdout.splitlines()
     assert "status: ok" in one and "keyframes: [0, 5, 10, 15, 20, 25]" in one
     for wrong, said in (
@@ -112,12 +113,25 @@ def test_options_stand_under_headings():
         (("transcode", "{src}", "{src}/../x", "--size", "225x225"), "--size 225x225: give an even number of pixels from 2 to 16384"),
         (("validate", "{ready}", "--limit", 3), "--limit 3 chooses sources; give them too"),
         (("bench", "{ready}", "--batch-size", 4), "--batch-size 4 needs --step-ms 50"),
-        (("label", "{ready}"), "give a table of labels, or labels to remove"),
+        (("label", "{ready}"), "give a table of labels with a column `id` or `path`, or --remove NAME"),
         (("pack", "{src}", "{src}/../x", "--to", "burst"), "{src}: is not a store: nothing named burst.json, *.gmeta, *.tar, tensor.json, manifest*.parquet in it; make one with `vidprep transcode` or `burst`, or give VideoDataset a list of video files"),
         (("bench", "{src}/nope"), "{src}/nope: is not a folder; give a store, a folder of videos, or a folder with pictures of each video"),
         (("transcode",), "missing argument 'SRC'. See `vidprep transcode --help`"),
         (("transcode", "{src}", "{src}/../x", "--pixel-formt", 3), "no such option '--pixel-formt'. Did you mean '--pixel-format'? See `vidprep transcode --help`"),
-        (("burst", "{src}", "{src}/../x", "--limit", "x"), "invalid value for '--limit': 'x' is not a valid integer. See `vidprep burst --help`"),
+        (("burst", "{src}", "{src}/../x", "--limit", "x"), "invalid value for '--limit': give a whole number; this is 'x'. See `vidprep burst --help`"),
+        (("transcode", "{src}", "{src}/../x", "--crf", "20,23"), "invalid value for '--crf': give a number; `vidprep sweep` compares several; this is '20,23'. See `vidprep transcode --help`"),
+        (("burst", "{src}", "{src}/../x", "--quality", "80-90"), "invalid value for '--quality': give a whole number; `vidprep sweep` compares several; this is '80-90'. See `vidprep burst --help`"),
+        (("burst", "{src}", "{src}/../x", "--gop", 5), "no such option '--gop': it is an option of `vidprep transcode`. See `vidprep burst --help`"),
+        (("transcode", "-i", "{src}", "-o", "{src}/../x"), "no such option '-i'. Paths are given without a flag: vidprep transcode SRC DST. See `vidprep transcode --help`"),
+        (("transcode", "{src}", "{src}/../x", "-r", 15), "no such option '-r'. Did you mean '--fps'? See `vidprep transcode --help`"),
+        (("transcode", "{src}", "{src}/../x", "-crf", 20), "no such option '-crf'. Did you mean '--crf'? See `vidprep transcode --help`"),
+        (("transcode", "{src}", "{src}/../x", "--shard", "auto"), "no such option '--shard'. Did you mean '--partition'? See `vidprep transcode --help`"),
+        (("transcode", "{src}", "{src}/../x", "--qxz", 1), "no such option '--qxz'. See `vidprep transcode --help`"),
+        (("show", "{ready}", "c01.mp"), "{ready}: has no video 'c01.mp'; did you mean 'c01.mp4'? `vidprep show {ready}` lists them"),
+        (("tune", "{src}", "--target-psnr", 90), "--target-psnr 90: give 10 to 80 dB"),
+        (("sweep", "{src}", "{ready}", "--codec", "h264"), "{ready}: holds c00.mp4, which is not of these trials; give a new folder"),
+        (("tune", "{src}", "--work", "{ready}"), "{ready}: holds c00.mp4, which is not of these trials; give a new folder"),
+        (("transcode", "{root}/bad.csv", "{ready}", "--fps", 7), "{root}/bad.csv: has no column `path`; columns: file"),
         (("trancode",), "no such command 'trancode'. Did you mean 'transcode'? See `vidprep --help`"),
         (("validate", "{src}", "{ready}", "{ready}"), "give a destination, or its sources and the destination"),
         (("transcode", "{src}", "{ready}", "--gop", 8, "--fps", 5), "{ready}: was made with different settings: --gop 5 -> 8; --fps None -> 5. Take another folder, or --overwrite"),
@@ -126,10 +140,18 @@ def test_options_stand_under_headings():
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_line(words, said, ready):
-    places = {"ready": ready[0], "src": ready[0].parent / "src"}
+    places = {"ready": ready[0], "src": ready[0].parent / "src", "root": ready[0].parent}
     ran = vidprep(*(str(word).format(**places) for word in words))
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == f"vidprep: {said.format(**places)}\n"
+
+
+def test_show_takes_a_file_name_and_prints_warnings_in_full(ready):
+    """One warning ended in "larger than its sourc… (186 characters)"."""
+    row = next(each for each in pq.read_table(ready[0] / "manifest.parquet").to_pylist() if each["id"] == "c01")
+    for name in ("c01", "c01.mp4"):
+        shown = vidprep("show", ready[0], name).stdout
+        assert row["warnings"] and all(text in shown for text in row["warnings"])
 
 
 def test_a_refused_pack_leaves_nothing(ready, tmp_path):
@@ -167,8 +189,8 @@ def test_the_packages_list_what_they_have():
     import vidprep.formats
     import vidprep.transcode
 
-    assert {"burst", "transcode", "validate", "__version__"} <= set(dir(vidprep.transcode))
-    assert vidprep.transcode.__version__ and "open_store" in dir(vidprep.formats)
+    assert {"burst", "transcode", "validate", "Summary"} <= set(dir(vidprep.transcode))
+    assert vidprep.__version__ and "open_store" in dir(vidprep.formats)
 
 
 def test_an_odd_size_costs_bench_that_video_and_the_table_fits(ready, tmp_path, cli):

@@ -68,8 +68,10 @@ def test_outputs_whose_source_is_gone_are_told(tmp_path: Path) -> None:
     assert ran.code == 0 and "1 output whose source or cut is gone, such as nature/fox (--prune removes it)" in ran.err
     summary = json.loads(transcode(source, destination, "--json").out.splitlines()[-1])["summary"]
     assert summary["gone"] == 1
-    for chosen in (("--limit", 1), ("--include", "*bear*"), ("--exclude", "x*"), ("--shard", "0/1")):
+    for chosen in (("--limit", 1), ("--include", "*bear*"), ("--exclude", "x*"), ("--partition", "0/1")):
         assert (
             "is gone"
-            not in transcode(source, tmp_path / "dst" if "--shard" not in chosen else tmp_path / "parts", *chosen).err
+            not in transcode(
+                source, tmp_path / "dst" if "--partition" not in chosen else tmp_path / "parts", *chosen
+            ).err
         )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.generated import every_command
 from tests.helpers import transcode
 from vidprep.transcode.cli.main import main
-from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
+from vidprep.transcode.cli.options import FolderOrUrl, LocalPath, Number
 
 # Texts that name no file.
 NO_PATHS = {
@@ -22,7 +22,7 @@ PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")
     for verb, command in sorted(every_command().items())
     for parameter in command.params
-    if not isinstance(parameter.type, click.types.BoolParamType | click.types.IntParamType | click.types.FloatParamType | click.Choice)
+    if not isinstance(parameter.type, click.types.BoolParamType | click.types.IntParamType | click.types.FloatParamType | Number | click.Choice)
 ]  # fmt: skip
 ELSEWHERE = "s3://no-such-bucket/folder"
 
@@ -68,5 +68,5 @@ def test_merging_where_no_run_was_says_so(tmp_path):
         2,
         "vidprep: memory://nothing/there: was not made by vidprep; give the destination of a run\n",
     )
-    ran = transcode("s3:/none", tmp_path / "made", "--backend", "dask", "--scheduler", "s3://b/scheduler.json")
+    ran = transcode("s3:/none", tmp_path / "made", "--backend", "dask", "--cluster-address", "s3://b/scheduler.json")
     assert ran.code == 2 and "--cluster-address s3://b/scheduler.json: no cluster has such an address" in ran.err

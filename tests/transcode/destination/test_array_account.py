@@ -32,7 +32,9 @@ from tests.transcode.destination.arrays import (
 def array(sources, made, *parts, count=3, kind="h264", options=()):
     """Tasks one after the other, each to its end."""
     verb, *given = KINDS[kind]
-    return [transcode(sources, made, *given, *options, "--shard", f"{part}/{count}", verb=verb).code for part in parts]
+    return [
+        transcode(sources, made, *given, *options, "--partition", f"{part}/{count}", verb=verb).code for part in parts
+    ]
 
 
 def broken(sources, made, part, hook, code, *, at=1, count=3, kind="h264", env=None):
@@ -40,7 +42,7 @@ def broken(sources, made, part, hook, code, *, at=1, count=3, kind="h264", env=N
     verb, *given = KINDS[kind]
     stop = fault("vidprep.formats.manifest.journal", "Journal.append", at=at, code=code, only="parent")
     env = (env or {}) | environment(hook, stop, **{k: v for k, v in (env or {}).items() if k.startswith("AWS_")})
-    return transcode(sources, made, *given, "--jobs", 1, "--shard", f"{part}/{count}", verb=verb, env=env).code
+    return transcode(sources, made, *given, "--jobs", 1, "--partition", f"{part}/{count}", verb=verb, env=env).code
 
 
 def test_a_part_that_was_killed_counted_as_there(sources, tmp_path):
@@ -113,7 +115,7 @@ def test_parts_begun_at_once_with_other_settings_do_not_mix(sources, tmp_path):
     """Both checked the settings before either wrote them: all ended well, and half of the videos had another CRF."""
     made = tmp_path / "made"
     tasks = [
-        subprocess.Popen(command(sources, made, "--crf", crf, "--shard", f"{part}/2"), env=environment(), stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(command(sources, made, "--crf", crf, "--partition", f"{part}/2"), env=environment(), stderr=subprocess.PIPE, text=True)
         for part, crf in enumerate((20, 35))
     ]  # fmt: skip
     said = [task.communicate(timeout=120)[1] for task in tasks]
@@ -123,7 +125,7 @@ def test_parts_begun_at_once_with_other_settings_do_not_mix(sources, tmp_path):
     won = 0 if tasks[0].returncode == 0 else 1
     assert (code, unended) == (1, {1 - won})
     assert {row["crf"] for row in manifest(made).values()} == {(20, 35)[won]}
-    assert transcode(sources, made, "--crf", (20, 35)[won], "--shard", f"{1 - won}/2").code == 0
+    assert transcode(sources, made, "--crf", (20, 35)[won], "--partition", f"{1 - won}/2").code == 0
     assert merge(made) == (0, set(), set())
 
 
@@ -165,10 +167,10 @@ def test_a_video_of_the_plan_that_is_gone_is_named_until_a_new_run(sources, tmp_
 
 def test_a_dry_run_of_a_part_shows_its_share_and_plans_nothing(sources, tmp_path):
     made = tmp_path / "made"
-    shown = [transcode(sources, made, "--shard", f"{part}/3", "--dry-run").out.splitlines() for part in range(3)]
+    shown = [transcode(sources, made, "--partition", f"{part}/3", "--dry-run").out.splitlines() for part in range(3)]
     assert [len(lines) for lines in shown] == [2, 2, 2] and not made.exists()
-    assert transcode(sources, made, *ENCODED[1:], "--shard", "0/3").code == 0
-    assert transcode(sources, made, *ENCODED[1:], "--shard", "1/3", "--dry-run").out.splitlines() == shown[1]
+    assert transcode(sources, made, *ENCODED[1:], "--partition", "0/3").code == 0
+    assert transcode(sources, made, *ENCODED[1:], "--partition", "1/3", "--dry-run").out.splitlines() == shown[1]
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b""])
@@ -176,7 +178,7 @@ def test_a_plan_that_cannot_be_read_is_said(data, sources, tmp_path):
     made = tmp_path / "made"
     assert array(sources, made, 0) == [0]
     (made / ".vidprep" / "plan.parquet").write_bytes(data)
-    for ran in (transcode(sources, made, "--shard", "1/3"), transcode(made, verb="merge")):
+    for ran in (transcode(sources, made, "--partition", "1/3"), transcode(made, verb="merge")):
         assert ran.code == 2 and "plan.parquet: cannot be read" in ran.err, ran.err
 
 

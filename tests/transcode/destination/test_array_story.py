@@ -85,7 +85,7 @@ class Story:
 
     def task(self, part, *options, count=None, env=None):
         verb, *given = KINDS[self.kind]
-        shard = ("--jobs", 1, "--shard", f"{part}/{count or self.count}")
+        shard = ("--jobs", 1, "--partition", f"{part}/{count or self.count}")
         found = ids_in(self.sources)
         ran = transcode(
             self.sources, self.place.url, *given, *(options or self.options), *shard, verb=verb, env=env or self.place.env
@@ -126,7 +126,7 @@ class Story:
         found = ids_in(self.sources)
         tasks = [
             subprocess.Popen(
-                command(self.sources, self.place.url, *given, *options, "--shard", f"{part}/{self.count}", verb=verb),
+                command(self.sources, self.place.url, *given, *options, "--partition", f"{part}/{self.count}", verb=verb),
                 env=self.place.env or environment(), stderr=subprocess.DEVNULL,
             )
             for part, options in enumerate(((), OTHER))

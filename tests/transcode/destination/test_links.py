@@ -167,18 +167,18 @@ def test_parts_and_merge_follow_no_link(clips: Path, outside: Path, tmp_path: Pa
     make_clip(tmp_path / "two" / "c.mp4", 3, (32, 32), seed=1)
     make_clip(tmp_path / "two" / "d.mp4", 3, (32, 32), seed=2)
     destination = tmp_path / "out"
-    assert transcode(tmp_path / "two", destination, *QUICK, "--shard", "0/2").code == 0
+    assert transcode(tmp_path / "two", destination, *QUICK, "--partition", "0/2").code == 0
     part = destination / ".vidprep" / "part-00001-of-00002"
     part.symlink_to(outside)
     (outside / "partial").mkdir()
     (outside / "partial" / "mine").touch()
     before = state(outside)
-    assert transcode(tmp_path / "two", destination, *QUICK, "--shard", "1/2").code == 2
+    assert transcode(tmp_path / "two", destination, *QUICK, "--partition", "1/2").code == 2
     assert transcode(destination, verb="merge").code == 2
     part.unlink()
     part.mkdir()
     (part / "partial").symlink_to(outside / "partial")
-    assert transcode(tmp_path / "two", destination, *QUICK, "--shard", "1/2").code == 2
+    assert transcode(tmp_path / "two", destination, *QUICK, "--partition", "1/2").code == 2
     merged = transcode(destination, verb="merge")
     assert merged.code == 1 and "1 of 2 parts did not finish (1)" in merged.err
     assert state(outside) == before

@@ -176,7 +176,7 @@ def test_the_same_command_again_mends_shards(
 def test_merging_again_mends_an_index(clips: Path, tmp_path: Path) -> None:
     destination = tmp_path / "out"
     for part in ("0/2", "1/2"):
-        assert make(clips, destination, "burst", "--shard", part) == 0
+        assert make(clips, destination, "burst", "--partition", part) == 0
     assert transcode(destination, verb="merge").code == 0
     right = outputs(destination)
     spoil(destination / "index.parquet", "flipped")

@@ -172,7 +172,7 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
     ran = burst(src, "s3://videos/takes-nothing", *options, env=environment(tmp_path / "one", refused, **keys))
     assert ran.code in (0, 3), ran.err
     for part, env in ((0, environment(tmp_path / "two", kill, **keys)), (1, there.environment)):
-        burst(src, "s3://videos/parts", *options, "--shard", f"{part}/2", env=env)
+        burst(src, "s3://videos/parts", *options, "--partition", f"{part}/2", env=env)
     merged = transcode("s3://videos/parts", verb="merge", env=there.environment)
     assert merged.code == 1 and "1 of 2 parts did not finish (0)" in merged.err, merged.err
     for name in ("refused", "parts"):

@@ -119,7 +119,7 @@ def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole,
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
     tasks = [
-        subprocess.Popen(command(sources, made, *options, "--shard", f"{n}/3", verb=verb), env=environment(), stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(command(sources, made, *options, "--partition", f"{n}/3", verb=verb), env=environment(), stderr=subprocess.PIPE, text=True)
         for n in range(3)
     ]  # fmt: skip
     ends = [task.communicate(timeout=120)[1] for task in tasks]
@@ -157,11 +157,11 @@ def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp
     made = tmp_path / "made"
     kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
     tasks = [
-        transcode(sources, made, *options, "--shard", f"{n}/2", verb=verb, env=environment(tmp_path / f"hook{n}", *([kill] if n == 0 else [])))
+        transcode(sources, made, *options, "--partition", f"{n}/2", verb=verb, env=environment(tmp_path / f"hook{n}", *([kill] if n == 0 else [])))
         for n in range(2)
     ]  # fmt: skip
     assert tasks[0].code == -9
-    assert transcode(sources, made, *options, "--shard", "0/2", verb=verb).code in (0, 1)
+    assert transcode(sources, made, *options, "--partition", "0/2", verb=verb).code in (0, 1)
     assert merge(made).code == 1
     assert rows_of(made) == rows_of(whole(kind))
     assert (outputs if kind == "h264" else frames_of)(made) == (outputs if kind == "h264" else frames_of)(whole(kind))
@@ -176,7 +176,9 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
     made = tmp_path / "made"
     kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
     assert (
-        transcode(sources, made, *options, "--shard", "1/2", verb=verb, env=environment(tmp_path / "hook", kill)).code
+        transcode(
+            sources, made, *options, "--partition", "1/2", verb=verb, env=environment(tmp_path / "hook", kill)
+        ).code
         == -9
     )
     ran = merge(made)
@@ -201,7 +203,7 @@ def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_pat
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
     for n in range(2):
-        transcode(sources, made, *options, "--shard", f"{n}/2", verb=verb)
+        transcode(sources, made, *options, "--partition", f"{n}/2", verb=verb)
     for when in ("before", "after"):
         kill = fault(*where, at=1, when=when, code=KILL_ALL)
         assert transcode(made, verb="merge", env=environment(tmp_path / f"hook-{when}", kill)).code == -9
@@ -212,15 +214,15 @@ def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_pat
 
 def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     made = tmp_path / "made"
-    assert transcode(sources, made, "--shard", "0/2").code in (0, 1)
-    for arguments in (("--shard", "0/3"), ()):
+    assert transcode(sources, made, "--partition", "0/2").code in (0, 1)
+    for arguments in (("--partition", "0/3"), ()):
         ran = transcode(sources, made, *arguments)
         assert ran.code == 2 and "vidprep merge" in ran.err, ran.err
     ran = transcode(made, verb="validate")
     assert ran.code == 2 and "vidprep merge" in ran.err
-    ran = transcode(sources, made, "--shard", "1/2", "--gop", 5)
+    ran = transcode(sources, made, "--partition", "1/2", "--gop", 5)
     assert ran.code == 2 and "started here with different settings: --gop 16 -> 5" in ran.err
-    ran = transcode(sources, tmp_path / "other", "--shard", "0/2", "--target-psnr", 38)
+    ran = transcode(sources, tmp_path / "other", "--partition", "0/2", "--target-psnr", 38)
     assert ran.code == 2 and "--target-mode per-video" in ran.err
     ran = transcode(tmp_path / "nothing", verb="merge")
     assert ran.code == 2 and "does not exist" in ran.err
@@ -233,7 +235,7 @@ def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkey
         "vidprep.formats.manifest.journal", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"
     )
     task = subprocess.Popen(
-        command(sources, made, "--shard", "0/2"), env=environment(tmp_path / "hook", wait), stderr=subprocess.DEVNULL, start_new_session=True
+        command(sources, made, "--partition", "0/2"), env=environment(tmp_path / "hook", wait), stderr=subprocess.DEVNULL, start_new_session=True
     )  # fmt: skip
     try:
         while not list(made.glob(".vidprep/part-*/journal.jsonl")) and not list(made.glob(".vidprep/part-*/partial/*")):
@@ -241,10 +243,10 @@ def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkey
         for ran, code in (
             (merge(made), 3),
             (transcode(sources, made), 2),
-            (transcode(sources, made, "--shard", "0/2"), 3),
+            (transcode(sources, made, "--partition", "0/2"), 3),
         ):
             assert ran.code == code and "in use by" in ran.err, ran.err
-        assert transcode(sources, made, "--shard", "1/2").code in (0, 1)
+        assert transcode(sources, made, "--partition", "1/2").code in (0, 1)
     finally:
         task.kill()
         task.wait()
@@ -258,12 +260,12 @@ def test_a_video_of_two_parts_has_one_row(sources, tmp_path):
         (few / path.name).symlink_to(path)
     (few / "c02.mp4").unlink()
     (few / "c02.mp4").write_bytes(b"not there yet")
-    transcode(few, made, "--shard", "0/2")
-    transcode(few, made, "--shard", "1/2")
+    transcode(few, made, "--partition", "0/2")
+    transcode(few, made, "--partition", "1/2")
     (few / "c02.mp4").unlink()
     (few / "c02.mp4").symlink_to(sources / "c02.mp4")
     for n in (0, 1):
-        assert transcode(few, made, "--shard", f"{n}/2").code == 0
+        assert transcode(few, made, "--partition", f"{n}/2").code == 0
     assert {row.id: row.ok for row in read_manifest(made)} == dict.fromkeys(("c00", "c01", "c02", "c03"), True)
     assert list(open_store(made).ids) == ["c00", "c01", "c02", "c03"]
     assert merge(made).code == 0
@@ -273,9 +275,9 @@ def test_a_video_of_two_parts_has_one_row(sources, tmp_path):
 def test_parts_that_were_joined_before_are_not_missed_by_a_later_merge(sources, whole, tmp_path):
     made, options = tmp_path / "made", KINDS["h264"][1:]
     for shard in ("0/3", "2/3"):
-        assert transcode(sources, made, *options, "--shard", shard).code in (0, 1)
+        assert transcode(sources, made, *options, "--partition", shard).code in (0, 1)
     assert "1 of 3 parts did not finish (1)" in merge(made).err
-    assert transcode(sources, made, *options, "--shard", "1/3").code in (0, 1)
+    assert transcode(sources, made, *options, "--partition", "1/3").code in (0, 1)
     for _ in range(2):
         assert "did not finish" not in merge(made).err
     (made / ".vidprep" / "merged.json").write_text("[5]")

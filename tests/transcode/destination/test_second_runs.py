@@ -55,7 +55,7 @@ def test_parts_that_are_run_again_count_as_they_are_now(kind: str, tmp_path: Pat
     verb, *options = KINDS[kind]
 
     def array(*codes: int, merged: int) -> None:
-        assert tuple(transcode(src, made, *options, "--shard", f"{n}/3", verb=verb).code for n in range(3)) == codes
+        assert tuple(transcode(src, made, *options, "--partition", f"{n}/3", verb=verb).code for n in range(3)) == codes
         assert transcode(made, verb="merge").code == merged
 
     array(0, 0, 0, merged=0)
@@ -64,7 +64,7 @@ def test_parts_that_are_run_again_count_as_they_are_now(kind: str, tmp_path: Pat
     is_proven(src, made)
     assert manifest(made)["c03"]["num_frames"] == 9
     (src / "c02.mp4").write_bytes(bytes(5000))
-    codes = [transcode(src, made, *options, "--shard", f"{n}/3", verb=verb).code for n in range(3)]
+    codes = [transcode(src, made, *options, "--partition", f"{n}/3", verb=verb).code for n in range(3)]
     assert sorted(codes) == [0, 0, 1]
     joined = transcode(made, verb="merge")
     assert joined.code == 1 and "5 ok, 1 failed" in joined.err
@@ -83,7 +83,7 @@ def test_a_row_that_was_tried_more_often_does_not_count_for_it(tmp_path: Path) -
     assert {row["attempts"] for row in manifest(made).values()} == {4}
     make_clip(src / "c01.mp4", 9, seed=50)
     for n in range(2):
-        assert transcode(src, made, "--shard", f"{n}/2").code == 0
+        assert transcode(src, made, "--partition", f"{n}/2").code == 0
     assert transcode(made, verb="merge").code == 0
     is_proven(src, made)
 
@@ -99,20 +99,20 @@ def test_a_source_that_became_bad_leaves_no_output_of_before(tmp_path: Path) -> 
 def test_parts_of_other_sources_are_refused(tmp_path: Path) -> None:
     """`--shard 0/2 A` and `--shard 1/2 B` of the same names were joined with exit code 0."""
     one, other, made = make_clips(tmp_path / "A", 4), make_clips(tmp_path / "B", 4, 9), tmp_path / "made"
-    assert transcode(one, made, "--shard", "0/2").code == 0
-    ran = transcode(other, made, "--shard", "1/2")
+    assert transcode(one, made, "--partition", "0/2").code == 0
+    ran = transcode(other, made, "--partition", "1/2")
     assert ran.code == 2 and f"with the sources of {one}" in ran.err and f"are others in {other}" in ran.err
     same = Path(shutil.copytree(one, tmp_path / "mounted"))
-    assert transcode(same, made, "--shard", "1/2").code == 0
+    assert transcode(same, made, "--partition", "1/2").code == 0
     assert transcode(made, verb="merge").code == 0
 
 
 def test_merge_names_sources_that_changed_after_the_plan(tmp_path: Path) -> None:
     src, made = make_clips(tmp_path / "src", 4), tmp_path / "made"
-    assert transcode(src, made, "--shard", "0/2").code == 0
+    assert transcode(src, made, "--partition", "0/2").code == 0
     for path in src.iterdir():
         os.utime(path, (1, 1))
-    assert transcode(src, made, "--shard", "1/2").code == 0
+    assert transcode(src, made, "--partition", "1/2").code == 0
     joined = transcode(made, verb="merge")
     assert joined.code == 0 and "2 sources changed after the array run was planned" in joined.err
 
@@ -120,7 +120,7 @@ def test_merge_names_sources_that_changed_after_the_plan(tmp_path: Path) -> None
 def test_settings_that_cannot_be_read_keep_the_rows_of_parts(tmp_path: Path) -> None:
     """Every row was deleted, with exit code 0."""
     src, made = make_clips(tmp_path / "src", 3), tmp_path / "made"
-    assert transcode(src, made, "--shard", "0/1").code == 0
+    assert transcode(src, made, "--partition", "0/1").code == 0
     before = {path.name: path.read_bytes() for path in made.glob("manifest*")}
     for data in (None, b"", b"{"):
         (made / ".vidprep" / "run.json").unlink(missing_ok=True)

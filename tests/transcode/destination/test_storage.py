@@ -200,7 +200,9 @@ def test_what_moves_goes_and_is_relabelled_does_so_there_too(kind, s3, tmp_path)
 @pytest.mark.long
 def test_parts_there_are_merged_there(s3, here):
     for index in (0, 1):
-        ran = transcode("s3://videos/raw", "s3://videos/parts", "--gop", 4, "--shard", f"{index}/2", env=s3.environment)
+        ran = transcode(
+            "s3://videos/raw", "s3://videos/parts", "--gop", 4, "--partition", f"{index}/2", env=s3.environment
+        )
         assert ran.code in (0, 1), ran.err
     whole = transcode("s3://videos/raw", "s3://videos/parts", "--gop", 4, env=s3.environment)
     assert whole.code == 2
@@ -216,7 +218,7 @@ def test_parts_there_are_merged_there(s3, here):
 def test_parts_of_a_store_there_are_merged_there(s3, tmp_path):
     src = make_clips(tmp_path / "src", 4, 8, size=(64, 64))
     for index in (0, 1):
-        ran = transcode(src, "s3://videos/shards", "--shard", f"{index}/2", verb="burst", env=s3.environment)
+        ran = transcode(src, "s3://videos/shards", "--partition", f"{index}/2", verb="burst", env=s3.environment)
         assert ran.code == 0, ran.err
     assert transcode("s3://videos/shards", verb="merge", env=s3.environment).code == 0
     for name, data in s3.objects("shards/").items():
@@ -231,7 +233,7 @@ def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
     """Scratch folders of the workers are their own."""
     (tmp_path / "elsewhere").mkdir()
     with dask(tmp_path, 2, s3.environment | {"TMPDIR": str(tmp_path / "elsewhere")}) as (address, _):
-        on_dask = ("--backend", "dask", "--scheduler", address)
+        on_dask = ("--backend", "dask", "--cluster-address", address)
         ran = transcode("s3://videos/raw", "s3://videos/dask", "--gop", 4, *on_dask, env=s3.environment)
         refused = transcode("s3://videos/raw", "s3://videos/x", *on_dask, verb="burst", env=s3.environment)
         long = make_clip(tmp_path / "long.mp4", 120, (64, 48))

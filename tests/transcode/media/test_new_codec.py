@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import make_clips
+from tests.helpers import copy_packages, make_clips
 
 ROOT = Path(__file__).parents[3]
 ROWS = """
@@ -27,8 +26,7 @@ ENCODERS["mpeg2video"] = EncoderProfile(
 @pytest.fixture
 def tree(tmp_path) -> dict[str, str]:
     """The environment of a vidprep with these rows."""
-    for room in ("formats", "transcode"):
-        shutil.copytree(ROOT / room, tmp_path / "vidprep" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(tmp_path)
     with (tmp_path / "vidprep" / "formats" / "profiles.py").open("a") as file:
         file.write(ROWS)
     return os.environ | {"PYTHONPATH": str(tmp_path)}
@@ -36,7 +34,9 @@ def tree(tmp_path) -> dict[str, str]:
 
 def run(tree, *words) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "vidprep.transcode", *map(str, words)]
-    return subprocess.run(command, env=tree, capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        command, env=tree, cwd=tree["PYTHONPATH"].split(":")[0], capture_output=True, text=True, timeout=100
+    )
 
 
 @pytest.mark.long

@@ -119,7 +119,7 @@ def test_gone_sources_are_told_and_pruned_on_demand(kind, raw, dst):
 def test_nothing_is_pruned_where_only_some_sources_are_listed(raw, dst, tmp_path):
     assert transcode(raw, dst, "--quiet").code == 0
     shutil.move(raw / "nature", tmp_path / "away")
-    for chosen in (("--limit", 1), ("--include", "*.mp4"), ("--exclude", "x"), ("--shard", "0/1")):
+    for chosen in (("--limit", 1), ("--include", "*.mp4"), ("--exclude", "x"), ("--partition", "0/1")):
         ran = transcode(raw, dst, "--prune", *chosen)
         assert ran.code == 2 and "--prune" in ran.err and len(manifest(dst)) == 3
     ran = transcode(raw / "people" / "ann.mp4", dst, "--prune", "--keep-source-suffix")

@@ -260,7 +260,7 @@ def test_parts_of_an_array_relabel_what_is_done(clips, tmp_path, dst):
         made = tmp_path / kind
         assert run(kind, clips, made).code == 0
         for part in range(2):
-            assert run(kind, clips, made, "--label-from-folder", "--shard", f"{part}/2").code == 0
+            assert run(kind, clips, made, "--label-from-folder", "--partition", f"{part}/2").code == 0
         assert transcode(made, verb="merge").code == 0
         assert labels_in(made) == {f"c{n:02d}": {"label": "src"} for n in range(3)}
         assert transcode(clips, made, "--quiet", verb="validate").code == 0

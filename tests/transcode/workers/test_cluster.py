@@ -89,14 +89,14 @@ def test_a_slurm_array_with_a_killed_and_a_preempted_task(scheduler: Slurm, sour
 @pytest.fixture(scope="module")
 def on_dask(tmp_path_factory):
     with dask(tmp_path_factory.mktemp("dask"), workers=2) as (address, _):
-        yield "--backend", "dask", "--scheduler", address
+        yield "--backend", "dask", "--cluster-address", address
 
 
 @pytest.fixture(scope="module")
 def on_ray():
     # Its sockets take no longer name.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder, ray_head(Path(folder), cpus=2) as address:
-        yield "--backend", "ray", "--address", address
+        yield "--backend", "ray", "--cluster-address", address
 
 
 @pytest.fixture(params=["dask", pytest.param("ray", marks=pytest.mark.long)])
@@ -207,7 +207,7 @@ def test_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, tmp_pat
     env = environment(tmp_path / "hook", POISON[kills])
     clips = make_clips(tmp_path / "src", 40, 8, size=(64, 48))
     with dask(tmp_path, workers=2, env=env) as (address, _):
-        on_it = ("--backend", "dask", "--scheduler", address)
+        on_it = ("--backend", "dask", "--cluster-address", address)
         ran = transcode(clips, tmp_path / "made", "--gop", 4, *on_it, timeout=120)  # else it hangs
     assert ran.code == 1, ran.err
     rows = manifest(tmp_path / "made")
@@ -225,7 +225,7 @@ def test_short_jobs_share_a_task_and_long_ones_do_not(tmp_path):
     for number in range(5):
         make_clip(tmp_path / "src" / f"long{number}.mp4", 50, (320, 240), noise=True, seed=number)
     with dask(tmp_path, workers=2, env=environment(tmp_path / "hook", count)) as (address, _):
-        on_it = ("--backend", "dask", "--scheduler", address)
+        on_it = ("--backend", "dask", "--cluster-address", address)
         assert transcode(tmp_path / "src", tmp_path / "made", *on_it, timeout=120).code == 0
     sizes = [int(each) for each in (tmp_path / "tasks").read_text().split()]
     assert sum(sizes) == 65 == len(manifest(tmp_path / "made"))
@@ -270,13 +270,13 @@ def test_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_pa
     ("options", "said"),
     [
         (("--backend", "dask"), "--backend dask needs --cluster-address tcp://host:8786"),
-        (("--scheduler", "tcp://127.0.0.1:1"), "--cluster-address tcp://127.0.0.1:1 needs --backend dask or ray"),
+        (("--cluster-address", "tcp://127.0.0.1:1"), "--cluster-address tcp://127.0.0.1:1 needs --backend dask or ray"),
         (
-            ("--backend", "dask", "--scheduler", "nonsense://x"),
+            ("--backend", "dask", "--cluster-address", "nonsense://x"),
             "--cluster-address nonsense://x: no cluster has such an address",
         ),
         pytest.param(
-            ("--backend", "dask", "--scheduler", "tcp://127.0.0.1:{port}"),
+            ("--backend", "dask", "--cluster-address", "tcp://127.0.0.1:{port}"),
             "no dask cluster at tcp://127.0.0.1",
             marks=pytest.mark.slow,  # waits for one to come
         ),
@@ -294,7 +294,7 @@ def test_a_backend_that_is_not_installed_names_its_extra(backend, sources, tmp_p
     script = (
         "import sys; sys.modules[sys.argv[1]] = None; from vidprep.transcode.cli.main import main; main(sys.argv[2:])"
     )
-    module, option = ("distributed", "--scheduler") if backend == "dask" else ("ray", "--address")
+    module, option = ("distributed", "--cluster-address") if backend == "dask" else ("ray", "--cluster-address")
     arguments = [
         module,
         "transcode",

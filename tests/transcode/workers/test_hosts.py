@@ -118,7 +118,7 @@ def test_workers_of_dask_that_lack_what_they_need_are_left_out(clips, local, tmp
         stack.enter_context(dask_worker(tmp_path, address, "elsewhere", hidden=[videos, frames]))
         stack.enter_context(dask_worker(tmp_path, address, "older", older(tmp_path)))
         dask_pids(address, 3)
-        on_dask = ("--backend", "dask", "--scheduler", address)
+        on_dask = ("--backend", "dask", "--cluster-address", address)
         env = environment(tmp_path / "hook", PATIENT)
         with (tmp_path / "said").open("w") as file:
             run = subprocess.Popen(command(clips, videos, "--gop", 4, *on_dask), env=env, stderr=file)
@@ -155,7 +155,7 @@ def test_a_worker_of_dask_without_vidprep_is_named_and_left_out(clips, local, tm
         address, _ = stack.enter_context(dask_scheduler(tmp_path))
         bare = stack.enter_context(dask_worker(tmp_path, address, "bare", env))
         dask_pids(address, 1)
-        on_dask = ("--backend", "dask", "--scheduler", address)
+        on_dask = ("--backend", "dask", "--cluster-address", address)
         alone = transcode(clips, made, "--gop", 4, *on_dask, env=environment(), timeout=90)
         assert alone.code == STOPPED, alone.err
         assert "none of the 1 workers" in alone.err and f"worker {socket.gethostname()} (process " in alone.err
@@ -175,7 +175,7 @@ def test_when_no_worker_can_work_the_run_ends_and_names_one(clips, local, tmp_pa
         address, _ = stack.enter_context(dask_scheduler(tmp_path))
         stack.enter_context(dask_worker(tmp_path, address, "blind", hidden=[clips]))
         dask_pids(address, 1)
-        ran = transcode(clips, made, "--gop", 4, "--backend", "dask", "--scheduler", address, env=environment())
+        ran = transcode(clips, made, "--gop", 4, "--backend", "dask", "--cluster-address", address, env=environment())
     assert ran.code == STOPPED, ran.err
     assert "none of the 1 workers" in ran.err and "does not see the source" in ran.err
     check_ended_well(clips, made, local / "short")
@@ -185,7 +185,7 @@ def test_when_no_worker_can_work_the_run_ends_and_names_one(clips, local, tmp_pa
 def test_without_workers_the_run_says_so_and_begins_when_one_comes(clips, local, tmp_path):
     made = tmp_path / "made"
     with dask_scheduler(tmp_path) as (address, _), (tmp_path / "said").open("w") as said:
-        on_dask = ("--backend", "dask", "--scheduler", address)
+        on_dask = ("--backend", "dask", "--cluster-address", address)
         run = subprocess.Popen(command(clips, made, "--gop", 4, *on_dask), env=environment(), stderr=said)
         wait_until(lambda: "has no workers; waiting" in (tmp_path / "said").read_text(), "a word", 40)
         with dask_worker(tmp_path, address, "late"):
@@ -209,7 +209,7 @@ def test_all_workers_of_dask_may_be_killed_at_once(long_clips, local, tmp_path):
     """Their nannies start others."""
     made = tmp_path / "made"
     with dask(tmp_path, workers=2) as (address, pids):
-        run = begun(long_clips, made, ("--backend", "dask", "--scheduler", address), hook=tmp_path / "hook")
+        run = begun(long_clips, made, ("--backend", "dask", "--cluster-address", address), hook=tmp_path / "hook")
         for pid in pids:
             psutil.Process(pid).kill()
         said = run.communicate(timeout=120)[1]
@@ -224,7 +224,7 @@ def test_what_is_lost_with_its_worker_before_it_is_fetched_is_made_again(clips, 
     lost = fault("vidprep.transcode.workers.dask", "DaskWorkers.result", at=4, code=kill, only="parent")
     made = tmp_path / "made"
     with dask(tmp_path, workers=2) as (address, _):
-        on_dask = ("--backend", "dask", "--scheduler", address)
+        on_dask = ("--backend", "dask", "--cluster-address", address)
         ran = transcode(clips, made, "--gop", 4, *on_dask, env=environment(tmp_path / "hook", lost), timeout=120)
     assert ran.code == 0, ran.err
     assert outputs(made) == outputs(local / "short") and not leftovers(made)
@@ -236,7 +236,9 @@ def test_a_scheduler_that_is_killed_fails_no_video(long_clips, local, tmp_path):
     with ExitStack() as stack:
         address, scheduler = stack.enter_context(dask_scheduler(tmp_path))
         stack.enter_context(dask_worker(tmp_path, address, "worker"))
-        run = begun(long_clips, made, ("--backend", "dask", "--scheduler", address), IMPATIENT, hook=tmp_path / "hook")
+        run = begun(
+            long_clips, made, ("--backend", "dask", "--cluster-address", address), IMPATIENT, hook=tmp_path / "hook"
+        )
         scheduler.kill()
         said = run.communicate(timeout=120)[1]
     assert run.returncode == STOPPED, said
@@ -255,7 +257,7 @@ def test_nodes_of_ray_that_lack_what_they_need_are_left_out(clips, local, tmp_pa
         address = stack.enter_context(ray_head(ray_folder, cpus=0))
         stack.enter_context(ray_node(ray_folder, address, "blind", hidden=[clips]))
         stack.enter_context(ray_node(ray_folder, address, "elsewhere", hidden=[made]))
-        on_ray = ("--backend", "ray", "--address", address)
+        on_ray = ("--backend", "ray", "--cluster-address", address)
         ran = transcode(clips, made, "--gop", 4, *on_ray, env=environment(), timeout=180)
     assert ran.code == STOPPED, ran.err
     assert ran.err.count("left out: worker ") == 2 and "none of the 2 workers" in ran.err
@@ -268,7 +270,9 @@ def test_nodes_of_ray_that_lack_what_they_need_are_left_out(clips, local, tmp_pa
 def test_ray_may_lose_its_head_or_all_its_workers(killed, long_clips, local, tmp_path, ray_folder):
     made = tmp_path / "made"
     with ray_head(ray_folder, cpus=2) as address:
-        run = begun(long_clips, made, ("--backend", "ray", "--address", address), IMPATIENT, hook=tmp_path / "hook")
+        run = begun(
+            long_clips, made, ("--backend", "ray", "--cluster-address", address), IMPATIENT, hook=tmp_path / "hook"
+        )
         for process in psutil.process_iter():
             is_head, is_worker = process.name() in ("gcs_server", "raylet"), process.name().startswith("ray::_work")
             if (is_head and str(ray_folder) in " ".join(process.cmdline())) if killed == "head" else is_worker:
