@@ -30,13 +30,10 @@ NOTES_KEY = b"vidprep.labels"
 
 @dataclass(frozen=True)
 class Labels:
-    """columns: a value for each of `ids`, by the name of the label. added: names of those that `vidprep label` gave, which no
-    source table has. split_rule: by which `split` was drawn, "" where it was not.
-    """
+    """columns: a value for each of `ids`, by the name of the label. split_rule: by which `split` was drawn, "" where it was not."""
 
     ids: Sequence[str]
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
-    added: frozenset[str] = frozenset()
     split_rule: str = ""
 
     @cached_property
@@ -72,7 +69,7 @@ class Labels:
 
     def notes(self) -> dict[str, Any]:
         """What `labels_in` reads beside the values."""
-        return {"added": sorted(self.added)} | ({"split_rule": self.split_rule} if self.split_rule else {})
+        return {"split_rule": self.split_rule} if self.split_rule else {}
 
     def as_bytes(self) -> bytes:
         """What `read_labels` reads."""
@@ -85,7 +82,7 @@ class Labels:
 def labels_in(table: pa.Table) -> Labels:
     """Those of a table that has `id` and may have `labels`."""
     ids, notes = table["id"].to_pylist(), notes_of(table.schema)
-    found = Labels(ids, {}, frozenset(notes.get("added", ())), str(notes.get("split_rule", "")))
+    found = Labels(ids, {}, str(notes.get("split_rule", "")))
     if LABELS not in table.column_names:
         return found
     column = table[LABELS].combine_chunks()
@@ -108,7 +105,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def notes_of(schema: pa.Schema) -> dict[str, Any]:
-    """What a file says of its labels beside their values: `added`, and the `classes` in the order of their numbers."""
+    """What a file says of its labels beside their values: the rule of their splits, and the `classes` in the order of their numbers."""
     found = json.loads((schema.metadata or {}).get(NOTES_KEY, b"{}"))
     return found if isinstance(found, dict) else {}
 
@@ -194,7 +191,7 @@ def joined(several: Sequence[Labels]) -> Labels:
         arrays = [each.columns.get(name, pa.nulls(len(each.ids))) for each in several]
         columns[name] = _concatenated(arrays)
     rules = [each.split_rule for each in several if each.split_rule]
-    return Labels(ids, columns, frozenset().union(*(each.added for each in several)), rules[-1] if rules else "")
+    return Labels(ids, columns, rules[-1] if rules else "")
 
 
 def _concatenated(arrays: list[pa.Array]) -> pa.Array:
@@ -229,7 +226,7 @@ def updated(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
         return new
     both = old if not new.ids else joined([old, new])
     said = given if new.ids else kept
-    return replace(both.taken(ids), added=said.added, split_rule=said.split_rule)
+    return replace(both.taken(ids), split_rule=said.split_rule)
 
 
 def fitted(given: Labels, kept: Labels) -> Labels:
@@ -242,13 +239,19 @@ def fitted(given: Labels, kept: Labels) -> Labels:
         stays = kept.chosen([name])
         both = joined([stays, given.chosen([name])])
         columns[name] = both.columns[name].slice(len(kept.ids))
-        pairs = zip(values_of(stays.columns[name]), values_of(both.columns[name].slice(0, len(kept.ids))), strict=True)
+        values = zip(values_of(stays.columns[name]), values_of(both.columns[name].slice(0, len(kept.ids))), strict=True)
+        pairs = [pair for pair in values if pair[0] is not None]
         if any(one != other and repr(one) != repr(other) for one, other in pairs):
             raise SourceError(
-                f"label {shown(name)} is of type {given.columns[name].type} here, and of type {stays.columns[name].type} of "
-                f"{count_of(len(kept.ids), 'video')} not among these; give those too, remove them (--prune), or drop it (--labels)"
+                f"label {shown(name)}: values here are of type {given.columns[name].type}, such as {_example(given.columns[name])}, and "
+                f"those of {count_of(len(pairs), 'video')} not listed here of type {stays.columns[name].type}; change the table, "
+                "list those videos too, or leave the column out with --labels"
             )
     return replace(given, columns=columns)
+
+
+def _example(array: pa.Array) -> str:
+    return next((shown(value) for value in values_of(array) if value is not None), "nothing")
 
 
 def differing(one: Labels, other: Labels) -> list[str]:

@@ -325,7 +325,7 @@ def write_rows(
     table = _joined(tables, path).take(pa.array([newest[id_][1] for id_ in ids], pa.int64()))
     if labels is None:
         of_dicts = labels_of_dicts(list(of_rows), list(of_rows.values())) if of_rows else Labels(())
-        labels = replace(of_dicts, added=before.added, split_rule=before.split_rule)
+        labels = replace(of_dicts, split_rule=before.split_rule)
     found = updated(before, labels, ids)
     if (struct := found.struct()) is not None:
         table = table.append_column(LABELS, struct)

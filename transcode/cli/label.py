@@ -36,6 +36,8 @@ def label(destination: Path | str, table: Path | None = None, dry_run: bool = Fa
                 click.echo(printable(f"{id_}: {name}: {before.get(name)!r} -> {after.get(name)!r}"))
     for why in done.skipped:
         click.echo(printable(f"skipped: {why}"), err=True)
+    for note in done.notes:
+        click.echo(printable(f"vidprep: note: {note}"), err=True)
     parts = [f"{count_of(len(done.videos), 'video')} {'would be ' * dry_run}relabelled"]
     for what in ("added", "changed", "removed"):
         parts += [f"{what}: {printable(', '.join(getattr(done, what)))}"] if getattr(done, what) else []

@@ -89,7 +89,7 @@ def _run(source: Path | str, destination: Path | str, given: dict[str, Any], *, 
     if dry_run:
         from vidprep.transcode.cli.dry_run import print_dry_run
 
-        print_dry_run(*preview(request), request.place, as_json=as_json)
+        print_dry_run(request.place, *preview(request), as_json=as_json)
         return
     summary = execute(request)
     if as_json:

@@ -83,14 +83,22 @@ PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 
 
 @dataclass(frozen=True, slots=True)
-class TakenLabels:
-    """changed: units that were there and whose labels change. gone: columns that go. splits: of units whose split changes, the one
-    before and the one now.
+class PlannedLabels:
+    """The labels that a run gives its units.
+
+    Attributes:
+        given: The labels of all listed units.
+        changed: Units that were there and whose labels change.
+        stay: Columns from before that these sources do not give.
+        splits: The split before and the split now of each unit whose split changes.
+        is_new: Whether the manifest has to be written for them.
     """
 
+    given: Labels
     changed: Sequence[str] = ()
-    gone: Sequence[str] = ()
+    stay: Sequence[str] = ()
     splits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    is_new: bool = False
 
 
 class Destination:
@@ -383,17 +391,11 @@ class Destination:
         for torn in [path for name in names for path in self.root.glob(name)] + [*self.state_dir.glob(".*.partial")]:
             remove_file(torn)
 
-    def take_labels(
-        self,
-        labels: Labels,
-        moved: Mapping[str, str],
-        removed: Sequence[str],
-        drawing: Drawing | None,
-        *,
-        are_all: bool,
-    ) -> TakenLabels:
-        """Give these units these labels when the manifest is written next, instead of those that it has. Columns that `vidprep label`
-        added stay.
+    def plan_labels(
+        self, labels: Labels, moved: Mapping[str, str], removed: Sequence[str], drawing: Drawing | None, *, are_all: bool
+    ) -> PlannedLabels:  # fmt: skip
+        """Return the labels that these units will have, and what that changes. Columns that are not given stay as they are: forgetting an
+        option must not remove labels, and `vidprep label --remove` does.
 
         Args:
             labels: Of all units that are listed.
@@ -409,11 +411,12 @@ class Destination:
 
         kept = label_columns(self.root)
         if not kept.columns and not labels.columns and drawing is None:
-            return TakenLabels()
+            return PlannedLabels(labels)
         before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
         given = labels if drawing is None else drawing.filled(labels, before)
-        own = before.chosen(kept.added - given.columns.keys())
-        given = replace(given, columns={**given.columns, **own.columns}, added=frozenset(own.columns))
+        stay = sorted(kept.columns.keys() - given.columns.keys())
+        rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
+        given = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)
         listed = {*labels.ids, *moved.values(), *removed}
         others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
         given = fitted(given, others) if others.ids else given
@@ -426,13 +429,16 @@ class Destination:
         types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
         # The manifest of a part begins without any.
         is_new = bool(changed or moved or self.part) or len(there.ids) < len(labels.ids) or operator.ne(*types)
-        if is_new or kept.split_rule != given.split_rule:
-            self.give_labels(given)
-        self._labels = given
-        gone = sorted(there.columns.keys() - given.columns.keys())
         splits = [] if drawing is None else differing(there.chosen([SPLIT_LABEL]), given.chosen([SPLIT_LABEL]))
         other = {id_: (there.of(id_).get(SPLIT_LABEL), given.of(id_)[SPLIT_LABEL]) for id_ in sorted(splits)}
-        return TakenLabels(changed, gone, {id_: (old, new) for id_, (old, new) in other.items() if old is not None})
+        moves = {id_: (old, new) for id_, (old, new) in other.items() if old is not None}
+        return PlannedLabels(given, changed, stay, moves, is_new or kept.split_rule != given.split_rule)
+
+    def take_labels(self, planned: PlannedLabels) -> None:
+        """Write these labels into the manifest when it is written next."""
+        if planned.is_new:
+            self.give_labels(planned.given)
+        self._labels = planned.given
 
     def give_labels(self, labels: Labels) -> None:
         """These are to be in the manifest when it is written next. Raises DestinationError."""

@@ -69,6 +69,7 @@ class Relabelled:
         changed: Names of columns in which values changed.
         removed: Names of columns that were removed.
         skipped: A message for each row of the table that was not used.
+        notes: A message for each column of numbers that one cell turns to text.
         examples: (id, labels before, labels after) of a few videos.
     """
 
@@ -78,6 +79,7 @@ class Relabelled:
     removed: tuple[str, ...]
     skipped: tuple[str, ...]
     examples: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]
+    notes: tuple[str, ...] = ()
 
 
 def relabel(
@@ -91,7 +93,7 @@ def relabel(
     Raises SourceError, ManifestError, DestinationError.
     """
     kept = label_columns(place.root)
-    new, skipped = kept, list[str]()
+    new, skipped, notes = kept, list[str](), tuple[str, ...]()
     if table is not None:
         found = read_source_table(table)
         where = "the table" if is_table(table) else str(table)
@@ -102,15 +104,15 @@ def relabel(
             raise SourceError(f"has no labels; columns: {', '.join(map(one_line, found.columns))}", path=where)
         rows, faults = _rows_of_units(found, places, names, where, place.root)
         skipped = told_faults(faults, where, skips_bad_rows=skips_bad_rows)
-        new = _updated(kept, found, names, rows, where)
+        new, notes = _updated(kept, found, names, rows, where), tuple(found.chosen(names).notes.values())
     if missing := [name for name in remove if name not in kept.columns]:
         there = ", ".join(map(one_line, kept.columns)) or "none"
         raise SourceError(f"--remove: there is no label {one_line(missing[0])}; labels: {there}", path=place.shown)
     columns = {name: array for name, array in new.columns.items() if name not in remove}
-    new = replace(new, columns=columns, added=new.added & columns.keys())
+    new = replace(new, columns=columns)
     videos = differing(kept, new)
     if not dry_run:
-        if videos or kept.columns.keys() != columns.keys() or kept.added != new.added:
+        if videos or kept.columns.keys() != columns.keys():
             place.give_labels(new)
         try:
             place.finish()  # also what a call before left, when it was stopped
@@ -120,7 +122,7 @@ def relabel(
     return Relabelled(
         tuple(videos), tuple(name for name in columns if name not in kept.columns),
         tuple(name for name in columns if name in kept.columns and differing(kept.chosen([name]), new.chosen([name]))),
-        tuple(remove), tuple(skipped), tuple((id_, kept.of(id_), new.of(id_)) for id_ in videos[:SHOWN]),
+        tuple(remove), tuple(skipped), tuple((id_, kept.of(id_), new.of(id_)) for id_ in videos[:SHOWN]), notes,
     )  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def _rows_of_units(
         )
     known = _known(root)
     ids = {unit.id for units in known.values() for unit in units}
-    faults = faults_of_columns(SourceTable({name: found.columns[name] for name in names}, found.num_rows))
+    faults = faults_of_columns(found.chosen(names))
     base = "" if where == "the table" else os.path.dirname(os.path.abspath(where))
     rows = defaultdict[str, list[int]](list)
     values = [found.values(name) for name in names]
@@ -198,7 +200,7 @@ def _differ(one: object, other: object) -> bool:
 
 
 def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[str, list[int]], where: str) -> Labels:
-    columns, added = dict(kept.columns), set(kept.added)
+    columns = dict(kept.columns)
     for name in names:
         try:
             values = found.array(name)
@@ -209,9 +211,8 @@ def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[s
         taken = {id_: row for id_, row in of_units.items() if filled[row] or name not in kept.columns}
         if not taken:
             continue
-        added.add(name)
         given = Labels(list(taken), {name: values.take(pa.array(taken.values(), pa.int64()))})
         stays = kept.chosen([name]).taken([id_ for id_ in kept.ids if id_ not in taken])
         given = fitted(given, stays) if stays.ids else given
         columns[name] = (joined([stays, given]) if stays.ids else given).taken(kept.ids).columns[name]
-    return replace(kept, columns=columns, added=frozenset(added))
+    return replace(kept, columns=columns)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from os import environ
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import DestinationError, SettingsError
 from vidprep.formats.files.arrow import ArrowStream
@@ -16,7 +17,7 @@ from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.text import count_of
 from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
-from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.folder import Destination, PlannedLabels
 from vidprep.transcode.destination.partition import Partition, parse_partition
 from vidprep.transcode.destination.run_file import value_found_for
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
@@ -37,6 +38,9 @@ from vidprep.transcode.workers.backends import workers_of
 from vidprep.transcode.workers.host import expected_of_hosts, sample_of
 from vidprep.transcode.workers.local import Workers, default_jobs
 from vidprep.transcode.workers.process import Process
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.labels import Labels
 
 NAMED = 5
 
@@ -115,8 +119,8 @@ def make_request(
     return RunRequest(source, place, settings, choice, options, _ffmpeg(settings, options), reporter)
 
 
-def preview(request: RunRequest) -> tuple[Plan, SourceList]:
-    """What would be done. Opens no video, writes nothing."""
+def preview(request: RunRequest) -> tuple[Plan, SourceList, Labels]:
+    """What would be done, and the labels that the sources would have. Opens no video, writes nothing."""
     sources = _find(request)
     settings, _ = _with_known_value(request)
     overwrite = request.options.overwrite
@@ -124,7 +128,8 @@ def preview(request: RunRequest) -> tuple[Plan, SourceList]:
         sources = previewed(request.place, sources, settings, overwrite=overwrite)
     else:
         request.place.check_settings(settings, overwrite=overwrite)
-    return request.plan(sources, settings), sources
+    todo = request.plan(sources, settings)
+    return todo, sources, _planned_labels(request.place, sources, todo).given
 
 
 def execute(request: RunRequest) -> Summary:
@@ -285,19 +290,26 @@ def _search(
     return settings.at(found.value)
 
 
-def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
-    """Give all units that are listed the labels that their sources have now. Returns how many done ones have other labels than before."""
-    place, labels = request.place, sources.labels
-    if labels is None and not manifest_paths(place.root):
-        return 0
+def _planned_labels(place: Destination, sources: SourceList, todo: Plan) -> PlannedLabels:
     from vidprep.formats.manifest.labels import Labels
 
     before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
-    labels = labels or Labels([unit.id for unit in sources.units])
-    taken = place.take_labels(labels, before, todo.removed, sources.drawing, are_all=sources.why_partial is None)
-    if taken.changed and taken.gone:
-        names = ", ".join(map(one_line, taken.gone))
-        request.reporter.message(f"labels that the sources no longer give are removed: {names}")
+    labels = sources.labels or Labels([unit.id for unit in sources.units])
+    return place.plan_labels(labels, before, todo.removed, sources.drawing, are_all=sources.why_partial is None)
+
+
+def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
+    """Give all units that are listed the labels that their sources have now. Returns how many done ones have other labels than before."""
+    place = request.place
+    if sources.labels is None and not manifest_paths(place.root):
+        return 0
+    taken = _planned_labels(place, sources, todo)
+    place.take_labels(taken)
+    if taken.stay:
+        names = ",".join(map(one_line, taken.stay))
+        request.reporter.message(
+            f"labels kept that these sources do not give: {names}; `vidprep label --remove` removes them"
+        )
     if taken.splits:
         examples = [f"{one_line(id_)} {old} -> {new}" for id_, (old, new) in islice(taken.splits.items(), NAMED)]
         more = ", …" if len(taken.splits) > NAMED else ""
@@ -351,6 +363,8 @@ def _say_what_was_found(
     request: RunRequest, recovered: int, sources: SourceList, todo: Plan, settings: RunSettings
 ) -> None:
     message, journal = request.reporter.message, request.place.journal
+    for note in sources.notes:
+        message(f"note: {note}")
     if recovered:
         message(f"{recovered} finished outputs of a stopped run were published")
     if journal.unreadable:

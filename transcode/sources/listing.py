@@ -136,6 +136,7 @@ def _source_list(
         labels,
         search.why_partial or (None if units else "no video could be listed"),
         drawing,
+        () if search.table is None else tuple(search.table.notes.values()),
     )  # fmt: skip
 
 
@@ -167,4 +168,6 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
 
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(fnmatch.translate, patterns))) if patterns else None
+    """A folder may be given as `a/`, which is how shells complete it."""
+    kept = [pattern.rstrip("/") or pattern for pattern in patterns]
+    return re.compile("|".join(map(fnmatch.translate, kept))) if kept else None

@@ -18,7 +18,6 @@ from vidprep.transcode.sources.remote import RemoteFiles
 from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_of, why_not
 from vidprep.transcode.sources.tables import (
     KEYS,
-    SourceTable,
     faults_of_columns,
     is_table,
     one_line,
@@ -53,7 +52,7 @@ def read_table(
     places = cut_columns(names, path)
     chosen = chosen_labels([name for name in names if name not in KEYS and name not in places.names], labels, path)
     _check_names(chosen, path, label_from_folder=label_from_folder)
-    search.table = SourceTable({name: found.columns[name] for name in chosen}, found.num_rows)
+    search.table = found.chosen(chosen)
     faults = faults_of_columns(search.table)
     rows = zip(*(found.values(name) for name in KEYS), places.cuts(found), strict=True)
     remote = RemoteFiles()

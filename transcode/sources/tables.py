@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -72,10 +72,22 @@ def csv_cell(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """columns: what stands in each, by name: Python's values, or Arrow's of what has types of its own."""
+    """A table that names sources.
+
+    Attributes:
+        columns: The values of each column by its name: Python's, or Arrow's where the table has types of its own.
+        num_rows: How many rows it has.
+        notes: For a column of text in which most cells are numbers, the cell that is none.
+    """
 
     columns: Mapping[str, Sequence[Any] | pa.ChunkedArray]
     num_rows: int
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def chosen(self, names: Sequence[str]) -> SourceTable:
+        """Return the table with these columns alone."""
+        notes = {name: note for name, note in self.notes.items() if name in names}
+        return SourceTable({name: self.columns[name] for name in names}, self.num_rows, notes)
 
     def values(self, name: str) -> Sequence[Any]:
         """As Python has them; None for each row where there is no such column."""
@@ -175,11 +187,21 @@ def _csv_table(table: str) -> SourceTable:
             raise ValueError(
                 f"row {number} does not have the {len(names)} cells of the header; quote cells that hold {mark!r}"
             )
+    notes = {}
     for name in names:
-        convert = str if name in STAYS_TEXT else _converter([str(row[name]) for row in rows if row[name]])
+        cells = {number: str(row[name]) for number, row in enumerate(rows, 1) if row[name]}
+        convert = str if name in STAYS_TEXT else _converter([*cells.values()])
+        if convert is str and name not in STAYS_TEXT and (odd := _odd_cell(cells)) is not None:
+            notes[name] = f"column {one_line(name)} is kept as text, since row {odd} has {cells[odd]!r} among numbers"
         for row in rows:
             row[name] = convert(str(row[name])) if row[name] else None
-    return SourceTable({name: [row[name] for row in rows] for name in names}, len(rows))
+    return SourceTable({name: [row[name] for row in rows] for name in names}, len(rows), notes)
+
+
+def _odd_cell(cells: Mapping[int, str]) -> int | None:
+    """Return the first row whose cell is not a number as Python writes it, where most cells are."""
+    odd = [number for number, cell in cells.items() if _converter([cell]) not in (int, float)]
+    return odd[0] if 0 < len(odd) < len(cells) - len(odd) else None
 
 
 def _converter(cells: list[str]) -> Callable[[str], object]:

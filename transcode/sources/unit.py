@@ -43,7 +43,7 @@ class SourceList:
     absolute, and escaped where they are not valid UTF-8. problem_units: what the row of a table asked for, None for a file
     that was met in a folder; in the order of `problems`. labels: of units and problems; None where there are none.
     why_partial: why sources that are not here may be there all the same; None where these are all. drawing: how the splits of
-    `labels` are drawn, None where they are not.
+    `labels` are drawn, None where they are not. notes: what a reader of the table should know about its columns.
     """
 
     units: tuple[Unit, ...]
@@ -53,3 +53,4 @@ class SourceList:
     labels: Labels | None = None
     why_partial: str | None = None
     drawing: Drawing | None = None
+    notes: tuple[str, ...] = ()

@@ -148,7 +148,10 @@ def test_a_label_that_changes_its_type_changes_no_video_that_is_not_listed(src: 
     for more in ((), ("--limit", 1)):
         ran = transcode(rows, dst, *more)
         assert ran.code == 2, ran.err
-        assert "label 'label' is of type string here, and of type int64 of 1 video not among these" in ran.err
+        assert (
+            "label 'label': values here are of type string, such as 'walk', and those of 1 video not listed here of type int64"
+            in ran.err
+        )
         assert manifest(dst) == before
     labelled = transcode(dst, table(src.parent / "three.csv", [{"path": "src/a.mp4", "label": "run"}]), verb="label")
     assert labelled.code == 0, labelled.err

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,10 +65,64 @@ def test_labels_of_done_videos_follow_the_table_without_encoding(kind, clips, tm
     if kind == "h264":
         assert identities(dst) == shown
     fewer = run(kind, listed(tmp_path, *({"n": n} for n in range(3))), dst)
-    assert fewer.summary["relabelled"] == 3 and "labels that the sources no longer give are removed: label" in fewer.err
-    assert labels_in(dst) == {f"c{n:02d}": {"n": n} for n in range(3)}, "a column that is gone is gone"
+    assert fewer.summary["relabelled"] == 0 and "labels kept that these sources do not give: label" in fewer.err
+    assert labels_in(dst) == due, "a column that is not given is kept"
     assert run(kind, listed(tmp_path, *({"n": n} for n in range(3))), dst).summary["relabelled"] == 0
     assert transcode(clips, dst, "--quiet", verb="validate").code == 0
+
+
+@pytest.mark.parametrize("kind", ["h264", "burst"])
+def test_a_forgotten_option_removes_no_label(kind, tmp_path, dst):
+    """A run without --label-from-folder removed the labels of the run before it."""
+    src = tmp_path / "src"
+    for folder in ("walk", "run"):
+        make_clips(src / folder, 2)
+    assert run(kind, src, dst, "--label-from-folder", "--split-by", "a=0.5,b=0.5").code == 0
+    before = labels_in(dst)
+    assert {each["label"] for each in before.values()} == {"walk", "run"} and {"split"} < before["walk/c00"].keys()
+    again = run(kind, src, dst)
+    assert labels_in(dst) == before and again.summary["relabelled"] == 0
+    assert "labels kept that these sources do not give: label,split; `vidprep label --remove` removes them" in again.err
+    make_clips(src / "walk", 3)
+    more = run(kind, src, dst, "--label-from-folder", "--split-by", "a=0.5,b=0.5")
+    assert "changed split" not in more.err and "labels kept" not in more.err
+    assert {id_: labels for id_, labels in labels_in(dst).items() if id_ in before} == before
+    assert transcode(dst, "--remove", "label,split", verb="label").code == 0
+    assert set(map(str, labels_in(dst).values())) == {"{}"}
+
+
+def test_a_cell_that_turns_numbers_to_text_is_named(clips, tmp_path, dst):
+    codes = listed(
+        tmp_path,
+        *({"code": code, "zip": place} for code, place in zip(("7", "007", "9"), ("01", "02", "03"), strict=True)),
+    )
+    for ran in (transcode(codes, dst, "--dry-run"), run("h264", codes, dst), transcode(dst, codes, verb="label")):
+        assert "note: column code is kept as text, since row 2 has '007' among numbers" in ran.err
+        assert "zip" not in ran.err, "no cell of it is a number"
+    assert [each["code"] for each in labels_in(dst).values()] == ["7", "007", "9"]
+
+
+def test_a_dry_run_shows_labels_splits_and_classes(tmp_path, dst):
+    src = tmp_path / "src"
+    for folder in ("walk", "run"):
+        make_clips(src / folder, 4)
+    options = ("--label-from-folder", "--split-by", "train=0.75,val=0.25")
+    shown = transcode(src, dst, *options, "--dry-run")
+    as_json = [json.loads(line) for line in transcode(src, dst, *options, "--dry-run", "--json").out.splitlines()]
+    assert not dst.exists()
+    assert transcode(src, dst, *options).code == 0
+    made = labels_in(dst)
+    assert {each["id"]: each["labels"] for each in as_json if each.get("what") == "to do"} == made
+    for id_, labels in made.items():
+        assert f"{id_}.mp4  [label={labels['label']}, split={labels['split']}]" in shown.out
+    assert "label: run 4, walk 4" in shown.err or "label: walk 4, run 4" in shown.err
+    for split in ("train", "val"):
+        inside = Counter(each["label"] for each in made.values() if each["split"] == split)
+        counts = ", ".join(f"{name} {count}" for name, count in inside.most_common())
+        assert any(
+            f"split {split}: {inside.total()} ({text})" in shown.err
+            for text in (counts, ", ".join(counts.split(", ")[::-1]))
+        )
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -221,7 +276,7 @@ def test_tables_in_memory_are_taken_wherever_a_table_is(make, clips, tmp_path, d
         library = pytest.importorskip(name)
         frame = library.DataFrame({"path": rows["path"], name: [0, 1, 2], "tags": [["x"], ["y"], []]})
         assert make(frame, dst).done_before == 3
-        assert labels_in(dst)["c01"] == {name: 1, "tags": ["y"]}
+        assert labels_in(dst)["c01"].items() >= {name: 1, "day": rows["day"][1], "tags": ["y"]}.items()
 
 
 CHANGES = [("vidprep.formats.manifest.journal", "Journal.append"), ("os", "replace"), ("os", "unlink"), ("pathlib", "Path.replace"),
