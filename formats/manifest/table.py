@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from vidprep.formats.errors import ManifestError, TakenOverError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.files.remote import is_url
-from vidprep.formats.files.untrusted import arrow_file, as_parquet, seal_footer
+from vidprep.formats.files.untrusted import arrow_file, as_parquet, read_json, seal_footer
 from vidprep.formats.manifest.columns import shown
 from vidprep.formats.manifest.row import (
     BOUNDS,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
 
 MANIFEST_NAME = "manifest.parquet"
+CLASSES_NAME = "class_to_idx.json"
 RANK_COLUMNS = ["id", "run"]
 LABELS = "labels"
 COLUMNS_KEY, FENCE_KEY = b"vidprep.columns_crc32", b"vidprep.fence"
@@ -249,8 +250,15 @@ def label_columns(destination: Path) -> Labels:
 
 
 def class_names(destination: Path) -> list[str] | None:
-    """The classes of a destination in the order of their numbers, as its manifest has them; None where it has none."""
+    """Return the classes of a store in the order of their numbers, as its manifest or `pack` wrote them; None where neither did."""
     from vidprep.formats.manifest.labels import notes_of
+
+    if (path := destination / CLASSES_NAME).is_file():
+        try:
+            numbers = {name: int(number) for name, number in read_json(path).items()}
+        except (OSError, ValueError, TypeError) as error:
+            raise ManifestError(f"cannot be read ({error}); remove it", path=path) from error
+        return sorted(numbers, key=numbers.__getitem__)
 
     for path in manifest_paths(destination):
         with _opened(path) as file:

@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.files.untrusted import open_descriptor
 from vidprep.formats.files.weak_cache import weak
-from vidprep.formats.manifest.labels import Labels, classes_of, labels_of_dicts
+from vidprep.formats.manifest.labels import CLASS_LABEL, Labels, classes_of, labels_of_dicts
 from vidprep.formats.manifest.table import class_names, manifest_paths, read_table, with_columns
 from vidprep.formats.model import SourceMap as SourceMap
 from vidprep.formats.model import VideoFacts as VideoFacts
@@ -102,6 +104,14 @@ class FrameStore(ABC):
         """
         found = classes_of(self.label_columns())
         return found and (class_names(self.path) or found)
+
+    @cached_property
+    def class_to_idx(self) -> Mapping[str | int, int]:
+        """The number of each value of the label `label`: itself for whole numbers, its place in `classes` for text; else empty."""
+        column = self.label_columns().columns.get(CLASS_LABEL)
+        if column is not None and pa.types.is_integer(column.type):
+            return {value: value for value in sorted(pc.unique(column.drop_null()).to_pylist())}
+        return {name: number for number, name in enumerate(self.classes or ())}
 
     @abstractmethod
     def facts(self, id_: str) -> VideoFacts:

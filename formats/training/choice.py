@@ -82,13 +82,8 @@ def class_ids(store: FrameStore, labels: Labels) -> tuple[Mapping[str | int, int
     column = labels.columns.get(CLASS_LABEL)
     if column is None:
         return {}, None
-    whole = store.label_columns().columns[CLASS_LABEL]
-    numbers: dict[str | int, int]
-    if pa.types.is_integer(whole.type):
-        numbers = {value: value for value in sorted(pc.unique(whole.drop_null()).to_pylist())}
-    elif (classes := store.classes) is not None:
-        numbers = {name: number for number, name in enumerate(classes)}
-    else:
+    numbers = store.class_to_idx
+    if not numbers:
         return {}, None
     found = np.asarray([NO_CLASS if value is None else numbers[value] for value in column.to_pylist()], np.int64)
     if column.null_count:

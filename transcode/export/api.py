@@ -51,6 +51,7 @@ def pack(
             "Labels on frames or seconds of the sources, carried over into OUT/labels.csv.", "TABLE", path="any"
         ),
     ] = None,
+    overwrite: Annotated[bool, Option("Replace what an earlier pack wrote to OUT.")] = False,
 ) -> Packed:  # fmt: skip
     """Convert a store into a format that another tool reads.
 
@@ -76,9 +77,11 @@ def pack(
     store, out = Path(store), Path(out)
     opened = open_store(store)
     if to in STORES_OF_FRAMES:
-        count = pack_store(opened, out, FrameOptions(to, quality, subsampling, parse_bytes(str(shard_size))))
+        count = pack_store(
+            opened, out, FrameOptions(to, quality, subsampling, parse_bytes(str(shard_size))), overwrite=overwrite
+        )
     else:
-        count = export(opened, out, to, FrameOptions("burst", quality, subsampling))
+        count = export(opened, out, to, FrameOptions("burst", quality, subsampling), overwrite=overwrite)
     if labels is None:
         return Packed(count)
     return Packed(count, *carry_over(store, Path(labels) if isinstance(labels, str) else labels, out))

@@ -16,7 +16,6 @@ import csv
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -30,26 +29,26 @@ from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url, open_video
 from vidprep.transcode.export.pack import coded, make_empty, refuse_linked_files, refuse_odd_ids
-from vidprep.transcode.export.splits import ids_of_splits, numbered_classes
+from vidprep.transcode.export.splits import ids_of_splits, numbered_classes, write_class_numbers
 from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.tables import csv_cell
 
 
-def export(store: FrameStore, out: Path, kind: str, options: FrameOptions) -> int:
+def export(store: FrameStore, out: Path, kind: str, options: FrameOptions, *, overwrite: bool = False) -> int:
     """Write `out` as `kind` says. Returns how many videos are in it. Raises DestinationError, StoreError, OSError."""
     if kind in ("hf", "torchcodec", "dali") and not isinstance(store, VideoStore):
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)
     refuse_odd_ids(store)
     refuse_linked_files(store)
     is_new = not out.exists()
-    make_empty(out)
+    make_empty(out, store, overwrite=overwrite)
     write = {"frames": _frames, "hf": _hf, "torchcodec": _torchcodec, "dali": _dali, "mmaction": _mmaction}[kind]
     try:
         write(store, out, options)
     except StoreError:
-        if is_new:
-            with suppress(OSError):  # what was not refused at once stays
-                out.rmdir()
+        if is_new and [each.name for each in out.iterdir()] == [STATE_DIR]:  # it was refused at once
+            shutil.rmtree(out)
         raise
     return len(store)
 
@@ -63,7 +62,9 @@ def _frames(store: FrameStore, out: Path, options: FrameOptions) -> None:
 
 
 def _hf(store: FrameStore, out: Path, _options: FrameOptions) -> None:
-    for split, ids in ids_of_splits(store).items():
+    splits = ids_of_splits(store)
+    write_class_numbers(store, out)
+    for split, ids in splits.items():
         (out / split).mkdir(exist_ok=True)
         _videofolder(cast(VideoStore, store), ids, out / split)
 

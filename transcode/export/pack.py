@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,14 +24,17 @@ from vidprep.formats.stores.metadata import described
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter
 from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
-from vidprep.transcode.export.splits import ids_of_splits
+from vidprep.transcode.export.splits import ids_of_splits, write_class_numbers
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings.options import FrameOptions
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.tables import storable
 
+PACK_NAME = "pack.json"
 
-def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
+
+def pack_store(store: FrameStore, out: Path, options: FrameOptions, *, overwrite: bool = False) -> int:
     """Write `out` as a store of its own, with manifest and index; in webdataset shards, one for each split. Returns how many videos went
     into it.
 
@@ -39,7 +43,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions) -> int:
     refuse_odd_ids(store)
     refuse_linked_files(store)
     splits = ids_of_splits(store) if layout_of(options.store).holds_labels else {"": store.ids}
-    make_empty(out)
+    make_empty(out, store, overwrite=overwrite)
     for split, ids in splits.items():
         (out / split).mkdir(exist_ok=True)
         _pack(store, ids, out / split, options)
@@ -50,6 +54,8 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOption
     layout = layout_of(options.store)
     if as_videos := layout.takes_videos and isinstance(store, VideoStore):
         layout = _VideoTarLayout(store)
+    if layout.holds_labels:
+        write_class_numbers(store, out)
     shards = ShardWriter(out, layout, options.shard_bytes, run=0)
     rows: list[ManifestRow] = []
     for id_ in ids:
@@ -65,8 +71,8 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOption
     write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
     settings = RunSettings(frames=options)
     about = {"settings": settings.as_dict(), "versions": used_versions(settings, "")}
-    (out / ".vidprep" / "partial").mkdir(parents=True)
-    with replacing(out / ".vidprep" / "run.json") as file:
+    (out / STATE_DIR / "partial").mkdir(parents=True)
+    with replacing(out / STATE_DIR / "run.json") as file:
         file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
     for _ in layout.write_index(out, manifest_rows(out), about):
         pass
@@ -95,13 +101,25 @@ def refuse_linked_files(store: FrameStore) -> None:
             )
 
 
-def make_empty(out: Path) -> None:
-    """Make a folder to write to. Raises DestinationError for one that holds something."""
+def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None:
+    """Make a folder to write to, and note in it that `pack` writes it. overwrite: remove first what `pack` wrote there before.
+
+    Raises DestinationError for a folder that holds something else, and for one in the store or around it.
+    """
+    there, source = out.resolve(), store.path.resolve()
+    if there.is_relative_to(source) or source.is_relative_to(there):
+        raise DestinationError(f"overlaps with {store.path}; give a folder outside of it", path=out)
+    marker = out / STATE_DIR / PACK_NAME
     try:
+        if overwrite and marker.is_file():
+            shutil.rmtree(out)
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            raise DestinationError("is not empty; give a new folder", path=out)
+            more = ", or --overwrite" if marker.is_file() else ""
+            raise DestinationError(f"is not empty; give a new folder{more}", path=out)
         check_writable(out, "give another folder")
+        marker.parent.mkdir()
+        marker.write_text(json.dumps({"store": str(store.path)}))
     except OSError as error:
         if isinstance(error, DestinationError):
             raise

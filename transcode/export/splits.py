@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
+from vidprep.formats.manifest.table import CLASSES_NAME
 from vidprep.formats.stores.base import FrameStore
 
 
@@ -30,17 +32,18 @@ def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:
 
 
 def numbered_classes(store: FrameStore, out: Path) -> dict[str, int]:
-    """The number of the class of each video: its label, where that is a whole number; else its place among the classes of the store,
-    which are written to labels.txt, a class a line. Raises StoreError.
-    """
+    """Return the number of the class of each video, and write the classes of text to labels.txt, one per line. Raises StoreError."""
     column = store.label_columns().columns.get(CLASS_LABEL)
     if column is None or column.null_count:
         raise StoreError("has videos without a `label`; give them one with `vidprep label`", path=store.path)
-    values = dict(zip(store.ids, values_of(column), strict=True))
-    if pa.types.is_integer(column.type):
-        return values
-    if store.classes is None:
+    if not store.class_to_idx:
         raise StoreError(f"its labels are {column.type}; this format wants text or whole numbers", path=store.path)
-    numbers = {name: number for number, name in enumerate(store.classes)}
-    (out / "labels.txt").write_text("".join(f"{name}\n" for name in numbers))
-    return {id_: numbers[name] for id_, name in values.items()}
+    if store.classes is not None:
+        (out / "labels.txt").write_text("".join(f"{name}\n" for name in store.classes))
+    return {id_: store.class_to_idx[value] for id_, value in zip(store.ids, values_of(column), strict=True)}
+
+
+def write_class_numbers(store: FrameStore, out: Path) -> None:
+    """Write class_to_idx.json where the store has classes of text."""
+    if store.classes:
+        (out / CLASSES_NAME).write_text(json.dumps(dict(store.class_to_idx), ensure_ascii=False, indent=1))

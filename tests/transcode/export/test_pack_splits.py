@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.helpers import make_clips, transcode
 from vidprep.formats import VideoDataset, open_store
+from vidprep.formats.errors import DestinationError
 from vidprep.transcode import burst, label, pack
 from vidprep.transcode import transcode as encode
 
@@ -37,12 +39,44 @@ def test_webdataset_has_a_folder_for_each_split(made, store, tmp_path):
         with tarfile.open(next((tmp_path / "out" / split).glob("*.tar"))) as tar:
             said = [json.load(tar.extractfile(name))["label"] for name in tar.getnames() if name.endswith(".json")]
         assert said == [CLASSES[int(id_[1:])] for id_ in ids]
-    if store == "frames":
-        assert VideoDataset(tmp_path / "out" / "train", 2).class_to_idx == {"a": 0, "b": 1, "c": 2}
+        assert VideoDataset(tmp_path / "out" / split, 2).class_to_idx == {"a": 0, "b": 1, "c": 2}, "those of the whole"
+        assert json.loads((tmp_path / "out" / split / "class_to_idx.json").read_text()) == {"a": 0, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize("to", ["webdataset", "hf", "frames", "burst", "mmaction"])
+def test_a_pack_is_replaced_when_that_is_asked_for(to, made, tmp_path):
+    out = tmp_path / "out"
+    pack(made / "ready", out, to=to)
+    names = sorted(path.relative_to(out) for path in out.rglob("*"))
+    (out / "more.txt").touch()
+    with pytest.raises(DestinationError, match="is not empty; give a new folder, or --overwrite"):
+        pack(made / "ready", out, to=to)
+    pack(made / "ready", out, to=to, overwrite=True)
+    assert sorted(path.relative_to(out) for path in out.rglob("*")) == names
+
+
+def test_only_what_pack_made_is_replaced(made, tmp_path):
+    """--overwrite given by mistake for a folder of the user's, for the store itself, or for one around it."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").touch()
+    pack(made / "ready", tmp_path / "packed", to="burst")
+    shutil.copytree(tmp_path / "packed", tmp_path / "packed" / "inner")
+    for out in (other, made / "ready", made / "ready" / "sub", made, tmp_path / "packed"):
+        store = tmp_path / "packed" / "inner" if out.name == "packed" else made / "ready"
+        with pytest.raises(DestinationError, match=r"is not empty; give a new folder$|overlaps with"):
+            pack(store, out, to="burst", overwrite=True)
+    assert (
+        (other / "thesis.txt").exists()
+        and len(open_store(made / "ready")) == 4
+        and len(open_store(tmp_path / "packed")) == 4
+    )
+    assert not (made / "ready" / "sub").exists()
 
 
 def test_hugging_face_has_a_folder_for_each_split(made, tmp_path):
     pack(made / "ready", tmp_path / "out", to="hf")
+    assert json.loads((tmp_path / "out" / "class_to_idx.json").read_text()) == {"a": 0, "b": 1, "c": 2}
     for split, ids in (("train", ["c00", "c01"]), ("val", ["c02", "c03"])):
         with (tmp_path / "out" / split / "metadata.csv").open() as file:
             rows = list(csv.DictReader(file))
