@@ -22,6 +22,6 @@ def main(raw: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    if set(sys.argv[1:]) <= {"-h", "--help"}:
+    if len(sys.argv) != 3:
         sys.exit(print(__doc__))
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -74,6 +74,32 @@ def test_thirty_lines_train_on_class_folders_with_splits(name, moving):
 
 
 @pytest.mark.long
+def test_sound_and_pictures_are_matched_without_labels(cli, tmp_path):
+    (tmp_path / "src").mkdir()
+    for number in range(4):
+        sound, picture = f"sine={220 * (number + 1)}:d=3", f"testsrc2=s=96x72:r=15:d=3,hue=h={90 * number}"
+        cli.run(
+            "-f",
+            "lavfi",
+            "-i",
+            picture,
+            "-f",
+            "lavfi",
+            "-i",
+            sound,
+            "-c:a",
+            "aac",
+            "-c:v",
+            "libx264",
+            tmp_path / "src" / f"c{number}.mp4",
+        )
+    assert transcode(tmp_path / "src", tmp_path / "made", "--gop", 5, "--audio", "aac").code == 0
+    said = with_peers(EXAMPLES / "pretrain.py", tmp_path / "made", 4, needs=["torch"]).splitlines()
+    losses = [float(re.fullmatch(r"epoch \d: 16 clips, loss (\d+\.\d+)", line)[1]) for line in said]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+
+
+@pytest.mark.long
 def test_two_processes_train_together(moving):
     said = sorted(with_peers(EXAMPLES / "train_ddp.py", moving, 2, needs=["torch"]).splitlines())
     shares = [re.fullmatch(r"rank (\d), epoch (\d): (\d+) of (\d+) clips, loss \d+\.\d+", line) for line in said]
