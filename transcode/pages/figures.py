@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,15 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
     each = good.group_by("source").aggregate([("source_size_bytes", "max")])  # cuts of one film share it
     source_bytes, output_bytes = _sum(each, "source_size_bytes_max"), _sum(good, "size_bytes")
     frames, cpu, wall = _sum(good, "num_frames"), _sum(good, "cpu_seconds"), _sum(good, "encode_seconds")
-    said = zip(good["warnings"].to_pylist(), good["warning_codes"].to_pylist(), strict=True)
-    warned = [texts for texts, codes in said if texts and not (codes and NOTES.issuperset(codes))]
+    warnings, notes = _remarks(good)
     return {
         "path": destination.shown,
         "holds": "frames" if destination.holds_frames else "videos",
-        "videos": {"ok": good.num_rows, "failed": table.num_rows - good.num_rows, "warned": len(warned)},
+        "videos": {
+            "ok": good.num_rows,
+            "failed": table.num_rows - good.num_rows,
+            "warned": len({id_ for id_, _ in warnings}),
+        },
         "bytes": {"sources": source_bytes, "outputs": output_bytes},
         "larger_than_source": larger,
         "frames": frames,
@@ -102,7 +106,8 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
             "interlaced": _count(good, "source_is_interlaced"),
             "rotated": pc.sum(pc.not_equal(pc.fill_null(good["source_rotation"], 0), 0)).as_py() or 0,
         },
-        "warnings": _grouped((id_, text) for id_, texts in _pairs(good, "warnings") for text in texts or ()),
+        "warnings": _grouped(warnings),
+        "notes": _grouped(notes),
         "failures": _grouped(
             (id_, text)
             for id_, status, text in zip(*(table[n].to_pylist() for n in ("id", "status", "message")), strict=True)
@@ -244,5 +249,13 @@ def _count(table: pa.Table, name: str) -> int:
     return pc.sum(table[name]).as_py() or 0
 
 
-def _pairs(table: pa.Table, name: str) -> Iterable[tuple[str, Any]]:
-    return zip(table["id"].to_pylist(), table[name].to_pylist(), strict=True)
+def _remarks(table: pa.Table) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return (id, text) of all warnings, and of all notes."""
+    warnings: list[tuple[str, str]] = []
+    notes: list[tuple[str, str]] = []
+    for id_, texts, codes in zip(
+        *(table[name].to_pylist() for name in ("id", "warnings", "warning_codes")), strict=True
+    ):
+        for text, code in zip_longest(texts or (), codes or ()):  # vidprep 0.1 wrote no codes
+            (notes if code in NOTES else warnings).append((id_, text or ""))
+    return warnings, notes

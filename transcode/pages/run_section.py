@@ -34,6 +34,7 @@ POINTS, WORST_POINTS = 3000, 500
 TABLE_ROWS = 1000
 GROUPS_SHOWN = 50
 FAULTS_SHOWN = 200
+MANY_VIDEOS = 20  # fewer make no histogram: the chart of sizes shows each
 FEW_VIDEOS = 6  # in the highest bar: each gets a tick
 BINS = 40
 SHOWN_SCORES = ("psnr_y_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
@@ -58,14 +59,13 @@ def run_sections(
         Section(f"At a glance: {name}" if several else "At a glance", tiles=_tiles(figure))
         for name, figure in zip(names, all_figures, strict=True)
     ]
+    behind = [f": {name}" if several else "" for name in names]
+    for end, figure in zip(behind, all_figures, strict=True):
+        sections += [*_groups(end, figure), *_validation(end, figure), *class_sections(end, figure)]
     sections.append(Section("Size and quality", charts=_charts(names, destinations, all_figures)))
-    for name, figure, tasks, others in zip(names, all_figures, worst, drawn, strict=True):
-        behind = f": {name}" if several else ""
-        sections += class_sections(behind, figure)
-        sections.append(_frames(f"Worst frames{behind}", WORST, tasks, shown))
-        sections += [_frames(f"Random frames{behind}", RANDOM, others, shown)] if others else []
-        sections += _groups(behind, figure)
-        sections += _validation(behind, figure)
+    for end, tasks, others in zip(behind, worst, drawn, strict=True):
+        sections.append(_frames(f"Worst frames{end}", WORST, tasks, shown))
+        sections += [_frames(f"Random frames{end}", RANDOM, others, shown)] if others else []
     sections.append(_videos(names, destinations))
     sections.append(_settings(names, all_figures))
     return sections
@@ -106,18 +106,20 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
     )
     if outputs and stills["png_bytes"]:
         tiles.append(
-            Tile(f"{stills['png_bytes'] / outputs:.1f} ×", f"as PNG: {in_bytes(stills['png_bytes'])}", of_sample)
+            Tile(
+                in_bytes(stills["png_bytes"]), f"as PNG files: {stills['png_bytes'] / outputs:.1f} × as much", of_sample
+            )
         )
     if outputs and stills["jpeg_bytes"] and figure["holds"] == "videos":
         tiles.append(
             Tile(
-                f"{stills['jpeg_bytes'] / outputs:.1f} ×",
-                f"as JPEG of quality {JPEG_QUALITY}: {in_bytes(stills['jpeg_bytes'])}",
+                in_bytes(stills["jpeg_bytes"]),
+                f"as JPEG files of quality {JPEG_QUALITY}: {stills['jpeg_bytes'] / outputs:.1f} × as much",
                 of_sample,
             )
         )
     if figure["duration_seconds"]:
-        tiles.append(Tile(_length(figure["duration_seconds"]), "in all", f"{frames:,} frames"))
+        tiles.append(Tile(_length(figure["duration_seconds"]), "of video", f"{frames:,} frames"))
     luma, ssim, low = scores["psnr_y_db"], scores["ssim"], scores["psnr_y_p1_db"]
     if luma:
         note = f"99 % of the videos have {DB(luma['p1'])} or more; 1st percentiles of frames from {DB(low['lowest'])}"
@@ -139,7 +141,7 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
         tiles.append(
             Tile(
                 f"{rate:,.0f}",
-                "frames per CPU second",
+                "frames made per CPU second",
                 f"{frames:,} frames in {figure['throughput']['cpu_seconds']:,.0f} CPU seconds",
             )
         )
@@ -154,12 +156,13 @@ def _charts(
     names: list[str], destinations: list[FinishedDestination], all_figures: list[dict[str, Any]]
 ) -> list[Chart]:
     charts = [_bytes_chart(names, all_figures)]
+    many = max(destination.good.num_rows for destination in destinations) >= MANY_VIDEOS
     for column, label, caption in (
         ("psnr_y_db", "PSNR-Y of a video, dB", "How close outputs are to the frames that went in. Higher is closer; 40 dB is hard to see."),
         ("ssim", "SSIM of a video", "Structural similarity; 1 is equal."),
     ):  # fmt: skip
         values = [numbers(destination.good, column) for destination in destinations]
-        if any(np.isfinite(each).any() for each in values):
+        if many and any(np.isfinite(each).any() for each in values):
             charts.append(_histogram(names, values, label, caption))
     charts.append(_size_chart(names, destinations))
     return charts
@@ -258,34 +261,38 @@ def _frames(title: str, text: str, tasks: list[CompareTask], shown: dict[Task, T
 
 
 def _groups(behind: str, figure: dict[str, Any]) -> list[Section]:
+    kinds = [f"{count:,} {kind}" for kind, count in figure["sources"].items() if count]
+    of_sources = f" Sources: {', '.join(kinds)}." if kinds else ""
+    videos = figure["videos"]
     sections = []
-    for title, groups, none in (
-        ("Failures", figure["failures"], "Every video is ok."), ("Warnings", figure["warnings"], "There are none."),
-    ):  # fmt: skip
-        section = Section(f"{title}{behind}")
+    for name, text in (
+        ("failures", f"{count_of(videos['failed'], 'video')} failed." if videos["failed"] else "Every video is ok."),
+        (
+            "warnings",
+            (f"{count_of(videos['warned'], 'video')} with warnings." if videos["warned"] else "There are none.")
+            + of_sources,
+        ),
+        ("notes", "What was assumed, or left as it was; nothing is lost."),
+    ):
+        groups, section = figure[name], Section(f"{name.capitalize()}{behind}", text)
         if groups:
             columns = [Column("reason"), Column("videos", decimals(0)), Column("for example")]
-            examples = [
-                f"{group['examples'][0]['id']}: {group['examples'][0]['text']}" for group in groups[:GROUPS_SHOWN]
+            rows = [
+                (group["reason"], group["videos"], f"{group['examples'][0]['id']}: {group['examples'][0]['text']}")
+                for group in groups[:GROUPS_SHOWN]
             ]
-            section.tables.append(
-                Table(columns, [(g["reason"], g["videos"], e) for g, e in zip(groups, examples, strict=False)])
-            )
+            section.tables.append(Table(columns, rows))
             if len(groups) > GROUPS_SHOWN:
-                section.text = f"The {GROUPS_SHOWN} most frequent of {len(groups)} kinds."
-        else:
-            section.text = none
-        if title == "Warnings":
-            kinds = [f"{count:,} {kind}" for kind, count in figure["sources"].items() if count]
-            section.text += f" Sources: {', '.join(kinds)}." if kinds else ""
-        sections.append(section)
+                section.text += f" The {GROUPS_SHOWN} most frequent of {len(groups)} kinds."
+        if groups or name != "notes":
+            sections.append(section)
     return sections
 
 
 def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
     found = figure["validation"]
     if found is None:
-        return [Section(f"Validation{behind}", "Not read again since the run; `vidprep validate SRC DST` does it.")]
+        return [Section(f"Validation{behind}", "Not read again since the run. To do that: vidprep validate SRC DST")]
     faults, scored = found["faults"], ""
     if found["scored_when"] not in (None, found["when"]):
         scored = f" ({found['scored_when']})"
