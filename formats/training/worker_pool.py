@@ -157,11 +157,9 @@ def _end(
     for line in lines.values():
         line.put(None)
     for process in processes.values():
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # it has nothing to lose; the item at work may take seconds, and so may the end of torch
+    for process in processes.values():
+        process.wait()
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join(END_SECONDS)
