@@ -231,7 +231,7 @@ def processes_of_group(group: int) -> list[psutil.Process]:
     return found
 
 
-def no_processes_left(group: int, seconds: float = 10) -> None:
+def no_processes_left(group: int, seconds: float = 120) -> None:
     """A process that was killed is seen for a moment still."""
     deadline = time.monotonic() + seconds
     while left := processes_of_group(group):
@@ -257,6 +257,6 @@ def with_peers(script: str | Path, *arguments: object, needs: Sequence[str]) -> 
         say = pytest.fail if os.environ.get("VIDPREP_REQUIRE") else pytest.skip
         say(f"{', '.join(missing)} not installed: pip install '.[bench]'")
     command = [sys.executable, *([script] if isinstance(script, Path) else ["-c", script]), *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

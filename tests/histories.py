@@ -123,7 +123,7 @@ class History:
         finally:
             if first.poll() is None:
                 os.killpg(first.pid, signal.SIGCONT)
-        _, said = first.communicate(timeout=60)
+        _, said = first.communicate(timeout=300)
         self.told.append(f"  woken: {first.returncode}")
         if first.returncode not in (0, 1, 3) or "Traceback" in said:
             raise Wrong(f"the woken run ended with {first.returncode}: {said}")

@@ -30,14 +30,14 @@ class Ffmpeg:
         """Its stdout. Raises AssertionError with its stderr when it fails."""
         command = [self.exe, "-hide_banner", "-loglevel", "error", "-nostdin" if stdin is None else "-y", "-y"]
         command += [str(arg) for arg in args]
-        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=300)
         assert not check or done.returncode == 0, f"{command}: {done.stderr.decode(errors='replace')[-2000:]}"
         return done.stdout
 
     def says(self, *args: object) -> str:
         """What `ffmpeg -i …` prints about files; it always fails for want of an output."""
         done = subprocess.run(
-            [self.exe, "-hide_banner", *map(str, args)], capture_output=True, check=False, timeout=120
+            [self.exe, "-hide_banner", *map(str, args)], capture_output=True, check=False, timeout=300
         )
         return done.stderr.decode(errors="replace")
 
@@ -45,7 +45,7 @@ class Ffmpeg:
         """stderr at level info of a command that must succeed."""
         done = subprocess.run(
             [self.exe, "-hide_banner", "-nostdin", "-loglevel", "info", *map(str, args)],
-            capture_output=True, check=False, timeout=120,
+            capture_output=True, check=False, timeout=300,
         )  # fmt: skip
         text = done.stderr.decode(errors="replace")
         assert done.returncode == 0, text[-2000:]

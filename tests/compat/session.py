@@ -46,7 +46,7 @@ if __name__ == "__main__":
 def vidprep(*words: object) -> str:
     """What the command, which must succeed, prints on stderr."""
     command = [str(Path(sys.executable).with_name("vidprep")), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr[-3000:]}"
     return done.stderr
 
@@ -78,7 +78,7 @@ def by_python(clips: Path, out: Path) -> None:
     call = "import sys; from vidprep.transcode import transcode; transcode(*sys.argv[1:3], gop=5, fps=15, short_side=96, audio='aac')"
     done = subprocess.run(
         [sys.executable, "-c", call, str(clips), str(out / "by_python")],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=80, check=False,
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
     made, due = rows(out / "by_python"), rows(out / "h264")

@@ -60,7 +60,7 @@ def test_networks_learn_from_both_loaders(name, epochs, figure, better, moving):
 
 def test_frames_are_read(moving):
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "read_frames.py", moving], capture_output=True, text=True, timeout=60
+        [sys.executable, EXAMPLES / "read_frames.py", moving], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "50 random sequences, 400 frames" in done.stdout
@@ -169,6 +169,6 @@ def test_the_functions_make_check_report_and_read(tmp_path):
 def test_examples_say_how_they_are_called(name):
     for words in ((), ("--help",)):
         done = subprocess.run(
-            [sys.executable, EXAMPLES / f"{name}.py", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, EXAMPLES / f"{name}.py", *words], capture_output=True, text=True, timeout=300
         )
         assert (done.returncode, done.stderr) == (0, "") and f"examples/{name}.py" in done.stdout

@@ -152,7 +152,7 @@ def seen(cli: Ffmpeg, path: Path, width: int, height: int) -> list[np.ndarray]:
     done = subprocess.run(
         [cli.exe, "-nostdin", "-v", "error", "-i", str(path), "-vf", f"{exact},format=rgb24", "-fps_mode", "passthrough",
          "-f", "rawvideo", "-"],
-        capture_output=True, check=False, timeout=120,
+        capture_output=True, check=False, timeout=300,
     )  # fmt: skip
     size = width * height * 3
     assert done.returncode == 0 and len(done.stdout) % size == 0, done.stderr.decode(errors="replace")[-500:]

@@ -193,7 +193,7 @@ class Batch:
         done = subprocess.run(
             [self.ffmpeg.exe, "-hide_banner", "-nostdin", "-threads", "1", "-i", str(path), "-map", "0:v", "-vf",
              f"showinfo=checksum=0,scale=flags={EXACT}", "-fps_mode", "passthrough", "-pix_fmt", "rgb24", "-f", "rawvideo", "-"],
-            capture_output=True, check=False, timeout=120,
+            capture_output=True, check=False, timeout=300,
         )  # fmt: skip
         told = done.stderr.decode(errors="replace")
         assert done.returncode == 0, told[-500:]
@@ -233,7 +233,7 @@ class Batch:
             done = subprocess.run(
                 [self.ffmpeg.exe, "-hide_banner", "-nostdin", "-v", "warning", "-threads", "1", "-i", str(path), "-an", "-sn",
                  "-dn", "-fps_mode", "passthrough", "-f", "null", "-"],
-                capture_output=True, check=False, timeout=60,
+                capture_output=True, check=False, timeout=300,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return

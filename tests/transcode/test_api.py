@@ -120,7 +120,7 @@ def test_it_works_in_a_thread_that_is_not_the_main_one(clips: Path, tmp_path: Pa
         target=lambda: made.append(vidprep.transcode.transcode(clips, tmp_path / "a", short_side=48))
     )
     thread.start()
-    thread.join(120)
+    thread.join(300)
     assert made[0].ok == 3
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -198,7 +198,7 @@ def test_a_script_needs_no_guard_as_workers_import_nothing_of_it(clips: Path, tm
         f"transcode({str(clips)!r}, {str(tmp_path / 'out')!r}, jobs=2)\n"
         f"assert not validate({str(tmp_path / 'out')!r}, jobs=2).faults\n"
     )
-    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "once\n", "")
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
@@ -218,7 +218,7 @@ def test_interrupted_it_leaves_what_the_command_leaves(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     os.kill(process.pid, signal.SIGINT)
-    rest = process.communicate(timeout=120)[0].split()
+    rest = process.communicate(timeout=300)[0].split()
     assert rest[-1] == "stopped"
     done = len(manifest(tmp_path / "out"))
     assert 1 <= done < 6

@@ -26,7 +26,7 @@ def test_one_line_makes_a_column(tmp_path):
     src = make_clips(tmp_path / "src", 1)
     ran = subprocess.run(
         [sys.executable, "-m", "vidprep.transcode", "transcode", src, tmp_path / "dst"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     (made,) = pq.read_table(tmp_path / "dst" / "manifest.parquet").select(["status", "license"]).to_pylist()

@@ -26,7 +26,7 @@ if not pid:
     dataset[0]
     gc.collect()
     os._exit(0)
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 200
 while not os.waitpid(pid, os.WNOHANG)[0]:
     if time.monotonic() > deadline:
         os.kill(pid, 9)
@@ -62,6 +62,6 @@ def test_a_forked_child_frees_what_the_parent_read(kind: str, folder: Path) -> N
     name, keywords = ITEMS[kind]
     source = f"sorted(Path({str(folder / name)!r}).iterdir())" if name == "raw" else repr(str(folder / name))
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, source, repr(keywords)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", SCRIPT, source, repr(keywords)], capture_output=True, text=True, check=False, timeout=300
     )
     assert ran.returncode == 0, ran.stderr

@@ -218,9 +218,9 @@ def test_workers_end_with_the_program_that_had_them(signal_number, store_of):
     workers = psutil.Process(program.pid).children()
     assert len(workers) == 2
     program.send_signal(signal_number)
-    _, err = program.communicate(timeout=20)
+    _, err = program.communicate(timeout=300)
     assert err.count("Traceback") <= 1
-    _, alive = psutil.wait_procs(workers, timeout=10)
+    _, alive = psutil.wait_procs(workers, timeout=300)
     assert alive == []
 
 
@@ -233,7 +233,7 @@ def test_a_loader_that_is_not_closed_ends_with_its_program(store_of, tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(store_of("burst")), tmp_path / "events"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n2\n", "")
     said = [json.loads(line)["event"] for line in (tmp_path / "events").read_text().splitlines()]

@@ -195,7 +195,7 @@ def test_a_function_of_the_program_itself_reaches_the_workers(store_of, tmp_path
     script, said = tmp_path / "program.py", {}
     for guard in ('if __name__ == "__main__":', "if True:"):
         script.write_text(OF_A_PROGRAM.replace("GUARD", guard))
-        done = subprocess.run([sys.executable, script, store_of("tensor")], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, script, store_of("tensor")], capture_output=True, text=True, timeout=300)
         said[guard] = done.returncode, done.stdout, done.stderr
     guarded, bare = said.values()
     assert guarded == (0, "all well\n", "")

@@ -39,5 +39,5 @@ def ffmpeg_reading(path: Path, like: Path, *, without: str | None = None) -> sub
         gone = reading.index(f"-{without}")
         del reading[gone : gone + 2]
     return subprocess.run(
-        [*reading, file_url(path), "-map", "0:v", "-f", "rawvideo", "-"], capture_output=True, check=False, timeout=60
+        [*reading, file_url(path), "-map", "0:v", "-f", "rawvideo", "-"], capture_output=True, check=False, timeout=300
     )

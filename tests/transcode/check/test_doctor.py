@@ -22,7 +22,7 @@ def doctor(folder: Path, *words: str, **stubs: str) -> tuple[int, dict[str, tupl
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "vidprep.transcode", "doctor", *words]
     env = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
     assert "Traceback" not in done.stderr, done.stderr
     found: dict[str, tuple[str, str, str]] = {}
     last = ""

@@ -211,7 +211,7 @@ def test_ctrl_c_ends_it_and_leaves_neither_process_nor_file(stores, tmp_path):
     assert group.stdout is not None
     assert group.stdout.readline().startswith("store ")
     os.killpg(group.pid, signal.SIGINT)
-    _, err = group.communicate(timeout=60)
+    _, err = group.communicate(timeout=300)
     assert group.returncode == 130
     assert "vidprep: interrupted; nothing was written" in err and "Traceback" not in err
     assert not list((tmp_path / "page").iterdir())

@@ -118,7 +118,7 @@ def test_parts_begun_at_once_with_other_settings_do_not_mix(sources, tmp_path):
         subprocess.Popen(command(sources, made, "--crf", crf, "--partition", f"{part}/2"), env=environment(), stderr=subprocess.PIPE, text=True)
         for part, crf in enumerate((20, 35))
     ]  # fmt: skip
-    said = [task.communicate(timeout=120)[1] for task in tasks]
+    said = [task.communicate(timeout=300)[1] for task in tasks]
     assert sorted(task.returncode for task in tasks) == [0, 2], said
     assert any("an array run was started here with different settings: --crf" in text for text in said)
     code, named, unended = merge(made)

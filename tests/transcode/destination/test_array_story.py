@@ -131,7 +131,7 @@ class Story:
             )
             for part, options in enumerate(((), OTHER))
         ]  # fmt: skip
-        codes = [task.wait(timeout=120) for task in tasks]
+        codes = [task.wait(timeout=300) for task in tasks]
         assert sorted(codes) == [0, 2], codes
         won = codes.index(0)
         self.options = ((), OTHER)[won]

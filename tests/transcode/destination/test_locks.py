@@ -72,7 +72,7 @@ def start(arguments: Sequence[str], env: dict[str, str]) -> subprocess.Popen[str
 
 
 def ended(*runs: subprocess.Popen[str]) -> list[tuple[int, str]]:
-    told = [run.communicate(timeout=120)[1] for run in runs]
+    told = [run.communicate(timeout=300)[1] for run in runs]
     assert not any("Traceback" in text for text in told), told
     return [(run.returncode, text) for run, text in zip(runs, told, strict=True)]
 

@@ -122,7 +122,7 @@ def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole,
         subprocess.Popen(command(sources, made, *options, "--partition", f"{n}/3", verb=verb), env=environment(), stderr=subprocess.PIPE, text=True)
         for n in range(3)
     ]  # fmt: skip
-    ends = [task.communicate(timeout=120)[1] for task in tasks]
+    ends = [task.communicate(timeout=300)[1] for task in tasks]
     assert sorted(task.returncode for task in tasks) == [0, 0, 1], ends
     assert len(list(read_manifest(made))) == 10
     if kind == "h264":

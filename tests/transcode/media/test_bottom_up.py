@@ -39,7 +39,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bottom_up")
     for name, words in SOURCES.items():
         command = [FFMPEG, "-nostdin", "-v", "error", *PICTURE, *map(str, words), str(folder / name)]
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(command, check=True, timeout=300)
         if name.startswith("turned"):
             lay_upside_down(folder / name)
     return folder
@@ -62,7 +62,7 @@ def witness(path: Path) -> npt.NDArray[np.uint8]:
         "gray",
         "-",
     ]
-    shown = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    shown = subprocess.run(command, check=True, capture_output=True, timeout=300).stdout
     return np.frombuffer(shown, np.uint8).reshape(112, 160)
 
 

@@ -79,7 +79,7 @@ COPIES = ("mkv", "mp4", "ts", "nut")
 
 def ffmpeg(*args: object) -> bool:
     command = [FFMPEG, "-nostdin", "-v", "error", "-y", *map(str, args)]
-    return subprocess.run(command, capture_output=True, check=False, timeout=120).returncode == 0
+    return subprocess.run(command, capture_output=True, check=False, timeout=300).returncode == 0
 
 
 def synthesise(folder: Path, name: str, variant: str = "") -> Path | None:
@@ -133,7 +133,7 @@ def told(path: Path) -> Told:
         "-",
     ]
     command += ["-map", "0:v:0", "-fps_mode", "passthrough", "-f", "framemd5", "-"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=300)
     frames = [line.split(b",")[-1].strip().decode() for line in done.stdout.splitlines() if not line.startswith(b"#")]
     return Told(tuple(frames), frozenset(without_numbers(done.stderr.decode(errors="replace"))))
 

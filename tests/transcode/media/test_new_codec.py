@@ -35,7 +35,7 @@ def tree(tmp_path) -> dict[str, str]:
 def run(tree, *words) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "vidprep.transcode", *map(str, words)]
     return subprocess.run(
-        command, env=tree, cwd=tree["PYTHONPATH"].split(":")[0], capture_output=True, text=True, timeout=100
+        command, env=tree, cwd=tree["PYTHONPATH"].split(":")[0], capture_output=True, text=True, timeout=300
     )
 
 

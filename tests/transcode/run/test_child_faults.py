@@ -85,7 +85,7 @@ def test_a_video_that_hangs_is_stopped_at_its_deadline(poisoned: Path, dst: Path
         stop = "os.kill(os.getpid(), 19) if 'poison' in ' '.join(sys.argv) else os.execv(REAL, [REAL, *sys.argv[1:]])"
         hung, options = environment(), ["--engine", "ffmpeg", "--ffmpeg", fake_ffmpeg(tmp_path, stop)]
     process = start(poisoned, dst, "--jobs", 2, "--timeout", 6, *options, env=hung)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     told = one_failed(Ran(process.returncode, out, err), dst)
     assert told.startswith("DeadlineError: stopped after 6 s")
     no_processes_left(process.pid, 2)

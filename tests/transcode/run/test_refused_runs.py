@@ -115,7 +115,7 @@ def test_a_destination_in_use_is_refused_and_the_holder_named_and_a_dead_one_nev
 def test_of_two_runs_started_at_once_one_works_and_one_exits_2(src: Path, dst: Path, tmp_path: Path) -> None:
     slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.7)", only="child")
     both = [start(src, dst, env=environment(tmp_path / "hook", slow)) for _ in range(2)]
-    told = [process.communicate(timeout=60) for process in both]
+    told = [process.communicate(timeout=300) for process in both]
     assert sorted(process.returncode for process in both) == [0, 2], told
     loser = next(err for process, (_, err) in zip(both, told, strict=True) if process.returncode == 2)
     assert "in use by " in loser

@@ -77,7 +77,7 @@ def test_a_table_that_does_not_fit_into_memory_is_refused_before_it_is_read(
         "validate": (listed, tmp_path / "made"),
     }.items():  # fmt: skip
         ran = subprocess.run(
-            command(*given, verb=verb), env=environment(), capture_output=True, text=True, timeout=60, preexec_fn=limit
+            command(*given, verb=verb), env=environment(), capture_output=True, text=True, timeout=300, preexec_fn=limit
         )
         assert ran.returncode == 2 and f"table cannot be read: {due}" in ran.stderr, ran.stderr
     assert not (tmp_path / "other").exists()

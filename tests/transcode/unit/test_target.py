@@ -125,7 +125,7 @@ def test_a_stop_while_probing_is_taken_up_again(src, tmp_path):
     hook = tmp_path / "hook"
     kill = fault("vidprep.transcode.run.target", "run_trial", at=2)
     broken = start(src, tmp_path / "out", "--target-psnr", FLOOR, *SMALL, env=environment(hook, kill))
-    broken.communicate(timeout=60)
+    broken.communicate(timeout=300)
     assert broken.returncode == -9
     ran = transcode(src, tmp_path / "out", "--target-psnr", FLOOR, *SMALL)
     assert ran.code == 0, ran.err

@@ -92,7 +92,7 @@ def test_hours_between_two_frames_are_refused_before_they_are_written(tmp_path: 
         *environ,
         verb=verb,
     )
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 200
     assert ran.code == 1
     rows = manifest(tmp_path / "dst")
     assert rows.pop("whole.mp4")["status"] == "ok"

@@ -45,8 +45,8 @@ def test_after_a_crash_it_is_replaced(child: Child) -> None:
 def test_at_its_deadline_it_is_stopped_and_replaced(child: Child) -> None:
     began = time.monotonic()
     with pytest.raises(DeadlineError, match="stopped after 2 s"):
-        child.call(time.sleep, 60, lambda _work: 2)
-    assert time.monotonic() - began < 20
+        child.call(time.sleep, 600, lambda _work: 2)
+    assert time.monotonic() - began < 200
     assert child.call(math.sqrt, 16, patient) == 4
 
 

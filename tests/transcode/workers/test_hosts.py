@@ -125,7 +125,7 @@ def test_workers_of_dask_that_lack_what_they_need_are_left_out(clips, local, tmp
         said = (tmp_path / "said").read_text
         wait_until(lambda: said().count("left out: worker ") == 3, "what is said of three workers")
         stack.enter_context(dask_worker(tmp_path, address, "good"))
-        assert run.wait(90) == 0, said()
+        assert run.wait(300) == 0, said()
         burst = transcode(clips, frames, *on_dask, verb="burst", env=environment())
     assert outputs(videos) == outputs(local / "short") and not leftovers(videos)
     assert burst.code == 0, burst.err
@@ -156,13 +156,13 @@ def test_a_worker_of_dask_without_vidprep_is_named_and_left_out(clips, local, tm
         bare = stack.enter_context(dask_worker(tmp_path, address, "bare", env))
         dask_pids(address, 1)
         on_dask = ("--backend", "dask", "--cluster-address", address)
-        alone = transcode(clips, made, "--gop", 4, *on_dask, env=environment(), timeout=90)
+        alone = transcode(clips, made, "--gop", 4, *on_dask, env=environment(), timeout=300)
         assert alone.code == STOPPED, alone.err
         assert "none of the 1 workers" in alone.err and f"worker {socket.gethostname()} (process " in alone.err
         assert "cannot run vidprep (ModuleNotFoundError: No module named 'vidprep'); install vidprep " in alone.err
         stack.enter_context(dask_worker(tmp_path, address, "good"))
         dask_pids(address, 2)
-        ran = transcode(clips, made, "--gop", 4, *on_dask, env=environment(), timeout=90)
+        ran = transcode(clips, made, "--gop", 4, *on_dask, env=environment(), timeout=300)
         assert bare.poll() is None, "it lives on"
     assert ran.code == 0 and ran.err.count("left out: worker ") == 1, ran.err
     assert outputs(made) == outputs(local / "short") and not leftovers(made)
@@ -187,9 +187,9 @@ def test_without_workers_the_run_says_so_and_begins_when_one_comes(clips, local,
     with dask_scheduler(tmp_path) as (address, _), (tmp_path / "said").open("w") as said:
         on_dask = ("--backend", "dask", "--cluster-address", address)
         run = subprocess.Popen(command(clips, made, "--gop", 4, *on_dask), env=environment(), stderr=said)
-        wait_until(lambda: "has no workers; waiting" in (tmp_path / "said").read_text(), "a word", 40)
+        wait_until(lambda: "has no workers; waiting" in (tmp_path / "said").read_text(), "a word")
         with dask_worker(tmp_path, address, "late"):
-            assert run.wait(90) == 0, (tmp_path / "said").read_text()
+            assert run.wait(300) == 0, (tmp_path / "said").read_text()
     assert address in (tmp_path / "said").read_text()
     assert outputs(made) == outputs(local / "short") and not leftovers(made)
 
@@ -212,7 +212,7 @@ def test_all_workers_of_dask_may_be_killed_at_once(long_clips, local, tmp_path):
         run = begun(long_clips, made, ("--backend", "dask", "--cluster-address", address), hook=tmp_path / "hook")
         for pid in pids:
             psutil.Process(pid).kill()
-        said = run.communicate(timeout=120)[1]
+        said = run.communicate(timeout=300)[1]
     assert run.returncode == 0, said
     assert outputs(made) == outputs(local / "long") and not failed(made) and not leftovers(made)
 
@@ -225,7 +225,7 @@ def test_what_is_lost_with_its_worker_before_it_is_fetched_is_made_again(clips, 
     made = tmp_path / "made"
     with dask(tmp_path, workers=2) as (address, _):
         on_dask = ("--backend", "dask", "--cluster-address", address)
-        ran = transcode(clips, made, "--gop", 4, *on_dask, env=environment(tmp_path / "hook", lost), timeout=120)
+        ran = transcode(clips, made, "--gop", 4, *on_dask, env=environment(tmp_path / "hook", lost), timeout=300)
     assert ran.code == 0, ran.err
     assert outputs(made) == outputs(local / "short") and not leftovers(made)
 
@@ -240,7 +240,7 @@ def test_a_scheduler_that_is_killed_fails_no_video(long_clips, local, tmp_path):
             long_clips, made, ("--backend", "dask", "--cluster-address", address), IMPATIENT, hook=tmp_path / "hook"
         )
         scheduler.kill()
-        said = run.communicate(timeout=120)[1]
+        said = run.communicate(timeout=300)[1]
     assert run.returncode == STOPPED, said
     assert "Traceback" not in said and "ConnectionPool" not in said
     assert f"the dask scheduler at {address} is lost" in said and "dask scheduler`" in said
@@ -258,7 +258,7 @@ def test_nodes_of_ray_that_lack_what_they_need_are_left_out(clips, local, tmp_pa
         stack.enter_context(ray_node(ray_folder, address, "blind", hidden=[clips]))
         stack.enter_context(ray_node(ray_folder, address, "elsewhere", hidden=[made]))
         on_ray = ("--backend", "ray", "--cluster-address", address)
-        ran = transcode(clips, made, "--gop", 4, *on_ray, env=environment(), timeout=180)
+        ran = transcode(clips, made, "--gop", 4, *on_ray, env=environment(), timeout=300)
     assert ran.code == STOPPED, ran.err
     assert ran.err.count("left out: worker ") == 2 and "none of the 2 workers" in ran.err
     assert "does not see the source " in ran.err and "does not see the destination " in ran.err
@@ -277,7 +277,7 @@ def test_ray_may_lose_its_head_or_all_its_workers(killed, long_clips, local, tmp
             is_head, is_worker = process.name() in ("gcs_server", "raylet"), process.name().startswith("ray::_work")
             if (is_head and str(ray_folder) in " ".join(process.cmdline())) if killed == "head" else is_worker:
                 process.kill()
-        said = run.communicate(timeout=180)[1]
+        said = run.communicate(timeout=300)[1]
     assert run.returncode == (STOPPED if killed == "head" else 0), said
     assert ("is lost" in said) == (killed == "head")
     assert len(ids_of(made)) >= 2 and not failed(made)
@@ -293,7 +293,7 @@ def test_in_a_folder_that_is_gone_nothing_is_started_and_no_video_fails(clips, l
     run = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
     ran = subprocess.run(
         ["sh", "-c", run, "sh", str(gone), *command(clips, made, "--gop", 4, "--json")],
-        env=environment(), capture_output=True, text=True, check=False, timeout=60,
+        env=environment(), capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 2 and ran.stderr.count("\n") == 1, ran.stderr
     assert "the current folder was deleted" in ran.stderr and not made.exists()
@@ -304,7 +304,7 @@ def test_in_a_folder_that_is_gone_nothing_is_started_and_no_video_fails(clips, l
 def test_closed_standard_streams_stop_nothing(closed, clips, local, tmp_path):
     run = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command(clips, tmp_path / "made", "--gop", 4)],
-        env=environment(), check=False, timeout=60,
+        env=environment(), check=False, timeout=300,
     )  # fmt: skip
     assert run.returncode == 0
     assert outputs(tmp_path / "made") == outputs(local / "short")
