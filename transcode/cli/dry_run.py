@@ -35,7 +35,7 @@ def print_dry_run(
     for before, unit in todo.moved.items():
         click.echo(f"moved: {printable(before)} -> {printable(unit.id if unit.id != before else unit.path)}")
     for id_ in todo.removed:
-        click.echo(f"removed, as its source is gone: {printable(id_)}")
+        click.echo(f"removed: {printable(id_)}")
     if left := set(todo.gone) - set(todo.removed):
         rows, them = ("rows have", "them") if len(left) > 1 else ("row has", "it")
         text = f"{len(left)} {rows} no source any more, such as {printable(min(left))} (--prune removes {them})"

@@ -311,7 +311,9 @@ class Destination:
         # A run in which nothing succeeded binds nobody to its settings.
         if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):
             raise DestinationError(
-                "was made with different settings: " + "; ".join(difference) + ". Take another folder, or --overwrite",
+                "was made with different settings: "
+                + "; ".join(difference)
+                + ". Take another folder, or --overwrite with all sources",
                 path=self.shown,
             )
 

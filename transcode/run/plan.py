@@ -22,11 +22,22 @@ from vidprep.transcode.unit.job import Job, fail, new_row
 
 @dataclass(frozen=True)
 class Plan:
-    """jobs: to be run, largest first. done: units whose output is there and current, `moved` ones among them: units whose source had
-    another path, by the id of before. skipped: failed before, and left. rejected: rows of units that cannot even be started. before: the
-    file names of what other units than the done ones were before. other_versions: done units that another encoder version made.
-    bytes_before, bytes_after: of the done units. ignored: files that are no sources, by why. gone: ids of rows whose source was not
-    listed, where all were to be; removed: those of them that are to go.
+    """What a run has to do.
+
+    Attributes:
+        jobs: The videos to process, largest first.
+        done: How many videos have a current output, those of `moved` among them.
+        skipped: How many failed before and are not tried again.
+        rejected: Rows of videos that cannot even be started.
+        before: The former file names of videos that are not done.
+        other_versions: How many of the done ones another encoder version made.
+        bytes_before: Size of the sources of the done ones.
+        bytes_after: Size of their outputs.
+        ignored: How many files are no sources, by reason.
+        gone: Ids of rows whose source is not listed although all sources are.
+        removed: Ids of rows that are removed.
+        elsewhere: Ids of rows whose source exists outside the folder that was given.
+        moved: Done videos whose source had another path, by their former id.
     """
 
     jobs: tuple[Job, ...]
@@ -40,6 +51,7 @@ class Plan:
     ignored: dict[str, int] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
     moved: dict[str, Unit] = field(default_factory=dict)
 
     @cached_property
@@ -63,10 +75,12 @@ def plan(
     skip_failed: bool = False,
     takes_all: bool = False,
     prune: bool = False,
+    folder: str | None = None,
 ) -> Plan:
     """Jobs for the units that are not done. A unit is done when its id, cut, source size and time, and settings digest
     are those of its row, and its output is there at the recorded size; or when that holds of a row whose source is gone, and the content
     of the sources is the same. takes_all: whether the sources are all that there are. prune: rows whose source is gone are to go.
+    folder: the one that was searched; what lies elsewhere is not gone because it is not in there.
     """
     extension = settings.extension
     digest = settings.digest
@@ -78,6 +92,9 @@ def plan(
     )
     listed = {unit.id for unit in sources.units} | {row.id for row in rejected}
     gone = {id_: known[id_] for id_ in sorted(known.keys() - listed)} if takes_all else {}
+    elsewhere = [] if folder is None or overwrite else [id_ for id_, row in gone.items() if _is_elsewhere(row, folder)]
+    for id_ in elsewhere:
+        del gone[id_]
     lost = _Lost(gone)
     found_again: set[str] = set()
     moved: dict[str, Unit] = {}
@@ -110,11 +127,23 @@ def plan(
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
     file_names = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
     left = [id_ for id_ in gone if id_ not in found_again]
-    removed = [*(found_again - moved.keys()), *(left if prune or overwrite else ())]
+    listed_paths = {unit.path for unit in sources.units}
+    other_ids = {
+        id_ for id_ in left if not gone[id_].ok and gone[id_].source in listed_paths
+    }  # failed, and now named otherwise
+    removed = [*(found_again - moved.keys()), *(left if prune or overwrite else other_ids)]
     return Plan(
         tuple(jobs), done, skipped, rejected, file_names, other_versions, bytes_before, bytes_after, counted(sources.ignored),
-        tuple(left), tuple(sorted(removed)), moved,
+        tuple(left), tuple(sorted(removed)), tuple(elsewhere), moved,
     )  # fmt: skip
+
+
+def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
+    """Whether the source of a row is there, outside of a folder."""
+    path = row.source
+    return (
+        bool(path) and not is_url(str(path)) and not Path(str(path)).is_relative_to(folder) and Path(str(path)).exists()
+    )
 
 
 class _Lost:

@@ -129,7 +129,7 @@ class Progress:
         parts += [f"{summary.done_before} done before"] if summary.done_before else []
         parts += [f"{summary.moved} of them moved or renamed with their sources"] if summary.moved else []
         parts += [f"{summary.relabelled} relabelled"] if summary.relabelled else []
-        parts += [f"{summary.removed} removed whose source or cut is gone"] if summary.removed else []
+        parts += [f"{count_of(summary.removed, 'old row')} removed"] if summary.removed else []
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
         parts += [f"{summary.not_started} not started"] if summary.not_started else []
         parts += [f"{summary.warned} with warnings"] if summary.warned else []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +84,7 @@ class RunRequest:
             sources, settings, self.place, ffmpeg=self.ffmpeg, encoder_version=encoder_version(settings, self.ffmpeg),
             overwrite=self.options.overwrite, skip_failed=self.options.skip_failed, prune=self.options.prune,
             takes_all=self.why_partial(sources) is None,
+            folder=str(self.source.absolute()) if isinstance(self.source, Path) and self.source.is_dir() else None,
         )  # fmt: skip
 
 
@@ -185,7 +186,7 @@ def _part(settings: RunSettings, options: RunOptions) -> Partition | None:
             partition=options.partition,
             target_mode="per-video",
         )
-    return parse_partition(options.partition, environ)
+    return parse_partition(options.partition, os.environ)
 
 
 def _destination(where: Path | str, settings: RunSettings, options: RunOptions, part: Partition | None) -> Destination:
@@ -378,9 +379,14 @@ def _say_what_was_found(
             "kept (--overwrite makes them again)"
         )
     if left := sorted(set(todo.gone) - set(todo.removed)):
-        outputs, them = ("outputs", "them") if len(left) > 1 else ("output", "it")
+        them = "them" if len(left) > 1 else "it"
         message(
-            f"{len(left)} {outputs} whose source or cut is gone, such as {one_line(left[0])} (--prune removes {them})"
+            f"{count_of(len(left), 'video')} whose source or cut is gone, such as {one_line(left[0])} (--prune removes {them})"
+        )
+    if todo.elsewhere:
+        message(
+            f"{count_of(len(todo.elsewhere), 'video')} kept whose source is outside of {request.source}, such as "
+            f"{one_line(todo.elsewhere[0])}"
         )
     if request.options.prune and (why := request.why_partial(sources)) is not None:
         message(f"nothing is pruned: {why}")

@@ -110,7 +110,12 @@ class RunOptions:
             "Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).", "N", least=1
         ),
     ] = None  # fmt: skip
-    overwrite: Annotated[bool, Option("Start over, even with other settings; nothing older is kept.")] = False
+    overwrite: Annotated[
+        bool,
+        Option(
+            "Make again what is listed; if that is all sources, start over, also with other settings, and keep nothing older."
+        ),
+    ] = False
     skip_failed: Annotated[bool, Option("Do not retry videos that failed before.")] = False
     prune: Annotated[
         bool,

@@ -134,8 +134,8 @@ def test_options_stand_under_headings():
         (("transcode", "{root}/bad.csv", "{ready}", "--fps", 7), "{root}/bad.csv: has no column `path`; columns: file"),
         (("trancode",), "no such command 'trancode'. Did you mean 'transcode'? See `vidprep --help`"),
         (("validate", "{src}", "{ready}", "{ready}"), "give a destination, or its sources and the destination"),
-        (("transcode", "{src}", "{ready}", "--gop", 8, "--fps", 5), "{ready}: was made with different settings: --gop 5 -> 8; --fps None -> 5. Take another folder, or --overwrite"),
-        (("burst", "{src}", "{ready}"), "{ready}: was made with different settings: encoded videos -> burst. Take another folder, or --overwrite"),
+        (("transcode", "{src}", "{ready}", "--gop", 8, "--fps", 5), "{ready}: was made with different settings: --gop 5 -> 8; --fps None -> 5. Take another folder, or --overwrite with all sources"),
+        (("burst", "{src}", "{ready}"), "{ready}: was made with different settings: encoded videos -> burst. Take another folder, or --overwrite with all sources"),
         (("monitor", "{src}/nope", "--once"), "{src}/nope: is not there; give what a run writes with --events"),
     ],
 )  # fmt: skip

@@ -65,7 +65,7 @@ def test_outputs_whose_source_is_gone_are_told(tmp_path: Path) -> None:
     (source / "nature" / "bear.mp4").rename(source / "people" / "bear.mp4")
     (source / "nature" / "fox.mp4").unlink()
     ran = transcode(source, destination)
-    assert ran.code == 0 and "1 output whose source or cut is gone, such as nature/fox (--prune removes it)" in ran.err
+    assert ran.code == 0 and "1 video whose source or cut is gone, such as nature/fox (--prune removes it)" in ran.err
     summary = json.loads(transcode(source, destination, "--json").out.splitlines()[-1])["summary"]
     assert summary["gone"] == 1
     for chosen in (("--limit", 1), ("--include", "*bear*"), ("--exclude", "x*"), ("--partition", "0/1")):

@@ -82,6 +82,32 @@ def test_another_file_of_the_same_size_and_time_is_no_moved_one(tmp_path, dst):
     assert again.summary["moved"] == 0 and set(again.rows) == {"b"}
 
 
+@pytest.mark.parametrize("kind", ["h264", "webdataset"])
+def test_what_another_folder_gave_is_not_gone(kind, tmp_path, dst):
+    """A second folder into the same destination: --prune was advised, and removed what the first had given."""
+    one, two = make_clips(tmp_path / "one", 2), tmp_path / "two"
+    make_clip(two / "d.mp4", 5)
+    assert run(kind, one, dst).code == 0
+    for more in ((), ("--prune",)):
+        again = run(kind, two, dst, *more)
+        assert again.code == 0 and set(manifest(dst)) == {"c00", "c01", "d"}
+        assert "2 videos kept whose source is outside of" in again.err and "gone" not in again.err
+    (one / "c00.mp4").unlink()
+    assert "1 video whose source or cut is gone, such as c00" in run(kind, two, dst).err
+    assert run(kind, two, dst, "--prune").summary["removed"] == 1 and set(manifest(dst)) == {"c01", "d"}
+
+
+def test_sources_that_collided_leave_no_row_when_they_are_told_apart(tmp_path, dst):
+    src = tmp_path / "src"
+    for suffix in ("mp4", "mkv"):
+        make_clip(src / f"a.{suffix}", 5)
+    make_clip(src / "b.mp4", 5)
+    assert transcode(src, dst).code == 1
+    again = transcode(src, dst, "--keep-source-suffix")
+    assert again.code == 0 and "gone" not in again.err
+    assert set(manifest(dst)) == {"a.mp4", "a.mkv", "b.mp4"}, again.err
+
+
 def test_a_copy_is_made_anew_and_the_first_stays(tmp_path, dst):
     src = make_clips(tmp_path / "src", 1)
     assert transcode(src, dst, "--quiet").code == 0
@@ -107,7 +133,7 @@ def test_gone_sources_are_told_and_pruned_on_demand(kind, raw, dst):
     (raw / "people" / "ann.mp4").unlink()
     told = run(kind, raw, dst)
     assert told.summary["gone"] == 2 and len(manifest(dst)) == 4
-    assert "2 outputs whose source or cut is gone, such as bad (--prune removes them)" in told.err
+    assert "2 videos whose source or cut is gone, such as bad (--prune removes them)" in told.err
     pruned = run(kind, raw, dst, "--prune")
     assert (pruned.summary["gone"], pruned.summary["removed"]) == (0, 2)
     assert set(manifest(dst)) == {"nature/bear", "nature/fox"} == set(contents(dst))
