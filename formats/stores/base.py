@@ -18,10 +18,12 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEPT_HANDLES = 16
+SEARCHED_IDS = 20_000  # for one that is like a misspelt one
 MAX_RATE = 1_000_000
 SOURCE_COLUMNS = ["source_frames", "source_pts", "source_time_base_num", "source_time_base_den"]
 Frames = npt.NDArray[np.uint8]
@@ -51,8 +54,12 @@ Handle = TypeVar("Handle")
 
 
 class FrameStore(ABC):
-    """Videos by id, in the order of their ids. kind: the name of the store, as the registry has it. reads_uint16: whether its frames
-    can have more than 8 bits.
+    """A store of videos that are looked up by id: ``store[id]`` is a StoredVideo, and iterating gives the ids.
+
+    Attributes:
+        path: The folder.
+        kind: Name of the kind of store, as the registry has it.
+        reads_uint16: Whether its frames can have more than 8 bits.
     """
 
     kind: ClassVar[str]
@@ -82,7 +89,15 @@ class FrameStore(ABC):
         """Raises KeyError; TypeError for what is no id."""
         if not isinstance(id_, str):
             raise TypeError(f"store[{id_!r}]: videos are looked up by id; use store[store.ids[{id_!r}]]")
-        return StoredVideo(self, id_, self.facts(id_))
+        try:
+            return StoredVideo(self, id_, self.facts(id_))
+        except KeyError as error:
+            near = get_close_matches(id_, islice(self.ids, SEARCHED_IDS), 1)
+            raise KeyError(f"{error.args[0]}{f'; did you mean {near[0]!r}?' if near else ''}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids, as in a dict."""
+        return iter(self.ids)
 
     def read(self, wanted: Iterable[tuple[str, Indexes]]) -> list[Frames]:
         """Frames of several videos, an array each."""
@@ -271,17 +286,30 @@ class StoredVideo:
         self, indexes: Indexes = slice(None), out: Frames | None = None, *, size: tuple[int, int] | None = None,
         dtype: Literal["uint8", "uint16"] = "uint8",
     ) -> Frames:  # fmt: skip
-        """(T, H, W, 3) RGB, in the order asked; indexes may be negative and may repeat.
+        """Return frames as RGB, in the order asked.
 
-        size: (height, width) that frames are scaled to, bicubic and antialiased. dtype: uint16 is 0..65535, with all that coded video of
-        10 bits holds. out: a C-contiguous array of shape and dtype to decode into. Raises IndexError, TypeError for what is no list,
-        ValueError for `out`, `size` and `dtype`, StoreError.
+        Args:
+            indexes: Numbers of frames from 0, or a slice. They may be negative, which counts from the end, and may repeat.
+            out: A C-contiguous array of the result's shape and dtype to decode into.
+            size: (height, width) that frames are scaled to, bicubic and antialiased.
+            dtype: "uint8", or "uint16", 0..65535, with all bits of coded video of 10 bits.
+
+        Returns:
+            An array of shape (T, H, W, 3).
+
+        Raises:
+            IndexError: There is no such frame.
+            TypeError: `indexes` is no list of whole numbers.
+            ValueError: `out`, `size` or `dtype` is not as described.
+            StoreError: The store is damaged.
         """
         if dtype != "uint8" and not (dtype == "uint16" and self.store.reads_uint16):
             known = "uint8 or uint16" if self.store.reads_uint16 else "uint8"
             raise ValueError(f"dtype is {dtype!r}; a store of {self.store.kind} has {known}")
         numbers = self._numbers(indexes)
-        if size is not None and not (len(size) == 2 and all(operator.index(side) > 0 for side in size)):
+        if size is not None and not (
+            isinstance(size, Sequence) and len(size) == 2 and all(operator.index(side) > 0 for side in size)
+        ):
             raise ValueError(f"size is {size!r}; give (height, width) in pixels")
         shape = (len(numbers), *(size or (self.facts.height, self.facts.width)), 3)
         if out is None:
@@ -317,7 +345,10 @@ class StoredVideo:
             return list(range(*indexes.indices(count)))
         if isinstance(indexes, SupportsIndex) and not hasattr(indexes, "__len__"):
             raise TypeError(f"frames({indexes!r}): give a list of frame numbers, as in frames([{indexes!r}])")
-        numbers = [operator.index(index) for index in indexes]
+        try:
+            numbers = [operator.index(index) for index in indexes]
+        except TypeError:
+            raise TypeError(f"frames({indexes!r}): give a list of frame numbers, which are whole numbers") from None
         for number in numbers:
             if not -count <= number < count:
                 raise IndexError(f"frame {number} of {self.id}, which has {count}")

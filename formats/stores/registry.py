@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.files.no_links import open_unlinked
 from vidprep.formats.stores.options import ReadOptions
 
@@ -59,16 +59,27 @@ def open_store(
     path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False,
     hardware: str | None = None,
 ) -> FrameStore:  # fmt: skip
-    """The store in a folder: burst, tensor, gulp, webdataset, or a folder of encoded videos with its manifest.
+    """Open a store of videos: a destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
 
-    checksum: check the CRC-32 of every frame that is read, where the store has one. short_side: of JPEGs; they are
-    decoded at the smallest eighth of their size whose shorter side is at least this. fast: JPEGs with libjpeg's fast DCT
-    and upsampling, as GulpIO2 decodes them: a fifth quicker, colours coarser at edges; encoded videos with libswscale's fast
-    conversion, 0.2 ms a frame of 240 lines less, colours up to four levels dark. hardware: of encoded videos; what decodes them in
-    the place of the processor, such as "cuda". Raises StoreError, SettingsError for a short_side that is none.
+    ``store.ids`` lists the videos, ``store[id].frames([0, 5, -1])`` reads frames, ``store[id].timestamps`` and ``store.labels(id)`` tell
+    about them, the same for every kind of store.
+
+    Args:
+        path: The folder.
+        checksum: Check the CRC-32 of every frame that is read, where the store has one.
+        short_side: Decode JPEGs at the smallest eighth of their size whose shorter side has at least so many pixels.
+        fast: Decode faster and less exactly: JPEGs with libjpeg's fast DCT and upsampling (a fifth quicker, colours coarser at edges),
+            encoded videos with libswscale's fast conversion (0.2 ms less per frame of 240 lines, colours up to four levels dark).
+        hardware: What decodes encoded videos in place of the CPU, such as "cuda".
+
+    Raises:
+        StoreError: The folder is no store, or is damaged.
+        SettingsError: An argument is not allowed.
     """
     from vidprep.formats.validation import whole
 
+    if not isinstance(path, str | os.PathLike):
+        raise SettingsError(f"path is {path!r}; give one folder (VideoDataset takes several)")
     folder = Path(path)
     if short_side is not None:
         short_side = whole("short_side", short_side, 1)

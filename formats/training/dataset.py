@@ -63,21 +63,48 @@ class _Video:
 
 
 class VideoDataset:
-    """`len` and `[i]` over every clip. Map-style, picklable, the same in forked and spawned processes.
+    """Clips of the videos of a store, by number: a map-style dataset for torch's DataLoader and for PrefetchLoader.
 
-    source: the path of a store, a store, or video files; several stores in a list, or in a dict, whose names then come in front of
-    their ids. clips: which frames of a video its items are (vidprep.formats.training.samplers), in the place of sequence_length, stride
-    and step. split: only videos whose label `split` is this. ids: only these videos. where: only those of which it holds: an Arrow
-    expression on `id`, `num_frames`, `height`, `width` and `labels` (a struct), such as pc.field("labels", "score") > 0.5, or a
-    function of a dict of these. size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops and layout are
-    those of `Transform`. transform: a function of the frames of an item after all that, such as one of torchvision.transforms.v2; it
-    gets a tensor with tensors=True, else an array, and gives one of the same shape for all items. tensors: items hold torch tensors,
-    which share the memory of the arrays. audio_rate: items hold `audio`, (audio_channels, N) float32, resampled, from the time of their
-    first frame on, for audio_seconds (None: as long as the clip), and `has_audio`; for stores that were made with --audio. seed: of
-    what is random (`set_epoch`). rank, world_size: only every world_size-th item, from rank on; the last few are left out so that all
-    ranks have equally many.
+    ``len(dataset)`` counts all clips, and ``dataset[i]`` returns one as a dict (see ``__getitem__``). The dataset can be pickled, and
+    works the same in forked and spawned processes.
 
-    Raises SettingsError, StoreError, MissingError.
+    Args:
+        source: The path of a store, a store, a list of video files, or several stores: a list of them, or a dict whose keys are put
+            in front of their ids.
+        sequence_length: Frames of a clip. Videos that are too short have no clip.
+        stride: Distance between two frames of a clip, in frames.
+        step: Distance between the beginnings of two clips, in frames.
+        clips: A sampler in place of sequence_length, stride and step, such as ``clips_at_random_indices(...)``.
+        size: (height, width) that frames are scaled to; one number is the shorter side.
+        crop: (height, width) that is cut out after scaling; one number is a square. Cut from the middle unless random_crop.
+        random_crop: Cut out at a random place, the same for all frames of a clip.
+        flip: Probability of flipping left and right; True is 0.5.
+        dtype: "uint8", "uint16" (all bits of a store of 10 bits), "float16" or "float32".
+        normalize: For float dtypes: True gives 0..1; "imagenet" or (mean, std), three values each, gives ((0..1) - mean) / std.
+        colour: "rgb", or "ycbcr" as in JPEG (JFIF).
+        random_resized_crop: Cut out a random part and scale it to `size`: True, or ((least, most) share of the area,
+            (least, most) width / height).
+        num_crops: 3 makes three items of each clip: the two ends and the middle of the longer side.
+        layout: Order of the axes of frames: "THWC", "TCHW" or "CTHW".
+        transform: A function of the frames of a clip, applied last, such as one of torchvision.transforms.v2. It gets an array, or a
+            tensor with tensors=True, and must return the same shape for all clips.
+        split: Take only videos whose label `split` is this.
+        ids: Take only these videos.
+        where: Take only videos for which this holds: an Arrow expression on `id`, `num_frames`, `height`, `width` and `labels`, such as
+            ``pc.field("labels", "score") > 0.5``, or a function of a dict of these.
+        audio_rate: Add `audio`, (audio_channels, N) float32 at this sample rate, from the time of the first frame on, and `has_audio`;
+            for stores made with `--audio`.
+        audio_channels: 1 or 2.
+        audio_seconds: Length of `audio`; None is as long as the clip.
+        tensors: Return torch tensors, which share the memory of the arrays.
+        seed: Seed of everything random.
+        rank: Which share of the clips this process takes: every world_size-th, from this one on.
+        world_size: Number of processes. The last few clips are left out so that all have equally many.
+
+    Raises:
+        SettingsError: An argument is not allowed, or no clip is left.
+        StoreError: The store cannot be read.
+        MissingError: torch is needed and not installed.
     """
 
     def __init__(
@@ -118,6 +145,8 @@ class VideoDataset:
         self._ends = np.cumsum(clips_of_videos * num_crops)
         self._check_sizes()
         if not self._ends.size or self._ends[-1] < world_size:
+            if not len(self.store):
+                raise SettingsError("has no videos; `vidprep show` says which failed and why", path=self.store.path)
             longest = max(self.sizes[:, 0].tolist(), default=0)
             raise SettingsError(
                 f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "
@@ -256,12 +285,18 @@ class VideoDataset:
         return number % count * self.world_size + self.rank
 
     def __getitem__(self, index: SupportsIndex) -> Item:
-        """frames (T, H, W, 3) or as layout and transform make them, id, indexes (T,) int64, timestamps (T,) float64 seconds, source_frames
-        (T,) int64 and source_timestamps (T,) float64 seconds: which frames of the source these are, and when they begin there, labels (a
-        dict), and class_id, where the store has a label `label` of texts or whole numbers: its place in `class_to_idx`, or NO_CLASS
-        where the video has none.
+        """Return one clip.
 
-        A timestamp is NaN, and a number -1, where the store does not say. Raises IndexError, StoreError, TransformError.
+        Returns:
+            A dict with `frames` (T, H, W, 3), or as layout and transform make them; `id`; `indexes` (T,) int64; `timestamps` (T,) float64,
+            seconds from the first stored frame; `source_frames` (T,) int64 and `source_timestamps` (T,) float64, the numbers and seconds of
+            these frames in the source, -1 and NaN where the store does not say; `labels`, a dict; and, where the label `label` holds texts
+            or whole numbers, `class_id`, its number in `class_to_idx`, or -100 where the video has none.
+
+        Raises:
+            IndexError: There is no such clip.
+            StoreError: The store is damaged.
+            TransformError: `transform` failed.
         """
         number = self._number(index)
         key = self._chance.key(number)

@@ -74,22 +74,33 @@ class _Batch:
 
 
 class PrefetchLoader:
-    """Iterates over the batches of one epoch after another; each `iter` is an epoch.
+    """Batches of a VideoDataset, decoded ahead by worker processes into shared memory.
 
-    A batch is a dict: frames (B, T, H, W, 3), or as layout and transform of the dataset make them, id (list of B), indexes (B, T) int64,
-    timestamps (B, T) float64, source_frames (B, T) int64, source_timestamps (B, T) float64,
-    labels (a dict: an array of each that holds numbers for all videos of the store, else a list) and, where
-    there are classes, class_id (B,) int64. dataset: a VideoDataset, or torch's Subset of one. What is random is a function of the
-    dataset's seed, of the epoch and of the item. sampler: gives numbers of items, such as torch's samplers do; its `set_epoch` is
-    called where it has one. drop_last: leave out a batch that is not full. workers: also called num_workers, of which 0 is a thread of
-    this process; 2 where neither is given. processes: workers are processes and share memory with this one; False makes them threads,
-    which share torch's random numbers with the program, so that a transform that draws from them disturbs those of the training loop.
-    cache_bytes: bounds the batches that are ready or being made, with their audio, and the decoded frames that are kept, together;
-    beside it each worker has the frames of an item. events: a file or named pipe that gets a line of JSON per batch. device: where
-    torch puts the frames, such as "cuda"; they are tensors then.
+    Each ``for batch in loader`` is an epoch. A batch is a dict like an item of the dataset, with one more axis: `frames` (B, T, H, W, 3)
+    or as layout and transform make them, `indexes` (B, T), `timestamps` (B, T), `class_id` (B,), ...; `id` is a list; `labels` is a dict
+    of arrays for labels that are numbers in all videos of the store, else of lists.
 
-    An error is raised in place of the batch that it spoils; the next `next` goes on behind it. Batches may be kept: their
-    memory is used again only when nothing refers to it. Raises SettingsError, MissingError. Not thread-safe.
+    What is random is a function of the dataset's seed, the epoch and the item, whatever the number of workers. An error is raised in place
+    of the batch that it spoils, and the next ``next`` goes on behind it. Batches may be kept: their memory is used again only when nothing
+    refers to it. Not thread-safe.
+
+    Args:
+        dataset: A VideoDataset, or torch's Subset of one.
+        batch_size: Items of a batch.
+        shuffle: Take the items in another random order in each epoch.
+        seed: Seed of that order.
+        sampler: Gives numbers of items in their order, as torch's samplers do. Its `set_epoch` is called if it has one.
+        drop_last: Leave out a last batch that is not full.
+        workers: Worker processes; 2 if neither this nor num_workers is given.
+        processes: False makes the workers threads. They share torch's random numbers with the program.
+        cache_bytes: Bound of all batches that are ready or being made, and of the decoded frames that are kept for later ones.
+        events: A file or named pipe that gets a line of JSON per batch; `vidprep monitor` shows it.
+        device: Where torch puts the frames, such as "cuda"; all arrays are then tensors.
+        num_workers: The same as workers, by torch's name; 0 is a thread of this process.
+
+    Raises:
+        SettingsError: An argument is not allowed.
+        MissingError: torch is needed and not installed.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ def test_errors_name_the_keyword_in_python_and_the_flag_on_the_command_line(clip
     with pytest.raises(SettingsError, match=r"^short_side=48 and size='64x64' exclude each other"):
         vidprep.transcode.burst(clips, tmp_path / "a", short_side=48, size="64x64")
     settings = vidprep.transcode.RunSettings()
-    with pytest.raises(SettingsError, match="settings was given"):
+    with pytest.raises(SettingsError, match="settings was given, and so were gop, which"):
         vidprep.transcode.transcode(clips, tmp_path / "a", settings=settings, gop=5)
     assert not (tmp_path / "a").exists()
 

@@ -92,11 +92,13 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
     with ExitStack() as stack:
         if isinstance(destination, Path):
             stack.enter_context(isolated())
+            asked = destination
             while not destination.exists():
                 destination = destination.parent
             workers = [stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for _ in range(2)]
             found = try_folder(destination, workers[0].submit, workers[1].submit)
-            shown = f"{destination} ({file_system_of(destination) or 'file system'})"
+            made_later = f"; {asked} is not there yet" if asked != destination else ""
+            shown = f"{destination} ({file_system_of(destination) or 'file system'}{made_later})"
         else:
             found, shown = try_store(destination), destination
         try:

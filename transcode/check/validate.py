@@ -96,6 +96,7 @@ class ValidationReport:
     unwritten: str | None = None
 
     def add(self, done: Checked) -> None:
+        """Count what was found about one video."""
         self.checked += 1
         self.cross_checked += done.ffmpeg_psnr_y_db is not None
         self.ffmpeg_failed = self.ffmpeg_failed or done.ffmpeg_failed

@@ -53,7 +53,7 @@ def sweep(
     crf: Annotated[
         Mapping[str, Sequence[int]] | None,
         Option(
-            "CRFs to try for a codec, four or more. Default: four that span about 32 to 44 dB.", "CODEC=LIST", repeated=True,
+            "CRFs to try for a codec; BD-rates need four. Default: four that span about 32 to 44 dB.", "CODEC=LIST", repeated=True,
             parse=_crfs_of_codecs,
         ),
     ] = None,

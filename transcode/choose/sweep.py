@@ -23,7 +23,8 @@ from vidprep.formats import open_store
 from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError
 from vidprep.formats.files.local import replacing
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.profiles import CODECS
+from vidprep.formats.option import Option
+from vidprep.formats.profiles import CODECS, OTHER_NAMES
 from vidprep.formats.stores.base import StoredVideo
 from vidprep.formats.text import for_json, printable
 from vidprep.formats.video.options import EncoderOptions
@@ -43,6 +44,7 @@ LADDER_DB = (27.0, 32.0, 37.0, 42.0)
 STILL_CODECS = ("jpeg", "png")
 STILLS_EACH = 8
 FILES = ("prepared", "cells", TABLE_NAME, SUMMARY_NAME, "report.html", "report.md", "report.json")
+CODEC = Option("Codecs to compare.", choices=(*CODECS, *STILL_CODECS), other_names=OTHER_NAMES)
 LOSSLESS = EncoderOptions(crf=0, preset="ultrafast")
 
 
@@ -66,8 +68,7 @@ class SweepOptions:
 
     def __post_init__(self) -> None:
         for codec in (*self.codecs, *self.values, *self.presets):
-            if codec not in (*CODECS, *STILL_CODECS):
-                raise SettingsError(f"{codec}: not one of {', '.join((*CODECS, *STILL_CODECS))}")
+            CODEC.check("codec", codec)
 
     def cells(self) -> list[Cell]:
         """Raises SettingsError for values that a codec does not have."""

@@ -26,10 +26,10 @@ def _say(error: Exception) -> None:
     click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
 
 
-def refuse(error: click.UsageError) -> NoReturn:
-    """On one line, where click takes four."""
-    said = error.format_message()
-    usage = "vidprep" if error.ctx is None else error.ctx.command_path
+def refuse(error: click.UsageError, usage: str = "vidprep") -> NoReturn:
+    """Print a click error on one line, where click takes four, and exit. usage: the command, where the error does not know it."""
+    said = " ".join(error.format_message().split())
+    usage = usage if error.ctx is None else error.ctx.command_path
     end = "" if said.endswith((".", "?", ")")) else "."
     _say(Exception(f"{said[:1].lower()}{said[1:]}{end} See `{usage} --help`"))
     sys.exit(USAGE_ERROR)
@@ -99,7 +99,7 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             refuse(click.UsageError(_no_such_option(error, given), error.ctx))
         except click.UsageError as error:
-            refuse(error)
+            refuse(error, f"vidprep {info_name}")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Under headings where options have them; the others come last."""

@@ -22,5 +22,6 @@ def compact(destination: Path | str) -> None:
     """
     done = write_anew(destination)
     click.echo(
-        f"vidprep: {count_of(done.shards, 'shard')} rewritten; {count_of(done.dead_bytes, 'dead byte')} freed", err=True
+        f"vidprep: {count_of(done.shards, 'shard')} rewritten or joined; {count_of(done.dead_bytes, 'dead byte')} freed",
+        err=True,
     )

@@ -21,7 +21,8 @@ from vidprep.transcode.run.api import label as write_labels
 def label(destination: Path | str, table: Path | None = None, dry_run: bool = False, **given: Any) -> None:
     """Add, change and remove labels of DST, without its sources. No output is touched.
 
-    TABLE (.csv, .tsv, .parquet, .jsonl) has a column `id`, or `path` and, for cuts, `start` and `end`; its other columns are labels.
+    TABLE (.csv, .tsv, .parquet, .jsonl) has a column `id`, or `path`, relative to the folder of TABLE, and for cuts `start` and `end`.
+    Its other columns are labels.
     Videos and labels that are not in it stay as they are, and so do those whose cell is empty. A later run gives its sources' labels
     again.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -31,6 +32,16 @@ COMMANDS = {
 
 class Commands(click.Group):
     """Those of `COMMANDS`, each imported when it is asked for."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption as error:
+            from vidprep.transcode.cli.command import refuse
+
+            refuse(error)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -47,7 +47,7 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
         count, num_failed = count + 1, num_failed + (not row.ok)
         if (failed and row.ok) or (warnings and not row.warnings):
             continue
-        if not is_headed and row.ok:
+        if not is_headed and not failed:
             click.echo(HEAD)
             is_headed = True
         click.echo(_line(row)[:width])

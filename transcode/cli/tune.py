@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidprep.formats.option import options_of
-from vidprep.formats.text import megabytes, printable
+from vidprep.formats.text import count_of, megabytes, printable
 from vidprep.transcode.choose.api import tune as recommend
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import LocalPath, options
@@ -72,8 +72,8 @@ def _print_choices(tuned: Tuned) -> None:
         row = f"{choice.value:6}{choice.psnr_y_p1_db:8.2f}{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
         click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{_duration(choice.encode_hours * 3600):>11}")
     beaten = len(tuned.choices) - len(tuned.pareto)
-    click.echo(
-        f"Measured on {tuned.sampled} of {tuned.num_videos} videos; {beaten} choices that others beat in size and time are not shown."
-    )
+    sampled = f"{tuned.sampled} of {count_of(tuned.num_videos, 'video')}"
+    click.echo(f"Measured on {sampled}. Not shown: {count_of(beaten, 'choice')} that others beat in size and time.")
+    click.echo("Times vary from run to run; --sample and --seconds measure more.")
     for text in tuned.left_out:
         click.echo(f"left out: {printable(text)}")

@@ -12,7 +12,7 @@ from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
 from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import Option
 from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
-from vidprep.transcode.settings.keywords import build_options, build_settings, options_of_command
+from vidprep.transcode.settings.keywords import build_options, build_settings, decides_output, options_of_command
 from vidprep.transcode.settings.parse import parse_names
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import BAD_ROWS, RunOptions, SourceOptions
@@ -99,7 +99,8 @@ def _run(
 
     if settings is not None:
         if build_settings(keywords, of_frames=of_frames) != build_settings({}, of_frames=of_frames):
-            raise SettingsError("settings was given, and keywords that decide the same; give one of them")
+            both = ", ".join(name for name in keywords if decides_output(name))
+            raise SettingsError(f"settings was given, and so were {both}, which are part of it; give one of them")
         if (settings.frames is not None) != of_frames:
             raise SettingsError("settings.frames is for burst, and transcode takes none")
     reporter = Progress(is_shown=progress, on_row=on_row)

@@ -31,6 +31,11 @@ def _homes() -> dict[str, tuple[type, Declared]]:
     return {each.keyword: (kind, each) for kinds in KINDS.values() for kind in kinds for each in options_of(kind)}
 
 
+def decides_output(keyword: str) -> bool:
+    """Whether a keyword is part of the settings of a run, and not of how it works."""
+    return _homes()[keyword][0] not in (SourceOptions, RunOptions, Limits)
+
+
 def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object) -> Built:
     """A dataclass from those of the keywords that are its own. Raises SettingsError."""
     own = {}

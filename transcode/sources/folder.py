@@ -25,7 +25,7 @@ NOT_LISTED = "folder cannot be listed"
 
 def walk(search: SourceSearch, root: str) -> None:
     """All of a folder, in no particular order. A stack of its own: trees may be deeper than Python recurses."""
-    _check_no_destination(root)
+    _check_no_destination(root, "is this DST, and SRC the other? Give the folder of the raw videos")
     stack = [(root, "", frozenset([identity_of(os.stat(root))]))]
     while stack:
         folder, prefix, above = stack.pop()
@@ -38,16 +38,15 @@ def walk(search: SourceSearch, root: str) -> None:
                     search.why_partial = f"{entry.path}: {fault}"
                 search.problems.append((entry.path, fault))
             elif entry.is_dir():
-                _check_no_destination(entry.path)
+                _check_no_destination(entry.path, "give the folder of the raw videos, or --exclude it")
                 stack.append((entry.path, relative + "/", above | {identity_of(entry.stat())}))
             else:
                 search.add(search.id_of(relative), entry.path, state_of(entry.stat()))
             search.count()
 
 
-def _check_no_destination(folder: str) -> None:
+def _check_no_destination(folder: str, advice: str) -> None:
     if os.path.exists(f"{folder}/{STATE_DIR}/run.json"):
-        advice = "give the folder of the raw videos, or --exclude it"
         raise SourceError(
             f"is a destination of vidprep, which holds what was made and not what it was made of; {advice}", path=folder
         )

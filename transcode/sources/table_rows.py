@@ -29,6 +29,19 @@ from vidprep.transcode.sources.unit import Unit
 FAULTS_SHOWN = 20
 IN_MEMORY = "the table"
 SKIPPED = "skipped "
+NAMES_OF_PATH = (
+    "path",
+    "file",
+    "filename",
+    "file_name",
+    "file_path",
+    "filepath",
+    "video",
+    "video_path",
+    "video_file",
+    "source",
+    "src",
+)
 
 
 def read_table(
@@ -45,7 +58,9 @@ def read_table(
         raise SourceError("has no rows", path=path)
     if "path" not in names:
         columns = ", ".join(map(one_line, names))
-        raise SourceError(f"has no column `path`; columns: {columns}", path=path)
+        like = next((name for name in names if name.strip().lower().replace(" ", "_") in NAMES_OF_PATH), None)
+        meant = f"; rename `{one_line(like)}` to `path`" if like is not None else ""
+        raise SourceError(f"has no column `path`; columns: {columns}{meant}", path=path)
     if "" in names:  # what pandas writes for its row numbers
         names.remove("")
         search.ignored.append((path, "a column without a name"))

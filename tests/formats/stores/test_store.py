@@ -90,8 +90,15 @@ def test_what_is_not_there_is_named(store):
     for number in (len(video), -len(video) - 1):
         with pytest.raises(IndexError, match=f"frame {number} of sub/c00, which has {len(video)}"):
             video.frames([number])
-    with pytest.raises(TypeError):
-        video.frames([1.5])
+    for wrong in ([1.5], "3", 3):
+        with pytest.raises(TypeError, match="give a list of frame numbers"):
+            video.frames(wrong)
+    with pytest.raises(ValueError, match=r"size is 112; give \(height, width\)"):
+        video.frames([0], size=112)
+    for like in ("sub/c0", "sub/c00.mp4"):
+        with pytest.raises(KeyError, match="did you mean 'sub/c0"):
+            store[like]
+    assert list(store) == list(store.ids)
 
 
 def digest(store: FrameStore, name: str) -> bytes:

@@ -19,6 +19,16 @@ from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.training.transform import to_ycbcr
 
 
+def test_a_store_without_videos_and_a_list_of_stores_are_named(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "none.mp4").write_bytes(b"no video")
+    assert transcode(tmp_path / "src", tmp_path / "dst").code == 1
+    with pytest.raises(SettingsError, match="has no videos; `vidprep show` says which failed and why"):
+        VideoDataset(tmp_path / "dst", 8)
+    with pytest.raises(SettingsError, match="give one folder"):
+        open_store([tmp_path / "dst"])  # type: ignore[arg-type]
+
+
 def expected(counts: dict[str, int], length: int, stride: int, step: int) -> list[tuple[str, list[int]]]:
     """(video, frames) of every sequence, counted out."""
     found = []

@@ -22,7 +22,7 @@ from vidprep.transcode.sources.listing import find_sources
     [
         ("t.csv", b"", "has no rows"),
         ("t.csv", b"path,label\n", "has no rows"),
-        ("t.csv", b"file,label\nx.mp4,1\n", "has no column `path`; columns: file, label"),
+        ("t.csv", b"file,label\nx.mp4,1\n", "has no column `path`; columns: file, label; rename `file` to `path`"),
         ("t.csv", b"file;label\nx.mp4;1\n", "has no column `path`; columns: file;label"),
         ("t.csv", b"path,path\nx.mp4,x.mp4\n", "two columns with the same name"),
         ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1 does not have the 3 cells"),
@@ -33,7 +33,7 @@ from vidprep.transcode.sources.listing import find_sources
         ("t.jsonl", b'{"path": "x.mp4"}\n{"path": \n', "row 2 is not a JSON object"),
         ("t.jsonl", b'{"path": "x.mp4"}\n["x.mp4"]\n', "row 2 is not a JSON object"),
         ("t.jsonl", b'{"path": ' + b"[" * 100_000 + b"\n", "cannot be read"),
-        ("t.jsonl", b'{"file": "x.mp4"}\n', "has no column `path`; columns: file"),
+        ("t.jsonl", b'{"file": "x.mp4"}\n', "has no column `path`; columns: file; rename `file` to `path`"),
         ("t.parquet", b"", "cannot be read"),
         ("t.parquet", b"PAR1 not at all PAR1", "cannot be read"),
     ],
