@@ -95,8 +95,8 @@ def test_a_folder_that_was_made_is_no_source(src: Path, dst: Path) -> None:
     touch(src / "x.mp4")
     touch(src / "made" / "x.mp4")
     touch(src / "made" / ".vidprep" / "run.json")
-    for source in (src, src / "made"):
-        with pytest.raises(SourceError, match=r"is a destination of vidprep.*or --exclude it"):
+    for source, advice in ((src, "or --exclude it"), (src / "made", "is this DST, and SRC the other")):
+        with pytest.raises(SourceError, match=f"is a destination of vidprep.*{advice}"):
             find_sources(source, dst)
     assert ids(find_sources(src, dst, exclude=["made"])) == ["x"]
 
