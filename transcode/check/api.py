@@ -27,7 +27,7 @@ def validate(
     destination: str | Path,
     *,
     source: str | Path | ArrowStream | None = None,
-    sample: Annotated[int | None, Option("Read only N units again, the same ones each time.", "N", least=1)] = None,
+    sample: Annotated[int | None, Option("Read only N videos again, the same ones each time.", "N", least=1)] = None,
     cross_check: Annotated[
         int, Option("With SRC: score K videos with the ffmpeg command as well; both must agree.", "K", least=0)
     ] = 3,
@@ -42,7 +42,7 @@ def validate(
         str | Path | None,
         Option("The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"),
     ] = None,
-    jobs: Annotated[int | None, Option("Units at a time. Default: one per core.", "N", least=1)] = None,
+    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     out: Annotated[str | Path | None, Option("Put validation.parquet there too.", "FOLDER", path="folder")] = None,
     progress: bool = False,
     on_fault: Callable[[str], object] | None = None,

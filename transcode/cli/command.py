@@ -30,7 +30,7 @@ def refuse(error: click.UsageError, usage: str = "vidprep") -> NoReturn:
     """Print a click error on one line, where click takes four, and exit. usage: the command, where the error does not know it."""
     said = " ".join(error.format_message().split())
     usage = usage if error.ctx is None else error.ctx.command_path
-    end = "" if said.endswith((".", "?", ")")) else "."
+    end = "" if said.endswith((".", "?")) else "."
     _say(Exception(f"{said[:1].lower()}{said[1:]}{end} See `{usage} --help`"))
     sys.exit(USAGE_ERROR)
 

@@ -81,6 +81,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # before click 8.3 it 
             what = "a whole number" if self.kind is int else "a number"
             is_swept = param is not None and param.name in ("crf", "quality", "gop") and re.search(r"\d[,:;-]\d", value)
             more = "; `vidprep sweep` compares several" if is_swept else ""
+            if param is not None and param.multiple and "," in value:
+                more = "; repeat the option for several"
             self.fail(f"give {what}{more}; this is {value!r}.", param, ctx)
 
 

@@ -44,8 +44,8 @@ def validate(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
         say(f"vidprep: {name}: {count_of(seeks.tried, 'seek')}, {seeks.wrong} to a wrong picture{unread}")
-    parts = [f"{count_of(report.checked, 'unit')} read again", count_of(len(report.faults), "fault")]
-    parts += [f"{report.resumed} of the units by the check that was interrupted"] if report.resumed else []
+    parts = [f"{count_of(report.checked, 'video')} read again", count_of(len(report.faults), "fault")]
+    parts += [f"{report.resumed} of them by the check that was interrupted"] if report.resumed else []
     parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
     parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []
     say(f"vidprep: {', '.join(parts)}")

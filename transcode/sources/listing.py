@@ -157,7 +157,7 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
     if left_out := [path for path, reason in ignored if reason in ("not included", "excluded")]:
         counts = Counter(os.path.splitext(path)[1].lower() or "none" for path in left_out)
         there = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in counts.most_common(10))
-        return f"no video left: --include and --exclude leave out all files: {there}"
+        return f"no video left: --include and --exclude, globs such as '*.mp4', leave out all files: {there}"
     unknown = [path for path, reason in ignored if reason == "unknown extension"]
     suffixes = Counter(os.path.splitext(path)[1].lower() or "none" for path in unknown)
     seen = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in suffixes.most_common(10))

@@ -63,7 +63,7 @@ def test_what_is_whole_passes_with_and_without_its_sources(finished):
         ran = validate(*args)
         assert ran.code == 0, ran.out
         assert ran.out == ""
-    assert "1 unit read again, 0 faults" in ran.err
+    assert "1 video read again, 0 faults" in ran.err
 
 
 @pytest.mark.parametrize("flips", [3, pytest.param(30, marks=pytest.mark.slow)])
@@ -134,7 +134,7 @@ def test_a_changed_source_is_found(finished, tmp_path):
 def test_of_sources_that_are_not_all_only_theirs_is_checked(made, tmp_path):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))
-    for given, more, said in ((src, ("--limit", 2), "2 units"), (src / "c01.mp4", (), "1 unit")):
+    for given, more, said in ((src, ("--limit", 2), "2 videos"), (src / "c01.mp4", (), "1 video")):
         ran = validate(given, folder, *more, "--cross-check", 0)
         assert (ran.code, ran.out) == (0, "")
         assert f"{said} read again, 0 faults" in ran.err
@@ -324,7 +324,7 @@ def test_a_check_that_was_stopped_goes_on_and_reads_again_what_changed(made, tmp
         journal.write('{"torn": ')
     ran = validate(folder, "--cross-check", 0)
     assert ran.code == 0
-    assert "3 units read again, 0 faults, 2 of the units by the check that was interrupted" in ran.err
+    assert "3 videos read again, 0 faults, 2 of them by the check that was interrupted" in ran.err
     assert len(results(folder)) == 3
     assert not (folder / ".vidprep" / "validation.jsonl").exists()
 
@@ -368,7 +368,7 @@ def test_ctrl_c_ends_it_soon_and_leaves_no_process(made, tmp_path):
     assert group.returncode == 130
     assert "run the same command again" in err
     no_processes_left(group.pid, seconds=2)
-    assert "1 of the units by the check that was interrupted" in validate(folder).err
+    assert "1 of them by the check that was interrupted" in validate(folder).err
 
 
 def test_a_run_that_was_stopped_is_to_be_finished_first(made, tmp_path):

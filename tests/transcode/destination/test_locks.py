@@ -160,7 +160,7 @@ def test_of_two_runs_on_two_hosts_one_makes_the_store_whatever_flock_does(
     assert "in use by process" in loser or "was made with different settings" in loser
     assert leftovers(made) == []
     checked = transcode(made, verb="validate")
-    assert (checked.code, "6 units read again, 0 faults" in checked.err) == (0, True), checked.out
+    assert (checked.code, "6 videos read again, 0 faults" in checked.err) == (0, True), checked.out
 
 
 @pytest.mark.long

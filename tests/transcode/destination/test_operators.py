@@ -79,7 +79,7 @@ def test_a_store_behind_a_url_is_proven_and_reported(there: Bucket, sources: Pat
         checked = transcode(
             sources, url, "--cross-check", 0, "--out", tmp_path / verb, verb="validate", env=there.environment
         )
-        assert (checked.code, "4 units read again, 0 faults" in checked.err) == (0, True), checked.out + checked.err
+        assert (checked.code, "4 videos read again, 0 faults" in checked.err) == (0, True), checked.out + checked.err
         assert len(pq.read_table(tmp_path / verb / "validation.parquet")) == 4
         refused = transcode(url, verb="report", env=there.environment)
         assert refused.code == 2 and "--out" in refused.err

@@ -129,7 +129,7 @@ def test_a_store_of_frames_goes_there_shard_by_shard(store, s3, tmp_path):
         (copy / name).write_bytes(data)
     checked = transcode(src, copy, verb="validate")
     assert checked.code == 0, checked.out
-    assert "4 units read again, 0 faults" in checked.err
+    assert "4 videos read again, 0 faults" in checked.err
 
 
 def test_a_table_names_videos_anywhere(s3, sources, tmp_path):
@@ -225,7 +225,7 @@ def test_parts_of_a_store_there_are_merged_there(s3, tmp_path):
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "copy" / name).write_bytes(data)
     checked = transcode(src, tmp_path / "copy", verb="validate")
-    assert "4 units read again, 0 faults" in checked.err, checked.out
+    assert "4 videos read again, 0 faults" in checked.err, checked.out
 
 
 @pytest.mark.long
