@@ -394,7 +394,8 @@ class Destination:
             remove_file(torn)
 
     def plan_labels(
-        self, labels: Labels, moved: Mapping[str, str], removed: Sequence[str], drawing: Drawing | None, *, are_all: bool
+        self, labels: Labels, moved: Mapping[str, str], removed: Sequence[str], drawing: Drawing | None, *, are_all: bool,
+        starts_over: bool = False,
     ) -> PlannedLabels:  # fmt: skip
         """Return the labels that these units will have, and what that changes. Columns that are not given stay as they are: forgetting an
         option must not remove labels, and `vidprep label --remove` does.
@@ -405,6 +406,7 @@ class Destination:
             removed: Units that go.
             drawing: How their splits are drawn.
             are_all: Whether there are no other sources.
+            starts_over: Keep no other columns.
 
         Raises:
             SourceError: Values of units that are not listed would have to change with theirs.
@@ -416,7 +418,7 @@ class Destination:
             return PlannedLabels(labels)
         before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
         given = labels if drawing is None else drawing.filled(labels, before)
-        stay = sorted(kept.columns.keys() - given.columns.keys())
+        stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
         rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
         given = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)
         listed = {*labels.ids, *moved.values(), *removed}

@@ -130,7 +130,7 @@ def preview(request: RunRequest) -> tuple[Plan, SourceList, Labels]:
     else:
         request.place.check_settings(settings, overwrite=overwrite)
     todo = request.plan(sources, settings)
-    return todo, sources, _planned_labels(request.place, sources, todo).given
+    return todo, sources, _planned_labels(request, sources, todo).given
 
 
 def execute(request: RunRequest) -> Summary:
@@ -291,12 +291,20 @@ def _search(
     return settings.at(found.value)
 
 
-def _planned_labels(place: Destination, sources: SourceList, todo: Plan) -> PlannedLabels:
+def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> PlannedLabels:
     from vidprep.formats.manifest.labels import Labels
 
+    are_all = sources.why_partial is None
     before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
     labels = sources.labels or Labels([unit.id for unit in sources.units])
-    return place.plan_labels(labels, before, todo.removed, sources.drawing, are_all=sources.why_partial is None)
+    return request.place.plan_labels(
+        labels,
+        before,
+        todo.removed,
+        sources.drawing,
+        are_all=are_all,
+        starts_over=request.options.overwrite and are_all,
+    )
 
 
 def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
@@ -304,7 +312,7 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
     place = request.place
     if sources.labels is None and not manifest_paths(place.root):
         return 0
-    taken = _planned_labels(place, sources, todo)
+    taken = _planned_labels(request, sources, todo)
     place.take_labels(taken)
     if taken.stay:
         names = ",".join(map(one_line, taken.stay))

@@ -87,8 +87,10 @@ def test_a_forgotten_option_removes_no_label(kind, tmp_path, dst):
     more = run(kind, src, dst, "--label-from-folder", "--split-by", "a=0.5,b=0.5")
     assert "changed split" not in more.err and "labels kept" not in more.err
     assert {id_: labels for id_, labels in labels_in(dst).items() if id_ in before} == before
-    assert transcode(dst, "--remove", "label,split", verb="label").code == 0
-    assert set(map(str, labels_in(dst).values())) == {"{}"}
+    assert transcode(dst, "--remove", "split", verb="label").code == 0
+    assert {tuple(each) for each in labels_in(dst).values()} == {("label",)}
+    assert "labels kept" not in run(kind, src, dst, "--overwrite").err
+    assert set(map(str, labels_in(dst).values())) == {"{}"}, "it starts over"
 
 
 def test_a_cell_that_turns_numbers_to_text_is_named(clips, tmp_path, dst):
