@@ -1,7 +1,8 @@
 # Every target works alone on a machine with Python 3.11 or newer and make: it makes .venv and installs into it.
 # The newest Python that runs: a name on PATH may be a shim with nothing behind it. PYTHON=3.12 is short for python3.12.
 PYTHON ?= $(firstword $(foreach version,3.14 3.13 3.12 3.11,$(shell python$(version) -c 'import sys; print(sys.executable)' 2>/dev/null)) python3)
-override PYTHON := $(if $(filter 3.%,$(PYTHON)),python$(PYTHON),$(PYTHON))
+override PYTHON := $(if $(filter 3.%,$(PYTHON)),$(firstword $(shell python$(PYTHON) -c "import sys; print(sys.executable)" 2>/dev/null) \
+  $(wildcard $(HOME)/.pyenv/versions/$(PYTHON).*/bin/python) python$(PYTHON)),$(PYTHON))
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

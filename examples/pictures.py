@@ -5,6 +5,7 @@ The report is of clips that ffmpeg generates, one of them cut off, as Chromium s
 
 import contextlib
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -84,6 +85,8 @@ def show_report(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit(print(__doc__))
     draw_pipeline(HERE / "pipeline.svg")
     with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
         show_report(HERE / "report.png")

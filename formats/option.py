@@ -5,13 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import os
+import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, is_dataclass
+import textwrap
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, is_dataclass, replace
+from fractions import Fraction
+from pathlib import Path
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from vidprep.formats.errors import SettingsError
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +125,129 @@ class Declared(NamedTuple):
     def flag(self) -> str:
         return f"--{self.keyword.replace('_', '-')}"
 
+    def wrong_type(self, value: object) -> SettingsError:
+        """Return the error for a value of another type."""
+        choices = f", one of {', '.join(self.option.choices)}" if self.option.choices else ""
+        named: dict[str, Any] = {self.keyword: Bare(repr(value))}
+        return SettingsError(f"<{self.keyword}>: give {words_for(self.taken)}{choices}", **named)
+
     @property
     def taken(self) -> Any:
         """The type of the keyword."""
         kind = self.hint
         if self.option.parse is not None:
-            kind = next(hint for name, hint in hints_of(self.option.parse).items() if name != "return")
+            written = next(hint for name, hint in hints_of(self.option.parse).items() if name != "return")
+            is_mapping = any(get_origin(each) is Mapping for each in _members(kind))
+            if not is_mapping or any(get_origin(each) is Mapping for each in _members(written)):
+                kind = written
         is_open = self.default is None or type(None) in get_args(self.hint)
         if get_origin(kind) is tuple and Ellipsis in get_args(kind):
             kind = GenericAlias(Sequence, get_args(kind)[:1])
         return kind | None if is_open and type(None) not in get_args(kind) else kind
+
+
+# Of each type: which values are taken for it, and how it is called. True is no number, and no file has a NUL in its name.
+TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+    int: (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63,
+        "a whole number",
+    ),
+    float: (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
+    Fraction: (lambda value: isinstance(value, Fraction), "a Fraction"),
+    str: (lambda value: isinstance(value, str) and "\0" not in value, "text"),
+    Path: (lambda value: isinstance(value, os.PathLike) and "\0" not in os.fsdecode(value), "a path"),
+    type(None): (lambda value: value is None, "None"),
+}
+
+
+class Bare(str):
+    """Text whose repr has no quotation marks: a value or an annotation as Python code."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def code_of(hint: Any) -> Bare:
+    """Return a type as one writes it after its import."""
+    text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+    return Bare(re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text))
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
+
+
+def fits(value: object, hint: Any) -> bool:
+    return any(_fits_one(value, member) for member in _members(hint))
+
+
+def _fits_one(value: object, hint: Any) -> bool:
+    if hint in TAKEN:
+        return TAKEN[hint][0](value)
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is tuple and Ellipsis not in inner:
+        return isinstance(value, tuple | list) and len(value) == len(inner) and all(map(fits, value, inner))
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in value.items())
+    if origin in (Sequence, list, tuple):
+        return (
+            isinstance(value, Sequence) and not isinstance(value, bytes) and all(fits(each, inner[0]) for each in value)
+        )
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def words_for(hint: Any) -> str:
+    words = [TAKEN[member][1] if member in TAKEN else _words_of_many(member) for member in _members(hint)]
+    return " or ".join(words)
+
+
+def _words_of_many(hint: Any) -> str:
+    inner = [each for each in get_args(hint) if each is not Ellipsis]
+    if get_origin(hint) is Mapping:
+        return f"a mapping from {words_for(inner[0])} to {words_for(inner[1])}"
+    if get_origin(hint) is tuple and len(inner) > 1:
+        return f"({', '.join(map(words_for, inner))})"
+    return f"a list of {words_for(inner[0])}" if inner else getattr(hint, "__name__", str(hint))
+
+
+# What `--help` calls arguments, and what they are called in Python.
+ARGUMENTS = {"SRC": "source", "DST": "destination", "OUT": "out", "STORE": "store", "TABLE": "table"}
+
+
+def with_options(doc: str, options: Iterable[Declared]) -> str:
+    """Return a docstring whose section `Args:` describes the options too, in the words of `--help`."""
+    rows = []
+    for each in options:
+        words = each.option.help.replace("; may be repeated", "")
+        words = re.sub(r"--([a-z][a-z-]*)", lambda flag: f"`{flag[1].replace('-', '_')}`", words)
+        words = re.sub(r"\b(SRC|DST|OUT|STORE|TABLE)\b", lambda name: f"`{ARGUMENTS[name[1]]}`", words)
+        if each.option.choices:
+            words += f" One of {', '.join(each.option.choices)}."
+        rows.append(textwrap.fill(f"{each.keyword}: {words}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8))
+    if not rows:
+        return doc
+    head, args, tail = doc.partition("\nArgs:\n")
+    listed, gap, rest = tail.partition("\n\n")
+    return "".join((head, args or "\n\nArgs:\n", listed.rstrip(), "\n" if listed else "", "\n".join(rows), gap, rest))
+
+
+def documented(kind: type[Kind]) -> type[Kind]:
+    """Decorate a dataclass of options: `help` shows plain types and describes each field."""
+    owner: Any = kind
+    options = {each.name: each for each in options_of(owner)}
+    bare = inspect.signature(kind)
+    shown = [
+        each.replace(annotation=code_of(options[name].hint) if name in options else Bare(each.annotation))
+        for name, each in bare.parameters.items()
+    ]
+    signature = bare.replace(parameters=shown, return_annotation=inspect.Signature.empty)
+    owner.__signature__ = owner.__init__.__signature__ = signature
+    by_field = [each._replace(option=replace(each.option, keyword=each.name)) for each in options.values()]
+    owner.__doc__ = with_options(inspect.cleandoc(kind.__doc__ or ""), by_field)
+    return kind
 
 
 @functools.cache
@@ -156,7 +277,10 @@ def check_options(values: object) -> None:
     """Of a dataclass, when it is built. Raises SettingsError."""
     kind: Any = type(values)
     for each in options_of(kind):
-        each.option.check(each.keyword, getattr(values, each.name))
+        value = getattr(values, each.name)
+        each.option.check(each.keyword, value)
+        if not fits(value, each.hint):
+            raise each.wrong_type(value)
 
 
 def hints_of(owner: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from vidprep.formats.model import HdrMetadata
 
 # What codecs and containers are called elsewhere.
 OTHER_NAMES = {
+    "libx264": "h264", "libx265": "hevc", "libvpx-vp9": "vp9", "libsvtav1": "av1", "libaom-av1": "av1",
     "h265": "hevc", "h.265": "hevc", "x265": "hevc", "avc": "h264", "h.264": "h264", "x264": "h264", "matroska": "mkv",
 }  # fmt: skip
 TUNES = ("psnr", "visual", "fastdecode")

@@ -44,8 +44,8 @@ class ManifestRow:
     attempts: int = column("int16", "runs that tried it", default=1)
     run: int | None = column(
         "int64",
-        "number of the run that made this row, which only grows in a destination; of two rows of a video the one of the higher "
-        "number counts",
+        "number of the run that made this row: 100,000 for each run in this destination, plus the task of an array. Of two rows of a video "
+        "the one of the higher number counts",
     )
     warnings: list[str] = column("list<string>", "what was lost, repaired or guessed, a sentence each", default_factory=list)
     warning_codes: list[str] = column("list<string>", "of each warning, see below", default_factory=list)

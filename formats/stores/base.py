@@ -159,7 +159,9 @@ class FrameStore(ABC):
 
     def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:  # noqa: ARG002
         """(C, N) of the audio of a video between two times, as of `StoredVideo.samples`. Raises KeyError, StoreError."""
-        raise StoreError(f"{id_}: has no audio; vidprep transcode --audio copy keeps it", path=self.path)
+        raise StoreError(
+            f"{id_}: has no audio: its source has none, or the run dropped it (--audio copy keeps it)", path=self.path
+        )
 
     def coded(self, id_: str) -> list[memoryview] | None:
         """The JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError, StoreError."""

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import NO_HDR_METADATA, FrameSize, HdrMetadata
-from vidprep.formats.option import Option, check_options
+from vidprep.formats.option import Option, check_options, documented
 from vidprep.formats.profiles import (
     CODECS,
     CONTAINERS,
@@ -43,13 +43,13 @@ def _is_large(size: FrameSize) -> bool:
     return min(size) >= LARGE_LINES
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
-    """How one output is encoded. None means the default of the codec's row; `resolved` fills them in.
+    """How one output is encoded. None means the default of the encoder.
 
-    gop: a keyframe exactly every so many output frames. crf: in the encoder's own scale, lower is better. threads: None leaves them
-    to the encoder's row, which knows how many change no byte, and how many a large picture is worth.
-    Raises SettingsError when built with values that its row does not have.
+    Raises:
+        SettingsError: The encoder does not take a value.
     """
 
     HEADING: ClassVar[str] = "Encoding"
@@ -124,7 +124,9 @@ class EncoderOptions:
             encoder=row.name,
             container=self.container_name,
             gop=self.gop,
-            crf=row.crf_default if self.crf is None else self.crf,
+            crf=row.crf_default
+            if self.crf in (None, row.crf_default)
+            else self.crf,  # 20, and not 20.0, which has another digest
             preset=row.preset_default if self.preset is None and row.presets else self.preset,
             tune=self.tune,
             pixel_format=self.pixel_format or row.pixel_formats[0],

@@ -71,7 +71,10 @@ class Sound:
         """(C, N), -1 to 1, N = round(end rate) - round(start rate); zeros where the file has no audio. Raises StoreError."""
         own = self.rate
         if self._stream is None or not own:
-            raise StoreError(f"{self._id}: has no audio; vidprep transcode --audio copy keeps it", path=self._path)
+            raise StoreError(
+                f"{self._id}: has no audio: its source has none, or the run dropped it (--audio copy keeps it)",
+                path=self._path,
+            )
         layout = AudioLayout(
             self._stream.layout.name if num_channels is None else {1: "mono", 2: "stereo"}[num_channels]
         )

@@ -185,6 +185,42 @@ def test_results_can_be_imported_where_the_commands_are(clips: Path, tmp_path: P
         assert returned.startswith("dict[") or re.sub(r"list\[(\w+)\]", r"\1", returned) in made.__all__, name
 
 
+def test_settings_are_checked_when_they_are_built_and_described_by_help(tmp_path: Path) -> None:
+    """`Scale(size=(64, 64))` failed every video, with a traceback's words."""
+    made: Any = vidprep.transcode
+    assert made.Scale(size=(64, 48)) == made.Scale(size="64x48") and made.Retime(frame_rate=12) == made.Retime(
+        frame_rate="12"
+    )
+    for build, said in (
+        (lambda: made.Scale(short_side="a"), "short_side='a': give a whole number or None"),
+        (lambda: made.EncoderOptions(gop="5"), "gop='5': give a whole number"),
+        (
+            lambda: made.transcode(tmp_path, tmp_path / "a", settings={"gop": 5}),
+            "settings=.*: give RunSettings or None",
+        ),
+        (
+            lambda: made.burst(tmp_path, tmp_path / "a", settings=made.RunSettings()),
+            "settings has no frames; burst takes",
+        ),
+        (
+            lambda: made.transcode(tmp_path, tmp_path / "a", settings=made.RunSettings(frames=made.FrameOptions())),
+            "transcode does not take",
+        ),
+        (
+            lambda: made.transcode(tmp_path, tmp_path / "a", audio=True),
+            "audio=True: give text, one of drop, copy, aac, opus",
+        ),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            build()
+    for name in ("EncoderOptions", "FrameOptions", "Limits", "QualityGate", "Retime", "RunSettings", "Scale", "Target"):
+        shown = pydoc.render_doc(getattr(made, name), renderer=pydoc.plaintext)
+        assert not re.search("Annotated|Option\\(", shown.partition("Data and other attributes")[0]), name
+        for each in inspect.signature(getattr(made, name)).parameters:
+            assert re.search(rf"^[ |]+{each}: \S", shown, re.MULTILINE), each
+    assert inspect.signature(made.sweep).parameters["crf"].annotation == "Mapping[str, Sequence[int]] | None"
+
+
 def test_settings_serve_many_calls(clips: Path, tmp_path: Path) -> None:
     settings = vidprep.transcode.RunSettings()
     assert vidprep.transcode.transcode(clips, tmp_path / "a", settings=settings, limit=1, jobs=1).ok == 1

@@ -176,7 +176,7 @@ def check_destination(
     checks = _checks(destination, rows, settings, sources, options, unopened)
     if sources is not None:
         tell(
-            f"{check.row.id}: its source is not among those given, or not cut like this (a run with --prune removes it)"
+            f"{check.row.id}: its source is not among those given, or not cut like this (if it is gone, a run with --prune removes it)"
             for check in checks
             if check.source is None
         )

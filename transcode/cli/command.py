@@ -40,6 +40,7 @@ _OTHER_NAMES = {
     "-c": "--codec", "--vcodec": "--codec", "-g": "--gop", "--keyint": "--gop", "-r": "--fps", "--rate": "--fps", "--frame-rate": "--fps",
     "--framerate": "--fps", "-s": "--size", "--resolution": "--size", "--height": "--short-side", "-j": "--jobs", "--workers": "--jobs",
     "--num-workers": "--jobs", "--threads": "--jobs", "-y": "--overwrite", "--force": "--overwrite", "-q": "--quiet",
+    "-c:v": "--codec", "-pix_fmt": "--pixel-format", "-preset": "--preset", "--width": "--size", "--resize": "--size",
     "--shard": "--partition", "--scheduler": "--cluster-address", "--address": "--cluster-address",
 }  # fmt: skip
 _PATHS = ("-i", "--input", "-o", "--output", "--src", "--dst")
@@ -56,8 +57,10 @@ def _no_such_option(error: click.NoSuchOption, args: Sequence[str]) -> str:
     for meant in (_OTHER_NAMES.get(name), f"-{name}"):
         if meant in own:
             return f"{said}. Did you mean {meant!r}?"
+    if name in ("--resume", "--continue"):
+        return f"{said}. To go on, run the same command again"
     if name in _PATHS:
-        places = [each.make_metavar(context) for each in context.command.params if isinstance(each, click.Argument)]
+        places = [str(each.metavar) for each in context.command.params if isinstance(each, click.Argument)]
         return f"{said}. Paths are given without a flag: {context.command_path} {' '.join(places)}"
     if context.parent is not None and isinstance(group := context.parent.command, click.Group):
         for other in group.list_commands(context.parent):

@@ -17,6 +17,7 @@ from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest
 from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.options import LocalPath
+from vidprep.transcode.destination.run_file import made_by_run
 
 HEAD = f"{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>9}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}  id"
 PIPED_WIDTH = 160
@@ -36,6 +37,8 @@ def show(destination: Path, id_: str | None = None, failed: bool = False, warnin
     vidprep show ready/ sub/clip       all about one video
     """
     if not manifest_paths(destination):
+        if made_by_run(destination):
+            raise SettingsError(f"{destination}: has no manifest yet; its first run is at work, or was stopped")
         raise SettingsError(f"{destination}: has no manifest; give the destination of a run")
     rows = manifest_rows(destination)
     if id_ is not None:

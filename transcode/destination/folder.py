@@ -90,6 +90,7 @@ class PlannedLabels:
         given: The labels of all listed units.
         changed: Units that were there and whose labels change.
         stay: Columns from before that these sources do not give.
+        num_without: How many videos are new and have none of these columns.
         splits: The split before and the split now of each unit whose split changes.
         is_new: Whether the manifest has to be written for them.
     """
@@ -97,6 +98,7 @@ class PlannedLabels:
     given: Labels
     changed: Sequence[str] = ()
     stay: Sequence[str] = ()
+    num_without: int = 0
     splits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     is_new: bool = False
 
@@ -282,6 +284,10 @@ class Destination:
         mine = self.lease.mine.token[:TOKEN_LETTERS] if self.lease else ""  # nobody else's workers write into it
         return self.partials / f"{_partial_name(unit_id)}{mine}.{extension}"
 
+    def has_foreign(self, file_name: str) -> bool:
+        """Whether a file that no row mentions stands where an output would go. Lines of the journal that were lost may mention it."""
+        return self.part is None and not self.journal.unreadable and os.path.lexists(self.root / file_name)
+
     def upload(self, _file_name: str) -> Upload | None:
         """Where a worker puts an output that is proven; None leaves that to `publish`."""
         return None
@@ -411,12 +417,19 @@ class Destination:
         Raises:
             SourceError: Values of units that are not listed would have to change with theirs.
         """
-        from vidprep.formats.manifest.labels import SPLIT_LABEL, differing, fitted
+        from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
 
         kept = label_columns(self.root)
         if not kept.columns and not labels.columns and drawing is None:
             return PlannedLabels(labels)
         before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
+        if (
+            drawing is not None
+            and CLASS_LABEL in before.columns
+            and CLASS_LABEL not in labels.columns
+            and not starts_over
+        ):
+            drawing = replace(drawing, classes=values_of(before.columns[CLASS_LABEL]))
         given = labels if drawing is None else drawing.filled(labels, before)
         stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
         rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
@@ -436,7 +449,8 @@ class Destination:
         splits = [] if drawing is None else differing(there.chosen([SPLIT_LABEL]), given.chosen([SPLIT_LABEL]))
         other = {id_: (there.of(id_).get(SPLIT_LABEL), given.of(id_)[SPLIT_LABEL]) for id_ in sorted(splits)}
         moves = {id_: (old, new) for id_, (old, new) in other.items() if old is not None}
-        return PlannedLabels(given, changed, stay, moves, is_new or kept.split_rule != given.split_rule)
+        without = len(labels.ids) - len(there.ids)
+        return PlannedLabels(given, changed, stay, without, moves, is_new or kept.split_rule != given.split_rule)
 
     def take_labels(self, planned: PlannedLabels) -> None:
         """Write these labels into the manifest when it is written next."""

@@ -48,7 +48,8 @@ def pack(
     labels: Annotated[
         str | Path | ArrowStream | None,
         Option(
-            "Labels on frames or seconds of the sources, carried over into OUT/labels.csv.", "TABLE", path="any"
+            "Labels on frames or seconds of the sources, carried over into OUT/labels.csv: columns id or path, and start and end "
+            "(seconds) or start_frame and end_frame.", "TABLE", path="any"
         ),
     ] = None,
     overwrite: Annotated[bool, Option("Replace what an earlier pack wrote to OUT.")] = False,
@@ -76,12 +77,14 @@ def pack(
 
     store, out = Path(store), Path(out)
     opened = open_store(store)
+    carried = None if labels is None else carry_over(store, Path(labels) if isinstance(labels, str) else labels)
     if to in STORES_OF_FRAMES:
         count = pack_store(
             opened, out, FrameOptions(to, quality, subsampling, parse_bytes(str(shard_size))), overwrite=overwrite
         )
     else:
         count = export(opened, out, to, FrameOptions("burst", quality, subsampling), overwrite=overwrite)
-    if labels is None:
+    if carried is None:
         return Packed(count)
-    return Packed(count, *carry_over(store, Path(labels) if isinstance(labels, str) else labels, out))
+    carried.write(out)
+    return Packed(count, len(carried.rows), carried.unseen)

@@ -28,10 +28,9 @@ from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url, open_video
-from vidprep.transcode.export.pack import coded, make_empty, refuse_linked_files, refuse_odd_ids
+from vidprep.transcode.export.pack import PACK_NAME, coded, make_empty, refuse_linked_files, refuse_odd_ids
 from vidprep.transcode.export.splits import ids_of_splits, numbered_classes, write_class_numbers
 from vidprep.transcode.settings.options import FrameOptions
-from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.tables import csv_cell
 
 
@@ -47,7 +46,7 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOptions, *, ov
     try:
         write(store, out, options)
     except StoreError:
-        if is_new and [each.name for each in out.iterdir()] == [STATE_DIR]:  # it was refused at once
+        if is_new and [each.name for each in out.iterdir()] == [PACK_NAME]:  # it was refused at once
             shutil.rmtree(out)
         raise
     return len(store)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 from bisect import bisect_left
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.errors import SourceError
@@ -23,13 +24,34 @@ from vidprep.formats.manifest.table import ManifestRow, manifest_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import Tolerance, exact_seconds
 from vidprep.transcode.sources.cut_columns import cut_columns
-from vidprep.transcode.sources.tables import Row, csv_cell, read_source_table
+from vidprep.transcode.sources.tables import Row, csv_cell, one_line, read_source_table
 
 OWN = ("id", "first_frame", "end_frame")
 
 
-def carry_over(store: Path, table: Path | ArrowStream, out: Path) -> tuple[int, int]:
-    """Write `out`/labels.csv. Returns how many rows it has, and how many of the table no output shows.
+@dataclass(frozen=True, slots=True)
+class CarriedLabels:
+    """What labels.csv will hold.
+
+    Attributes:
+        names: The columns beside OWN.
+        rows: A list of cells for each row.
+        unseen: How many rows of the table no output shows.
+    """
+
+    names: list[str]
+    rows: list[list[object]]
+    unseen: int
+
+    def write(self, out: Path) -> None:
+        with (out / "labels.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(
+                [[*OWN, *(csv_cell(escaped_label(name, OWN)) for name in self.names)], *self.rows]
+            )
+
+
+def carry_over(store: Path, table: Path | ArrowStream) -> CarriedLabels:
+    """Read a table of labels and find the frames of the outputs that show them.
 
     Raises SourceError for a table that cannot be used, ManifestError.
     """
@@ -47,22 +69,24 @@ def carry_over(store: Path, table: Path | ArrowStream, out: Path) -> tuple[int, 
             by_id[row.id] = row
             by_source[row.source].append(row)
     places = cut_columns(found.columns, str(where))
+    if not places.names:
+        columns = ", ".join(map(one_line, found.columns))
+        raise SourceError(
+            f"does not say where its labels hold: give columns start and end (seconds), or start_frame and end_frame; columns: {columns}",
+            path=where,
+        )
     kept = [name for name in found.columns if name not in ("id", "path") and name not in places.names]
-    written = unseen = 0
-    with (out / "labels.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*OWN, *(csv_cell(escaped_label(name, OWN)) for name in kept)])
-        for number, (label, cells) in enumerate(zip(found.rows(), places.cuts(found), strict=True), 1):
-            try:
-                cut, outputs = places.cut(cells), _outputs(label, where, by_id, by_source)
-                shown = [(row, *span) for row in outputs if (span := _span(cut, row))]
-            except ValueError as error:
-                raise SourceError(f"row {number}: {error}", path=where) from error
-            unseen += not shown
-            for row, first, end in shown:
-                writer.writerow([csv_cell(row.id), first, end, *(csv_cell(label.get(name)) for name in kept)])
-                written += 1
-    return written, unseen
+    rows: list[list[object]] = []
+    unseen = 0
+    for number, (label, cells) in enumerate(zip(found.rows(), places.cuts(found), strict=True), 1):
+        try:
+            cut, outputs = places.cut(cells), _outputs(label, where, by_id, by_source)
+            shown = [(row, *span) for row in outputs if (span := _span(cut, row))]
+        except ValueError as error:
+            raise SourceError(f"row {number}: {error}", path=where) from error
+        unseen += not shown
+        rows += [[csv_cell(row.id), *span, *(csv_cell(label.get(name)) for name in kept)] for row, *span in shown]
+    return CarriedLabels(kept, rows, unseen)
 
 
 def _outputs(

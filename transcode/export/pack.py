@@ -31,7 +31,7 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.tables import storable
 
-PACK_NAME = "pack.json"
+PACK_NAME = ".vidprep-pack.json"
 
 
 def pack_store(store: FrameStore, out: Path, options: FrameOptions, *, overwrite: bool = False) -> int:
@@ -109,7 +109,7 @@ def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None
     there, source = out.resolve(), store.path.resolve()
     if there.is_relative_to(source) or source.is_relative_to(there):
         raise DestinationError(f"overlaps with {store.path}; give a folder outside of it", path=out)
-    marker = out / STATE_DIR / PACK_NAME
+    marker = out / PACK_NAME
     try:
         if overwrite and marker.is_file():
             shutil.rmtree(out)
@@ -118,7 +118,6 @@ def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None
             more = ", or --overwrite" if marker.is_file() else ""
             raise DestinationError(f"is not empty; give a new folder{more}", path=out)
         check_writable(out, "give another folder")
-        marker.parent.mkdir()
         marker.write_text(json.dumps({"store": str(store.path)}))
     except OSError as error:
         if isinstance(error, DestinationError):

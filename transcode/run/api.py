@@ -101,8 +101,10 @@ def _run(
         if build_settings(keywords, of_frames=of_frames) != build_settings({}, of_frames=of_frames):
             both = ", ".join(name for name in keywords if decides_output(name))
             raise SettingsError(f"settings was given, and so were {both}, which are part of it; give one of them")
-        if (settings.frames is not None) != of_frames:
-            raise SettingsError("settings.frames is for burst, and transcode takes none")
+        if of_frames and settings.frames is None:
+            raise SettingsError("settings has no frames; burst takes RunSettings(frames=FrameOptions())")
+        if settings.frames is not None and not of_frames:
+            raise SettingsError("settings has frames, which transcode does not take; leave them out, or call burst")
     reporter = Progress(is_shown=progress, on_row=on_row)
     summary = execute(request_of(source, destination, keywords, reporter, of_frames=of_frames, settings=settings))
     if summary.interrupted_by == signal.SIGINT:

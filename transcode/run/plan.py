@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from vidprep.formats.errors import SourceError
+from vidprep.formats.errors import DestinationError, SourceError
 from vidprep.formats.files.local import sampled_digest
 from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
@@ -16,6 +16,7 @@ from vidprep.transcode.destination.folder import Destination
 from vidprep.transcode.destination.known_units import KnownUnit
 from vidprep.transcode.run.ignored import counted
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import SourceList, Unit
 from vidprep.transcode.unit.job import Job, fail, new_row
 
@@ -99,6 +100,8 @@ def plan(
     found_again: set[str] = set()
     moved: dict[str, Unit] = {}
     jobs: list[Job] = []
+    others: list[tuple[Unit, str | None]] = []
+    foreign: list[str] = []
     done = skipped = other_versions = bytes_before = bytes_after = 0
     for unit in sources.units:
         row = known.get(unit.id)
@@ -120,10 +123,34 @@ def plan(
             if skip_failed and row is not None and not row.ok and not before and _same_source(row, unit, digest):
                 skipped += 1
                 continue
+            if (
+                row is not None
+                and row.ok
+                and folder is not None
+                and row.source != unit.path
+                and _is_elsewhere(row, folder)
+            ):
+                others.append((unit, row.source))
+            elif row is None and destination.has_foreign(file_name):
+                foreign.append(file_name)
         partial = str(destination.partial(unit.id, extension))
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
         upload = destination.upload(file_name)
         jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
+    if foreign:
+        raise DestinationError(
+            f"holds {one_line(foreign[0])}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}, which vidprep did not make and an "
+            "output would replace; move it, or take another folder",
+            path=destination.shown,
+        )
+    if others:
+        unit, path = others[0]
+        raise DestinationError(
+            f"{one_line(unit.id)} was made from {path}, which is still there, and {unit.path} would replace it"
+            f"{f', and {len(others) - 1} more likewise' if others[1:] else ''}; take another folder, or a table with ids of their own, or "
+            "--overwrite",
+            path=destination.shown,
+        )
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
     file_names = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
     left = [id_ for id_ in gone if id_ not in found_again]

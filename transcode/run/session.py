@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, SettingsError
 from vidprep.formats.files.arrow import ArrowStream
@@ -99,11 +99,9 @@ def make_request(
         raise SettingsError("the current folder was deleted; change to one that exists, and run again") from None
     source, destination = as_source(source), as_place(destination)
     if options.prune and (narrowed := [name for name in ("include", "exclude", "limit") if getattr(choice, name)]):
-        raise SettingsError(
-            f"<prune> needs all sources; leave out <{narrowed[0]}>",
-            prune=True,
-            **{narrowed[0]: getattr(choice, narrowed[0])},
-        )
+        value = getattr(choice, narrowed[0])
+        named: dict[str, Any] = {narrowed[0]: value if isinstance(value, int) else " ".join(value)}
+        raise SettingsError(f"<prune> needs all sources; leave out <{narrowed[0]}>", prune=True, **named)
     if isinstance(destination, Path) and destination.exists() and not destination.is_dir():
         raise SettingsError(f"{destination}: is a file; DST is a folder")
     if (
@@ -316,8 +314,9 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
     place.take_labels(taken)
     if taken.stay:
         names = ",".join(map(one_line, taken.stay))
+        without = f"; {count_of(taken.num_without, 'new video')} without them" if taken.num_without else ""
         request.reporter.message(
-            f"labels kept that these sources do not give: {names}; `vidprep label --remove` removes them"
+            f"labels kept that these sources do not give: {names}{without}; `vidprep label --remove` removes them"
         )
     if taken.splits:
         examples = [f"{one_line(id_)} {old} -> {new}" for id_, (old, new) in islice(taken.splits.items(), NAMED)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.option import Option, check_options
+from vidprep.formats.option import Option, check_options, documented
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
@@ -23,15 +23,10 @@ INT32_MAX = 2**31 - 1
 CUT_ORIGINS = ("picture", "container")
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Retime:
-    """When the output shows which frame of the source.
-
-    Attributes:
-        frame_rate: Of the output, in frames per second; None keeps the source's own timestamps.
-        cut_origin: What the seconds of a cut count from: the first picture, or the start of the container, where audio may begin
-            before the pictures.
-    """
+    """When the output shows which frame of the source."""
 
     HEADING: ClassVar[str] = "Picture"
 
@@ -51,15 +46,18 @@ class Retime:
     ] = "picture"  # fmt: skip
 
     def __post_init__(self) -> None:
+        if isinstance(self.frame_rate, int | float | str):
+            object.__setattr__(self, "frame_rate", parse_rate(self.frame_rate))
         check_options(self)
         rate = self.frame_rate
         if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # what libavcodec counts with
             raise SettingsError("<fps>: too long as a fraction; give fewer digits", fps=float(rate))
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Size of the output. At most one of short_side and size; neither keeps the size that the picture is shown at."""
+    """Size of the output. At most one of short_side and size can be given; neither keeps the size that the picture is shown at."""
 
     HEADING: ClassVar[str] = "Picture"
 
@@ -70,6 +68,8 @@ class Scale:
     upscale: Annotated[bool, Option("Allow pictures to be enlarged.")] = False
 
     def __post_init__(self) -> None:
+        if self.size is not None and not isinstance(self.size, FrameSize):
+            object.__setattr__(self, "size", parse_size(self.size))
         check_options(self)
         if self.short_side is not None and self.size is not None:
             raise SettingsError(
@@ -81,9 +81,10 @@ class Scale:
                 raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class QualityGate:
-    """What an output must reach. min_psnr_db: floor for its mean PSNR-Y. verify_every: score each so many-th frame."""
+    """What an output must reach."""
 
     HEADING: ClassVar[str] = "Quality"
 
@@ -104,9 +105,10 @@ def _is_per_video(mode: str) -> bool:
 _TARGET_MODES = {"dataset": False, "per-video": True}
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the 1st percentile of the PSNR-Y of every output must reach; per_video: each with a CRF of its own."""
+    """What the 1st percentile of the PSNR-Y of every output must reach."""
 
     HEADING: ClassVar[str] = "Quality"
 
@@ -129,10 +131,10 @@ class Target:
         check_options(self)
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one source may cost before it is stopped. timeout_seconds: None means from its size and the frames
-    that are done. max_frames: of the source, and of the output.
+    """What one source may cost before it is stopped.
 
     They protect the run and do not change an output, so they are no part of the settings digest.
     """
@@ -162,6 +164,7 @@ class Limits:
         check_options(self)
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
     """Frames stored one by one: which store, and how each is coded ("tensor" holds them uncoded).

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.columns import shown
-from vidprep.formats.option import Option, check_options
+from vidprep.formats.option import Option, check_options, documented
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
@@ -28,12 +28,19 @@ TIME_RULE = 2  # how seconds become frames: 1 until 0.1, by exact comparison and
 Built = TypeVar("Built")
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """Everything that decides the bytes of an output, and the limits it is made under.
 
-    frames: None makes a video of each unit with `encoder`, else its frames are stored one by one. split: videos of more seconds
-    are encoded in segments of about that length, in whole GOPs; "auto": of 20 s those of more than two minutes; "off": none.
+    Args:
+        encoder: How videos are encoded.
+        frames: How frames are stored one by one (`burst`); None makes videos.
+        retime: When the output shows which frame of the source.
+        scale: Size of the output.
+        gate: What an output must reach.
+        limits: What one source may cost.
+        target: A PSNR that decides the CRF or quality.
     """
 
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
@@ -61,7 +68,7 @@ class RunSettings:
         float | str,
         Option(
             "Encode longer videos in segments of about SECONDS, several at a time, joined without re-encoding; auto: those of more "
-            "than two minutes.", "SECONDS|auto|off", parse=parse_split, must=SPLITS, only="transcode", heading="Encoding",
+            "than two minutes; off: none.", "SECONDS|auto|off", parse=parse_split, must=SPLITS, only="transcode", heading="Encoding",
         ),
     ] = "auto"  # fmt: skip
 

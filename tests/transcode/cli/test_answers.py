@@ -17,6 +17,7 @@ from tests.helpers import environment, fault, make_clips, transcode
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.remarks import CODES, NOTES, Remark
 from vidprep.transcode import transcode as made_by
+from vidprep.transcode.choose.bench.places import PACKAGES
 
 
 def vidprep(*words) -> subprocess.CompletedProcess:
@@ -135,6 +136,10 @@ def test_options_stand_under_headings():
         (("transcode", "{ready}", "{src}"), "{ready}: is a destination of vidprep, which holds what was made and not what it was made of; is this DST, and SRC the other? Give the folder of the raw videos"),
         (("bench", "{ready}", "--workers", "1,2"), "invalid value for '--workers': give a whole number; repeat the option for several; this is '1,2'. See `vidprep bench --help`"),
         (("transcode", "{src}", "{ready}", "x"), "got unexpected extra argument (x). See `vidprep transcode --help`"),
+        (("transcode", "{src}", "{ready}", "--resume"), "no such option '--resume'. To go on, run the same command again. See `vidprep transcode --help`"),
+        (("transcode", "{src}", "{src}/../x", "--codec", "libx265"), "--codec libx265: not one of h264, hevc, vp9, av1; did you mean hevc?"),
+        (("transcode", "{src}", "{ready}", "--prune", "--include", "*.gif"), "--prune needs all sources; leave out --include *.gif"),
+        (("bench", "{ready}", "--loader", "pyav"), "--loader pyav: not one of {loaders}; did you mean PyAV?"),
         (("-v",), "no such option '-v'. See `vidprep --help`"),
         (("transcode", "{src}", "{src}/../x", "--include"), "option '--include' requires an argument. See `vidprep transcode --help`"),
         (("pack", "{ready}", "{src}/../x"), "missing option '--to'. Choose from: burst, gulp, webdataset, tensor, frames, hf, torchcodec, dali, mmaction. See `vidprep pack --help`"),
@@ -147,7 +152,12 @@ def test_options_stand_under_headings():
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_line(words, said, ready):
-    places = {"ready": ready[0], "src": ready[0].parent / "src", "root": ready[0].parent}
+    places = {
+        "ready": ready[0],
+        "src": ready[0].parent / "src",
+        "root": ready[0].parent,
+        "loaders": ", ".join(PACKAGES),
+    }
     ran = vidprep(*(str(word).format(**places) for word in words))
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == f"vidprep: {said.format(**places)}\n"

@@ -13,7 +13,7 @@ from vidprep.transcode import burst, compact, merge, report, transcode, validate
 WRONG = [
     ({"overwrite": "false"}, "overwrite='false': give True or False"), ({"gop": 2.0}, "gop=2.0: give a whole number"),
     ({"gop": True}, "gop=True: give a whole number"), ({"jobs": "2"}, "jobs='2': give a whole number or None"),
-    ({"crf": "20"}, "crf='20': give a number or None"), ({"codec": 264}, "codec=264: give text"), ({"include": 3}, "include=3: give a list of text"),
+    ({"crf": "20"}, "crf='20': give a number or None"), ({"codec": 264}, "codec=264: give text, one of h264, hevc, vp9, av1"), ({"include": 3}, "include=3: give a list of text"),
     ({"size": (1, 2, 3)}, r"size=\(1, 2, 3\): give text or \(a whole number, a whole number\) or None"),
     ({"fps": [25]}, r"fps=\[25\]: give text or a number or a Fraction or None"), ({"progress": 1}, "progress=1: give True or False"),
 ]  # fmt: skip

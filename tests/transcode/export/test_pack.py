@@ -253,7 +253,8 @@ def test_labels_on_frames_and_seconds_follow_a_change_of_rate_and_cuts(tmp_path)
     for text, said in (
         ("id,start_frame\nnobody,1\n", "nobody"),
         ("id,start_frame\nlate,x\n", "start_frame"),
-        ("what\n1\n", "neither"),
+        ("what\n1\n", "does not say where its labels hold"),
+        ("id,time\nlate,1.0\n", "does not say where its labels hold"),
     ):
         (tmp_path / "bad.csv").write_text(text)
         bad = pack(dst, tmp_path / f"out {said}", "--to", "gulp", "--labels", tmp_path / "bad.csv")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers import make_clips, transcode
 from vidprep.formats import VideoDataset, open_store
-from vidprep.formats.errors import DestinationError
+from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.transcode import burst, label, pack
 from vidprep.transcode import transcode as encode
 
@@ -33,6 +33,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("store", ["ready", "frames"])
 def test_webdataset_has_a_folder_for_each_split(made, store, tmp_path):
     assert pack(made / store, tmp_path / "out", to="webdataset").num_videos == 4
+    with pytest.raises(StoreError, match="holds stores and is none itself; open one: train, val"):
+        open_store(tmp_path / "out")
     for split, ids in (("train", ["c00", "c01"]), ("val", ["c02", "c03"])):
         one = open_store(tmp_path / "out" / split)
         assert list(one.ids) == ids and {one.labels(id_)["split"] for id_ in ids} == {split}

@@ -97,6 +97,46 @@ def test_what_another_folder_gave_is_not_gone(kind, tmp_path, dst):
     assert run(kind, two, dst, "--prune").summary["removed"] == 1 and set(manifest(dst)) == {"c01", "d"}
 
 
+@pytest.mark.parametrize("kind", ["h264", "webdataset"])
+def test_a_video_of_another_folder_does_not_take_the_name_of_one(kind, tmp_path, dst):
+    """The second folder's replaced the first's, and the other way round in the next run."""
+    one, two = make_clips(tmp_path / "one", 2), tmp_path / "two"
+    make_clip(two / "c00.mkv", 5, seed=7)
+    assert run(kind, one, dst).code == 0
+    before = contents(dst)
+    ran = run(kind, two, dst)
+    assert ran.code == 2 and f"c00 was made from {one / 'c00.mp4'}, which is still there" in ran.err
+    assert contents(dst) == before and run(kind, one, dst).summary["done_before"] == 2
+    (one / "c00.mp4").unlink()
+    assert set(run(kind, two, dst).rows) == {"c00"}, "a source that is gone may be replaced"
+    assert run(kind, make_clips(tmp_path / "three", 1, 9), dst, "--overwrite").code == 0
+
+
+def test_a_file_that_is_not_ours_is_not_replaced(tmp_path, dst):
+    """The name of an output was the name of a file of the user's."""
+    src = make_clips(tmp_path / "src", 2)
+    dst.mkdir()
+    (dst / "c01.mp4").write_text("precious")
+    ran = transcode(src, dst)
+    assert ran.code == 2 and f"{dst}: holds c01.mp4, which vidprep did not make and an output would replace" in ran.err
+    assert (dst / "c01.mp4").read_text() == "precious" and not (dst / "c00.mp4").exists()
+    assert transcode(src, dst, "--limit", 1).code == 0
+    assert transcode(src, dst).code == 2 and (dst / "c01.mp4").read_text() == "precious"
+    assert transcode(src, tmp_path / "shards", verb="burst").code == 0
+    (dst / "c01.mp4").unlink()
+    assert transcode(src, dst).code == 0
+
+
+def test_a_default_that_is_spelt_out_makes_nothing_again(tmp_path, dst):
+    src = make_clips(tmp_path / "src", 1)
+    for codec in ("h264", "vp9"):
+        default = {"h264": 20, "vp9": 20}[codec]
+        assert transcode(src, dst / codec, "--codec", codec).code == 0
+        for value in (default, float(default)):
+            again = transcode(src, dst / codec, "--codec", codec, "--crf", value, "--json")
+            assert (again.code, again.summary["done_before"]) == (0, 1)
+
+
 def test_sources_that_collided_leave_no_row_when_they_are_told_apart(tmp_path, dst):
     src = tmp_path / "src"
     for suffix in ("mp4", "mkv"):
@@ -162,6 +202,7 @@ def test_nothing_is_pruned_where_only_some_sources_are_listed(raw, dst, tmp_path
 def test_nothing_is_pruned_where_a_folder_cannot_be_listed(raw, dst, deep):
     assert transcode(raw, dst, "--quiet").code == 0
     (raw / "nature").rename(deep / "nature")
+    (raw / "people" / "ann.mp4").unlink()
     make_clip(deep / "people" / "ann.mp4", 5, seed=2)
     assert "nothing is pruned: " in (said := transcode(deep, dst, "--prune", "--quiet").err) and "too long" in said
     assert "people/ann" in manifest(dst)

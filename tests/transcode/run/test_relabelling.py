@@ -84,6 +84,7 @@ def test_a_forgotten_option_removes_no_label(kind, tmp_path, dst):
     assert labels_in(dst) == before and again.summary["relabelled"] == 0
     assert "labels kept that these sources do not give: label,split; `vidprep label --remove` removes them" in again.err
     make_clips(src / "walk", 3)
+    assert "label,split; 1 new video without them" in run(kind, src, dst).err
     more = run(kind, src, dst, "--label-from-folder", "--split-by", "a=0.5,b=0.5")
     assert "changed split" not in more.err and "labels kept" not in more.err
     assert {id_: labels for id_, labels in labels_in(dst).items() if id_ in before} == before
@@ -91,6 +92,17 @@ def test_a_forgotten_option_removes_no_label(kind, tmp_path, dst):
     assert {tuple(each) for each in labels_in(dst).values()} == {("label",)}
     assert "labels kept" not in run(kind, src, dst, "--overwrite").err
     assert set(map(str, labels_in(dst).values())) == {"{}"}, "it starts over"
+
+
+def test_splits_are_drawn_by_the_classes_that_are_kept(tmp_path, dst):
+    """--split-by without --label-from-folder put all videos into one split."""
+    src = tmp_path / "src"
+    for folder in ("walk", "run"):
+        make_clips(src / folder, 2)
+    assert transcode(src, dst, "--label-from-folder").code == 0
+    assert transcode(src, dst, "--split-by", "train=0.5,val=0.5").code == 0
+    found = Counter((each["label"], each["split"]) for each in labels_in(dst).values())
+    assert found == dict.fromkeys(((label, split) for label in ("walk", "run") for split in ("train", "val")), 1)
 
 
 def test_a_cell_that_turns_numbers_to_text_is_named(clips, tmp_path, dst):

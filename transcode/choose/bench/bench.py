@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, VidprepError
+from vidprep.formats.option import Option
 from vidprep.transcode.choose.bench.agree import Question, agrees
 from vidprep.transcode.choose.bench.measure import BenchCell, CellMeasures, drop_from_cache, fill_cache, measure
 from vidprep.transcode.choose.bench.patterns import PATTERNS, Access
@@ -39,6 +40,9 @@ Row = dict[str, Any]
 Say = Callable[[str], object]
 
 
+LOADER = Option("A library that reads videos.", choices=PACKAGES, other_names={name.lower(): name for name in PACKAGES})
+
+
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     """loaders: names; empty for all that are installed. sample: so many videos of each store. caches: COLD, WARM."""
@@ -54,8 +58,8 @@ class BenchOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if unknown := set(self.loaders) - set(PACKAGES):
-            raise SettingsError(f"<loader>: not one of {', '.join(PACKAGES)}", loader=unknown.pop())
+        for name in self.loaders:
+            LOADER.check("loader", name)
         for name in self.loaders:
             if not is_installed(name):
                 raise MissingError(f"--loader {name}: not installed: pip install 'vidprep[bench]'")
