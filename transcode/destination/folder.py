@@ -40,6 +40,7 @@ from vidprep.formats.files.no_links import (
     NOT_REGULAR,
     folder_of,
     is_regular,
+    link_on_the_way,
     open_unlinked,
     refuse_links,
     remove_below,
@@ -286,7 +287,9 @@ class Destination:
 
     def has_foreign(self, file_name: str) -> bool:
         """Whether a file that no row mentions stands where an output would go. Lines of the journal that were lost may mention it."""
-        return self.part is None and not self.journal.unreadable and os.path.lexists(self.root / file_name)
+        if self.part is not None or self.journal.unreadable or link_on_the_way(self.root, file_name):
+            return False
+        return (self.root / file_name).is_file()
 
     def upload(self, _file_name: str) -> Upload | None:
         """Where a worker puts an output that is proven; None leaves that to `publish`."""

@@ -31,7 +31,7 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.tables import storable
 
-PACK_NAME = ".vidprep-pack.json"
+PACK_NAME = ".vidprep-pack"  # no .json: people list those
 
 
 def pack_store(store: FrameStore, out: Path, options: FrameOptions, *, overwrite: bool = False) -> int:
