@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -167,10 +168,8 @@ def plan(
 
 def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
     """Whether the source of a row is there, outside of a folder."""
-    path = row.source
-    return (
-        bool(path) and not is_url(str(path)) and not Path(str(path)).is_relative_to(folder) and Path(str(path)).exists()
-    )
+    path = str(row.source or "")
+    return bool(path) and not is_url(path) and not Path(path).is_relative_to(folder) and os.path.exists(path)  # noqa: PTH110 (of any length)
 
 
 class _Lost:
