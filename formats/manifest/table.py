@@ -253,17 +253,16 @@ def class_names(destination: Path) -> list[str] | None:
     """Return the classes of a store in the order of their numbers, as its manifest or `pack` wrote them; None where neither did."""
     from vidprep.formats.manifest.labels import notes_of
 
+    for path in manifest_paths(destination):
+        with _opened(path) as file:
+            if (found := notes_of(file.schema_arrow).get("classes")) is not None:
+                return [str(name) for name in found]
     if (path := destination / CLASSES_NAME).is_file():
         try:
             numbers = {name: int(number) for name, number in read_json(path).items()}
         except (OSError, ValueError, TypeError) as error:
             raise ManifestError(f"cannot be read ({error}); remove it", path=path) from error
         return sorted(numbers, key=numbers.__getitem__)
-
-    for path in manifest_paths(destination):
-        with _opened(path) as file:
-            if (found := notes_of(file.schema_arrow).get("classes")) is not None:
-                return [str(name) for name in found]
     return None
 
 

@@ -25,7 +25,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +39,6 @@ from vidprep.formats.manifest.labels import CLASS_LABEL, Labels, classes_of, lab
 from vidprep.formats.manifest.table import class_names, manifest_paths, read_table, with_columns
 from vidprep.formats.model import SourceMap as SourceMap
 from vidprep.formats.model import VideoFacts as VideoFacts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 KEPT_HANDLES = 16
 SEARCHED_IDS = 20_000  # for one that is like a misspelt one
@@ -118,7 +115,8 @@ class FrameStore(ABC):
         A store that was split when it was packed has the classes of the whole.
         """
         found = classes_of(self.label_columns())
-        return found and (class_names(self.path) or found)
+        whole = found and class_names(self.path)
+        return whole if whole and set(whole) >= set(found or ()) else found
 
     @cached_property
     def class_to_idx(self) -> Mapping[str | int, int]:

@@ -11,6 +11,7 @@ import json
 import os
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from vidprep.formats.stores.shards import Layout
 
 ENCODED = "encoded"
+SEARCHED = 1000  # folders in one that is no store
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ def open_store(
         options.refuse(folder, "short_side", "stores of JPEGs")
         if (folder / ".vidprep").exists():
             raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
-        if inner := sorted(each.name for each in folder.iterdir() if each.is_dir() and kind_of_folder(each)):
+        if inner := sorted(
+            each.name for each in islice(folder.iterdir(), SEARCHED) if each.is_dir() and kind_of_folder(each)
+        ):
             raise StoreError(f"holds stores and is none itself; open one: {', '.join(inner[:10])}", path=folder)
         raise StoreError(
             f"is not a store: nothing named {', '.join(_signs().values())} in it; make one with `vidprep transcode` or `burst`, or give "

@@ -148,8 +148,8 @@ def plan(
         unit, path = others[0]
         raise DestinationError(
             f"{one_line(unit.id)} was made from {path}, which is still there, and {unit.path} would replace it"
-            f"{f', and {len(others) - 1} more likewise' if others[1:] else ''}; take another folder, or a table with ids of their own, or "
-            "--overwrite",
+            f"{f', and {len(others) - 1} more likewise' if others[1:] else ''}; take another folder, or a table with ids of their own, "
+            "or --overwrite to keep only what SRC gives",
             path=destination.shown,
         )
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
@@ -167,9 +167,11 @@ def plan(
 
 
 def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
-    """Whether the source of a row is there, outside of a folder."""
+    """Whether the source of a row is there, outside of a folder, also where either is reached through a link."""
     path = str(row.source or "")
-    return bool(path) and not is_url(path) and not Path(path).is_relative_to(folder) and os.path.exists(path)  # noqa: PTH110 (of any length)
+    if not path or is_url(path) or Path(path).is_relative_to(folder) or not os.path.exists(path):  # noqa: PTH110 (of any length)
+        return False
+    return not Path(path).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
 class _Lost:

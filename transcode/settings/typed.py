@@ -23,7 +23,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     The decorated function raises TypeError for a keyword that it does not have, and SettingsError, with the argument's name, for a value
     of another type than the annotation or one that the argument's Option rejects. Text is parsed where the Option has a parser. Types
-    that `TAKEN` does not list are held against by `isinstance`.
+    that `TAKEN` does not list are checked with `isinstance`.
 
     Args:
         keywords: The options that the function takes as ``**keywords``.

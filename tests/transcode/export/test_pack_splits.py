@@ -57,6 +57,13 @@ def test_a_pack_is_replaced_when_that_is_asked_for(to, made, tmp_path):
     assert sorted(path.relative_to(out) for path in out.rglob("*")) == names
 
 
+def test_a_file_of_the_users_does_not_number_the_classes(made, tmp_path):
+    shutil.copytree(made / "ready", tmp_path / "ready")
+    for text in ('{"z": 0}', "[1]", "none"):
+        (tmp_path / "ready" / "class_to_idx.json").write_text(text)
+        assert VideoDataset(tmp_path / "ready", 2).class_to_idx == {"a": 0, "b": 1, "c": 2}
+
+
 def test_only_what_pack_made_is_replaced(made, tmp_path):
     """--overwrite given by mistake for a folder of the user's, for the store itself, or for one around it."""
     other = tmp_path / "other"

@@ -112,6 +112,15 @@ def test_a_video_of_another_folder_does_not_take_the_name_of_one(kind, tmp_path,
     assert run(kind, make_clips(tmp_path / "three", 1, 9), dst, "--overwrite").code == 0
 
 
+def test_a_folder_reached_through_a_link_is_the_same_folder(tmp_path, dst):
+    src = make_clips(tmp_path / "src", 2)
+    (tmp_path / "link").symlink_to(src)
+    assert transcode(tmp_path / "link", dst).code == 0
+    make_clip(src / "c00.mp4", 9, seed=5)
+    again = transcode(src, dst, "--json")
+    assert (again.code, set(again.rows), again.summary["done_before"]) == (0, {"c00"}, 1), again.err
+
+
 def test_a_file_that_is_not_ours_is_not_replaced(tmp_path, dst):
     """The name of an output was the name of a file of the user's."""
     src = make_clips(tmp_path / "src", 2)
