@@ -25,16 +25,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clip, manifest, outputs, transcode
 from tests.transcode.destination.arrays import KINDS, contents
 from vidprep.formats.errors import ManifestError, StoreError
 
 STEPS = 4
 MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes", "source"}
-IMPATIENT = "m = importlib.import_module('vidprep.transcode.destination.lease_storage'); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
+IMPATIENT = (
+    f"m = importlib.import_module({points.LEASE_TIMES!r}); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
+)
 STOPS = (
-    ("vidprep.formats.manifest.journal", "Journal.append"), ("vidprep.formats.stores.shards", "copy"), ("os", "replace"),
-    ("vidprep.transcode.destination.folder", "write_rows"), ("pathlib", "Path.replace"), ("os", "unlink"),
+    points.JOURNAL_APPEND, points.COPY, ("os", "replace"),
+    points.WRITE_ROWS, ("pathlib", "Path.replace"), ("os", "unlink"),
 )  # fmt: skip
 
 
@@ -98,7 +101,7 @@ class History:
         hook = self.work / f"hook{len(self.told)}"
         return environment(
             hook, fault(where, name, at=self.rng.randint(1, 4), when=self.rng.choice(("before", "after")), code=code, only="parent"),
-            fault("vidprep.transcode.destination.folder", "Destination.lock", code=IMPATIENT, only="parent"),
+            fault(*points.DESTINATION_LOCK, code=IMPATIENT, only="parent"),
         )  # fmt: skip
 
     def stopped_and_woken(self, *more: object) -> None:
@@ -115,9 +118,7 @@ class History:
             if first.poll() is None:
                 time.sleep(0.5)
                 hook = self.work / f"second{len(self.told)}"
-                impatient = fault(
-                    "vidprep.transcode.destination.folder", "Destination.lock", code=IMPATIENT, only="parent"
-                )
+                impatient = fault(*points.DESTINATION_LOCK, code=IMPATIENT, only="parent")
                 if self.run(*more, env=environment(hook, impatient)) not in (0, 1):
                     raise Wrong(f"the second run: {self.said}")
         finally:

@@ -19,6 +19,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from tests import points
 from tests.helpers import KILL_ALL, environment, fault, leftovers, make_clip, manifest, table, transcode
 from tests.transcode.destination.arrays import KINDS, contents
 from vidprep.formats import open_store
@@ -27,8 +28,8 @@ STEPS = 4
 MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes"}
 CLASSES = ("walk", "run", "jump")
 STOPS = (
-    ("vidprep.formats.manifest.journal", "Journal.append"), ("vidprep.formats.stores.shards", "ShardWriter._append"), ("os", "replace"),
-    ("vidprep.transcode.destination.folder", "write_rows"), ("pathlib", "Path.replace"), ("os", "unlink"), ("os", "link"),
+    points.JOURNAL_APPEND, points.SHARD_WRITER_APPEND, ("os", "replace"),
+    points.WRITE_ROWS, ("pathlib", "Path.replace"), ("os", "unlink"), ("os", "link"),
 )  # fmt: skip
 
 

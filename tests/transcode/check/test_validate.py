@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests import points
 from tests.helpers import command, environment, fault, make_clip, make_clips, no_processes_left, transcode
 from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.table import MANIFEST_NAME, read_manifest, write_rows
@@ -340,8 +341,8 @@ def test_a_video_that_kills_or_holds_its_reader_is_one_fault(made, tmp_path):
     hurry = "v = sys.modules['vidprep.transcode.check.validate']; v.MIN_SECONDS = 12; v.SECONDS_PER_SECOND = 0"
     env = environment(
         tmp_path / "hook",
-        fault("vidprep.transcode.check.validate", "settings_of", code=hurry, only="parent"),
-        fault("vidprep.transcode.check.unit", "check_unit", at=-1, only="child",
+        fault(*points.SETTINGS_OF, code=hurry, only="parent"),
+        fault(*points.CHECK_UNIT, at=-1, only="child",
               code="(args[0].row.id == 'c00' and os._exit(7)); (args[0].row.id == 'c01' and time.sleep(60))"),
     )  # fmt: skip
     ran = validate(folder, "--jobs", 2, env=env)
@@ -355,7 +356,7 @@ def test_ctrl_c_ends_it_soon_and_leaves_no_process(made, tmp_path):
     folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
     env = environment(
         tmp_path / "hook",
-        fault("vidprep.transcode.check.unit", "check_unit", at=2, only="child", code="print('at work', flush=True); time.sleep(60)"),
+        fault(*points.CHECK_UNIT, at=2, only="child", code="print('at work', flush=True); time.sleep(60)"),
     )  # fmt: skip
     group = subprocess.Popen(
         command(folder, "--jobs", 1, "--quiet", verb="validate"), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from tests import points
 from tests.helpers import (
     KILL_ALL,
     Ran,
@@ -171,7 +172,7 @@ def test_png_sizes_are_those_of_pillow(swept):
 @pytest.mark.long
 def test_a_killed_sweep_goes_on_and_adds_what_is_asked_later(sources, swept, tmp_path):
     out = tmp_path / "out"
-    kill = fault("vidprep.transcode.choose.sweep", "run_trial", at=5, code=KILL_ALL)
+    kill = fault(*points.SWEEP_RUN_TRIAL, at=5, code=KILL_ALL)
     arguments = command(sources, out, "--short-side", 64, *QUICK, verb="sweep")
     broken = subprocess.run(
         arguments, env=environment(tmp_path / "hook", kill), capture_output=True, check=False, start_new_session=True

@@ -13,6 +13,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
+from tests import points
 from tests.helpers import environment, fault, make_clips, transcode
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.remarks import CODES, NOTES, Remark
@@ -246,10 +247,9 @@ def test_a_word_at_once_after_the_first_signal_and_lines_where_no_bar_is(tmp_pat
     src = make_clips(tmp_path / "src", 4, 10)
     hook = environment(
         tmp_path / "hook",
-        fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.7)", only="child"),
+        fault(*points.RUN_JOB, at=-1, code="time.sleep(0.7)", only="child"),
         fault(
-            "vidprep.transcode.run.session",
-            "execute",
+            *points.EXECUTE,
             code="import vidprep.transcode.run.progress as p; p.LINE_SECONDS = 0.5",
             only="parent",
         ),

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from tests import points
 from tests.helpers import (
     KILL_ALL,
     command,
@@ -40,7 +41,7 @@ def array(sources, made, *parts, count=3, kind="h264", options=()):
 def broken(sources, made, part, hook, code, *, at=1, count=3, kind="h264", env=None):
     """A task that is stopped when it has so many rows."""
     verb, *given = KINDS[kind]
-    stop = fault("vidprep.formats.manifest.journal", "Journal.append", at=at, code=code, only="parent")
+    stop = fault(*points.JOURNAL_APPEND, at=at, code=code, only="parent")
     env = (env or {}) | environment(hook, stop, **{k: v for k, v in (env or {}).items() if k.startswith("AWS_")})
     return transcode(sources, made, *given, "--jobs", 1, "--partition", f"{part}/{count}", verb=verb, env=env).code
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import points
 from tests.helpers import (
     KILL_ALL,
     command,
@@ -105,9 +106,7 @@ class Story:
             self.seen[part] = found
 
     def stopped(self, part, code):
-        stop = fault(
-            "vidprep.formats.manifest.journal", "Journal.append", at=self.rng.choice((1, 2)), code=code, only="parent"
-        )
+        stop = fault(*points.JOURNAL_APPEND, at=self.rng.choice((1, 2)), code=code, only="parent")
         keys = {name: value for name, value in (self.place.env or {}).items() if name.startswith("AWS_")}
         code = self.task(part, env=environment(self.hooks / str(len(self.told)), stop, **keys))
         self.place.forget_locks()

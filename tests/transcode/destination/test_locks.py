@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests import points
 from tests.helpers import (
     KILL_ALL,
     command,
@@ -46,7 +47,7 @@ FLOCKS = {
 
 def hooked(hook: Path, *codes: str, more: Sequence[str] = (), **variables: str) -> dict[str, str]:
     """An environment in which the parent does this before it takes a destination."""
-    faults = [fault("vidprep.transcode.destination.folder", "Destination.lock", code="; ".join(codes), only="parent")]
+    faults = [fault(*points.DESTINATION_LOCK, code="; ".join(codes), only="parent")]
     return environment(hook, *(faults if codes else ()), *more) | variables
 
 
@@ -134,7 +135,7 @@ def test_a_store_without_conditional_writes_is_named_and_looked_at_again(
     s3.behave(conditions=conditions)
     env = hooked(
         tmp_path / "hook",
-        "importlib.import_module('vidprep.transcode.destination.lease_storage').STORE_SETTLE_SECONDS = 3",
+        f"importlib.import_module({points.LEASE_TIMES!r}).STORE_SETTLE_SECONDS = 3",
     ) | {name: s3.environment[name] for name in s3.environment if name.startswith("AWS_")}
     runs = [start(command(sources, f"s3://videos/{conditions}", "--gop", gop), env) for gop in (4, 8)]
     told = ended(*runs)
@@ -170,11 +171,11 @@ def test_a_run_that_was_paused_until_another_took_over_publishes_nothing_more(
     place: str, s3: Bucket, sources: Path, tmp_path: Path
 ) -> None:
     impatient = (
-        "m = importlib.import_module('vidprep.transcode.destination.lease_storage'); m.FOLDER_GONE_SECONDS = m.STORE_GONE_SECONDS = 2; "
+        f"m = importlib.import_module({points.LEASE_TIMES!r}); m.FOLDER_GONE_SECONDS = m.STORE_GONE_SECONDS = 2; "
         "m.FOLDER_BEAT_SECONDS = m.STORE_BEAT_SECONDS = 0.5"
     )
     keys = {name: value for name, value in s3.environment.items() if name.startswith("AWS_")}
-    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-2, code="time.sleep(1.5)", only="child")
+    slow = fault(*points.RUN_JOB, at=-2, code="time.sleep(1.5)", only="child")
     paused_env = hooked(tmp_path / "one", impatient, FLOCKS["no flock"], more=[slow], **keys)
     made = str(tmp_path / "made") if place == "folder" else "s3://videos/paused"
     paused = start(on_host("one", sources, made, "--jobs", 1, "--gop", 4), paused_env)
@@ -209,10 +210,11 @@ def test_a_run_that_wakes_inside_a_shard_changes_nothing_of_its_successor(
     store: str, sources: Path, tmp_path: Path
 ) -> None:
     """It cut the shard back to where it had begun to write: 24 of 30 videos of the other were gone."""
-    impatient = "m = importlib.import_module('vidprep.transcode.destination.lease_storage'); m.FOLDER_GONE_SECONDS, m.FOLDER_BEAT_SECONDS = 1.5, 0.3"
+    impatient = (
+        f"m = importlib.import_module({points.LEASE_TIMES!r}); m.FOLDER_GONE_SECONDS, m.FOLDER_BEAT_SECONDS = 1.5, 0.3"
+    )
     stop = fault(
-        "vidprep.formats.stores.shards",
-        "_written",
+        *points.WRITTEN,
         at=40 if store == "webdataset" else 5,
         code="os.kill(os.getpid(), signal.SIGSTOP)",
         only="parent",
@@ -244,7 +246,7 @@ def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
     place: str, s3: Bucket, sources: Path, tmp_path: Path
 ) -> None:
     keys = {name: value for name, value in s3.environment.items() if name.startswith("AWS_")}
-    killed = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    killed = fault(*points.JOURNAL_APPEND, at=3, code=KILL_ALL, only="parent")
     made = str(tmp_path / "made") if place == "folder" else "s3://videos/killed"
     env = hooked(tmp_path / "hook", FLOCKS["no flock"], more=[killed], **keys)
     assert transcode(sources, made, env=env).code == -9

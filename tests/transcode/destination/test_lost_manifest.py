@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import points
 from tests.cluster import wait_until
 from tests.helpers import environment, fault, make_clip, manifest, start, transcode
 from vidprep.formats import open_store
@@ -81,8 +82,7 @@ def test_what_a_lost_manifest_named_stays_until_it_is_made_again(store: str, sou
     (destination / "manifest.parquet").unlink()
     before = set(files_in(destination))
     stops = fault(
-        "vidprep.formats.manifest.journal",
-        "Journal.append",
+        *points.JOURNAL_APPEND,
         at=2,
         when="after",
         code="os.kill(os.getpid(), signal.SIGINT)",
@@ -111,7 +111,7 @@ def test_overwriting_all_starts_over_whatever_cannot_be_read(
         ran = transcode(sources, destination, *options, verb=verb)
         assert ran.code == 2 and any(f"{name}: cannot be read" in ran.err for name in names), ran.err
         assert files_in(destination) == before
-    stop = environment(tmp_path / "hook", fault("vidprep.transcode.run.session", "run", at=1, code="os._exit(9)"))
+    stop = environment(tmp_path / "hook", fault(*points.SESSION_RUN, at=1, code="os._exit(9)"))
     assert transcode(sources, destination, "--overwrite", verb=verb, env=stop).code == 9
     if "manifest.parquet" in names:
         assert transcode(sources, destination, "--limit", 1, verb=verb).code == 2
@@ -125,7 +125,7 @@ def test_overwriting_all_starts_over_whatever_cannot_be_read(
 def test_a_copy_of_a_destination_at_work_is_free(sources: Path, tmp_path: Path) -> None:
     """It was in use until the run in the original had ended."""
     first, second = tmp_path / "first", tmp_path / "second"
-    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-2, code="time.sleep(100)", only="child")
+    slow = fault(*points.RUN_JOB, at=-2, code="time.sleep(100)", only="child")
     running = start(sources, first, "--jobs", 1, env=environment(tmp_path / "hook", slow))
     try:
         wait_until(lambda: (first / "0.mp4").exists(), "the first output")

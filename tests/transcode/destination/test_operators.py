@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests import points
 from tests.helpers import (
     command,
     environment,
@@ -158,12 +159,11 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
     keys = {name: value for name, value in there.environment.items() if name.startswith("AWS_")}
     options = ("--format", "tensor", "--shard-size", "1MiB", "--jobs", 1)
     refused = fault(
-        "vidprep.formats.files.remote", "RemoteFolder.put", at=2, only="parent",
+        *points.REMOTE_FOLDER_PUT, at=2, only="parent",
         code="raise importlib.import_module('vidprep.formats.errors').StorageError('refused')",
     )  # fmt: skip
     kill = fault(
-        "vidprep.formats.manifest.journal",
-        "Journal.append",
+        *points.JOURNAL_APPEND,
         at=2,
         when="after",
         code="time.sleep(6); os.killpg(0, signal.SIGKILL)",
@@ -210,7 +210,7 @@ def test_hangup_and_the_limit_of_cpu_time_end_a_run_as_sigterm_does(
     number: signal.Signals, sources: Path, tmp_path: Path
 ) -> None:
     made = tmp_path / "made"
-    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.5)", only="child")
+    slow = fault(*points.RUN_JOB, at=-1, code="time.sleep(0.5)", only="child")
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests under nohup inherit as ignored
     try:
         running = start(sources, made, "--jobs", 1, env=environment(tmp_path / "hook", slow))
@@ -227,7 +227,7 @@ def test_hangup_and_the_limit_of_cpu_time_end_a_run_as_sigterm_does(
 
 
 def test_nohup_goes_on(sources: Path, tmp_path: Path) -> None:
-    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.2)", only="child")
+    slow = fault(*points.RUN_JOB, at=-1, code="time.sleep(0.2)", only="child")
     running = subprocess.Popen(
         ["nohup", *command(sources, tmp_path / "made", "--jobs", 1)], env=environment(tmp_path / "hook", slow),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -256,9 +256,7 @@ def test_a_lease_that_somebody_removed_is_said(sources: Path, tmp_path: Path) ->
     """It was "gave no sign for 30 s"."""
     made = tmp_path / "made"
     gone = "[path.unlink() for path in __import__('pathlib').Path(args[0].path).parent.glob('lease-*')]"
-    env = environment(
-        tmp_path / "hook", fault("vidprep.formats.manifest.journal", "Journal.append", at=2, code=gone, only="parent")
-    )
+    env = environment(tmp_path / "hook", fault(*points.JOURNAL_APPEND, at=2, code=gone, only="parent"))
     ran = transcode(sources, made, "--jobs", 1, env=env)
     assert ran.code == 3 and "the lease of this run was removed" in ran.err, ran.err
     assert transcode(sources, made).code == 0

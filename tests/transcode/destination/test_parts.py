@@ -8,6 +8,7 @@ import subprocess
 import pyarrow.parquet as pq
 import pytest
 
+from tests import points
 from tests.helpers import (
     KILL_ALL,
     command,
@@ -155,7 +156,7 @@ def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole,
 def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
-    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    kill = fault(*points.JOURNAL_APPEND, at=3, code=KILL_ALL, only="parent")
     tasks = [
         transcode(sources, made, *options, "--partition", f"{n}/2", verb=verb, env=environment(tmp_path / f"hook{n}", *([kill] if n == 0 else [])))
         for n in range(2)
@@ -174,7 +175,7 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
 ):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
-    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    kill = fault(*points.JOURNAL_APPEND, at=3, code=KILL_ALL, only="parent")
     assert (
         transcode(
             sources, made, *options, "--partition", "1/2", verb=verb, env=environment(tmp_path / "hook", kill)
@@ -197,7 +198,7 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
 
 @pytest.mark.parametrize(
     ("kind", "where"),
-    [("h264", ("vidprep.transcode.destination.folder", "write_rows")), ("burst", ("shutil", "rmtree"))],
+    [("h264", points.WRITE_ROWS), ("burst", ("shutil", "rmtree"))],
 )
 def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
@@ -229,11 +230,9 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
 
 
 def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidprep.transcode.destination.lease_storage.FOLDER_GONE_SECONDS", 2)
+    monkeypatch.setattr(f"{points.LEASE_TIMES}.FOLDER_GONE_SECONDS", 2)
     made = tmp_path / "made"
-    wait = fault(
-        "vidprep.formats.manifest.journal", "Journal.append", at=1, code="import time; time.sleep(30)", only="parent"
-    )
+    wait = fault(*points.JOURNAL_APPEND, at=1, code="import time; time.sleep(30)", only="parent")
     task = subprocess.Popen(
         command(sources, made, "--partition", "0/2"), env=environment(tmp_path / "hook", wait), stderr=subprocess.DEVNULL, start_new_session=True
     )  # fmt: skip

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import vidprep.transcode
+from tests import points
 from tests.helpers import environment, fault, make_clip, manifest, table, transcode
 from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.files.remote import RemoteFolder
@@ -137,13 +138,13 @@ def test_a_lease_of_three_gigabytes_is_nobodys(tmp_path: Path) -> None:
     os.truncate(lease, 3 << 30)
     slow = environment(
         tmp_path / "hook",
-        fault("vidprep.transcode.destination.folder", "Destination.lock", code=IMPATIENT, only="parent"),
+        fault(*points.DESTINATION_LOCK, code=IMPATIENT, only="parent"),
     )
     ran = transcode(tmp_path / "src", tmp_path / "made", env=slow)
     assert ran.code == 0, ran.err
 
 
-IMPATIENT = "importlib.import_module('vidprep.transcode.destination.lease_storage').FOLDER_GONE_SECONDS = 1"
+IMPATIENT = f"importlib.import_module({points.LEASE_TIMES!r}).FOLDER_GONE_SECONDS = 1"
 HOSTILE: list[tuple[str, object]] = [
     ("time_base_den", 0), ("time_base_den", -(2**63)), ("frame_rate_den", 0), ("pts", [2**63 - 1] * 4), ("frame_crc32", [-1]),
     ("frame_sizes", None), ("offset", 2**63 - 1), ("stored_bytes", 2**63 - 1), ("num_frames", -1), ("id", "a\0b"),

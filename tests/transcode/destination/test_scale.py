@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import points
 from tests.helpers import command, environment, make_clip, manifest, transcode
 from vidprep.formats import open_store
 from vidprep.formats.files.local import sha256_of
@@ -228,8 +229,8 @@ def test_children_are_replaced_after_so_many_videos_and_none_is_lost(tmp_path: P
     # The row says which child made it.
     env = environment(
         tmp_path / "hook",
-        fault("vidprep.transcode.workers.child", "Child.__init__", code="sys.modules['vidprep.transcode.workers.child'].VIDEOS_PER_CHILD = 3", only="parent"),
-        fault("vidprep.transcode.unit.run_job", "encoder_version", at=-1, when="after", code="print('CHILD', os.getpid(), file=sys.stderr)", only="child"),
+        fault(*points.CHILD_INIT, code="sys.modules['vidprep.transcode.workers.child'].VIDEOS_PER_CHILD = 3", only="parent"),
+        fault(*points.ENCODER_VERSION, at=-1, when="after", code="print('CHILD', os.getpid(), file=sys.stderr)", only="child"),
     )  # fmt: skip
     ran = transcode(src, tmp_path / "dst", "--jobs", 1, env=env)
     assert ran.code == 0, ran.err

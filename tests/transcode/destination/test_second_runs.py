@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import points
 from tests.helpers import KILL_ALL, environment, fault, leftovers, make_clip, make_clips, manifest, outputs, transcode
 from tests.sampling import in_turn
 from tests.transcode.destination.arrays import KINDS, contents
@@ -74,9 +75,7 @@ def test_parts_that_are_run_again_count_as_they_are_now(kind: str, tmp_path: Pat
 
 def test_a_row_that_was_tried_more_often_does_not_count_for_it(tmp_path: Path) -> None:
     src, made = make_clips(tmp_path / "src", 4, 6), tmp_path / "made"
-    crash = fault(
-        "vidprep.transcode.unit.run_job", "run_job", at=-1, code="os.kill(os.getpid(), signal.SIGSEGV)", only="child"
-    )
+    crash = fault(*points.RUN_JOB, at=-1, code="os.kill(os.getpid(), signal.SIGSEGV)", only="child")
     for _ in range(3):
         assert transcode(src, made, env=environment(tmp_path / "hook", crash)).code == 1
     assert transcode(src, made).code == 0
@@ -170,7 +169,7 @@ def test_many_small_shards_become_one(tmp_path: Path) -> None:
 # Every change of a file: a name that is given, taken away, or made; and rows on their way.
 CHANGES = {
     "os.replace": ("os", "replace"), "Path.replace": ("pathlib", "Path.replace"), "unlink": ("os", "unlink"),
-    "open": ("vidprep.formats.stores.shards", "open_unlinked"), "row": ("vidprep.formats.manifest.journal", "Journal.append"),
+    "open": points.OPEN_UNLINKED, "row": points.JOURNAL_APPEND,
 }  # fmt: skip
 CHANGES_MAX = 30
 
@@ -183,7 +182,7 @@ def test_a_compaction_killed_before_any_change_of_a_file_leaves_a_whole_store(st
     assert burst(src, first, "--format", store).code == 0
     make_clip(src / "c01.mp4", 7, seed=60)
     lazy = environment(
-        tmp_path / "lazy", fault("vidprep.transcode.destination.sharded", "ShardedDestination._replace", code="args[3].clear()", only="parent")
+        tmp_path / "lazy", fault(*points.SHARDED_DESTINATION_REPLACE, code="args[3].clear()", only="parent")
     )  # fmt: skip
     assert burst(src, first, "--format", store, env=lazy).code == 0
     whole = contents(first)
@@ -210,7 +209,7 @@ def test_a_store_that_is_being_made_again_can_be_read_meanwhile(tmp_path: Path) 
     src, made = make_clips(tmp_path / "src", 5), tmp_path / "made"
     assert burst(src, made).code == 0
     before = contents(made)
-    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=4, code=KILL_ALL, only="parent")
+    kill = fault(*points.JOURNAL_APPEND, at=4, code=KILL_ALL, only="parent")
     assert burst(src, made, "--quality", 50, "--overwrite", env=environment(tmp_path / "hook", kill)).code == -9
     assert contents(made) == before
     assert burst(src, made, "--quality", 50).code == 0

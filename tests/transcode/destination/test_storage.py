@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests import points
 from tests.cluster import dask
 from tests.helpers import command, environment, fault, make_clip, make_clips, manifest, outputs, table, transcode
 from tests.s3 import Bucket, bucket
@@ -263,8 +264,7 @@ def test_a_long_video_there_is_split_too(s3, tmp_path):
 def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
     s3.put(make_clip(tmp_path / "long.mp4", 120, (64, 48)), "once/long.mp4")
     told = fault(
-        "vidprep.transcode.workers.staging",
-        "fetch",
+        *points.FETCH,
         at=-1,
         code="print('FETCHED', file=__import__('sys').stderr)",
         only="parent",
@@ -277,14 +277,14 @@ def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
 
 @pytest.mark.long
 def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
-    killed = fault("vidprep.formats.manifest.journal", "Journal.append", at=4, only="parent")
+    killed = fault(*points.JOURNAL_APPEND, at=4, only="parent")
     env = s3.environment | environment(tmp_path / "hook", killed)
     assert transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env).code == -9
     lock = json.loads(s3.objects("killed/")[".vidprep/lock"])
     far = json.dumps(lock | {"machine": "another", "beat": 9})
     s3.client.put_object(Bucket=s3.name, Key="killed/.vidprep/lock", Body=far)
-    patience = fault("vidprep.transcode.destination.folder", "Destination.lock", only="parent",
-                     code="importlib.import_module('vidprep.transcode.destination.lease_storage').STORE_GONE_SECONDS = 2")  # fmt: skip
+    patience = fault(*points.DESTINATION_LOCK, only="parent",
+                     code=f"importlib.import_module({points.LEASE_TIMES!r}).STORE_GONE_SECONDS = 2")  # fmt: skip
     env = s3.environment | environment(tmp_path / "hook", patience)
     again = transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env)
     assert again.code == 1 and "watching for up to 2 s" in again.err
@@ -295,7 +295,7 @@ def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
 
 @pytest.mark.long
 def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
-    slow = fault("vidprep.transcode.workers.staging", "fetch", at=-3, code="time.sleep(1)", only="parent")
+    slow = fault(*points.FETCH, at=-3, code="time.sleep(1)", only="parent")
     env = s3.environment | environment(tmp_path / "hook", slow)
     arguments = ("s3://videos/raw", "s3://videos/stopped", "--gop", 4, "--jobs", 1)
     run = subprocess.Popen(
@@ -316,7 +316,7 @@ def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
 
 @pytest.mark.long
 def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, tmp_path):
-    refuse = fault("vidprep.formats.files.remote", "RemoteFolder.put", at=-1, only="parent",
+    refuse = fault(*points.REMOTE_FOLDER_PUT, at=-1, only="parent",
                    code="if args[2].endswith('c01.mp4'): raise PermissionError(13, 'Access Denied')")  # fmt: skip
     env = s3.environment | environment(tmp_path / "hook", refuse)
     ran = transcode("s3://videos/raw", "s3://videos/refused", "--gop", 4, env=env)
@@ -329,7 +329,7 @@ def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, 
 
 
 def test_a_source_that_changes_after_it_was_listed_is_no_output(s3, tmp_path):
-    change = fault("vidprep.transcode.workers.staging", "fetch", at=1, only="parent",
+    change = fault(*points.FETCH, at=1, only="parent",
                    code="importlib.import_module('fsspec').filesystem('s3').pipe_file('videos/moving/a.mp4', b'0' * 2000)")  # fmt: skip
     s3.put(make_clip(tmp_path / "a.mp4"), "moving/a.mp4")
     env = s3.environment | environment(tmp_path / "hook", change)

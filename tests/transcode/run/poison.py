@@ -8,6 +8,7 @@ from pathlib import Path
 
 import imageio_ffmpeg
 
+from tests import points
 from tests.helpers import (
     Ran,
     fault,
@@ -31,8 +32,7 @@ def partial_stem(unit_id: str) -> str:
 def on_poison(code: str) -> str:
     """In the child that gets poison.mp4, before it begins."""
     return fault(
-        "vidprep.transcode.unit.run_job",
-        "run_job",
+        *points.RUN_JOB,
         at=-1,
         code=f"if 'poison' in args[0].unit.path: {code}",
         only="child",

@@ -10,6 +10,7 @@ from pathlib import Path
 import imageio_ffmpeg
 import pytest
 
+from tests import points
 from tests.helpers import (
     Ran,
     environment,
@@ -56,10 +57,10 @@ def test_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
     if engine == "av":
         stem = partial_stem("poison")
         code = f"if args[0].path.stem.startswith('{stem}') and calls[0] % 5 == 0: os.kill(os.getpid(), signal.SIGKILL)"
-        broken = fault("vidprep.transcode.media.encode", "VideoWriter.mux", at=-1, code=code, only="child")
+        broken = fault(*points.VIDEO_WRITER_MUX, at=-1, code=code, only="child")
     else:
         code = "if 'poison' in args[1]: os.kill(os.getpid(), signal.SIGKILL)"
-        broken = fault("vidprep.transcode.unit.engines", "run_ffmpeg", at=-1, when="after", code=code, only="child")
+        broken = fault(*points.RUN_FFMPEG, at=-1, when="after", code=code, only="child")
     ran = transcode(poisoned, dst, "--jobs", 2, "--engine", engine, env=environment(tmp_path / "hook", broken))
     assert "killed by SIGKILL" in one_failed(ran, dst)
 
@@ -68,7 +69,7 @@ def test_a_child_that_dies_before_it_takes_a_video_is_started_again(poisoned: Pa
     """It has not seen the video, which is not to blame."""
     once = tmp_path / "once"
     code = f"os.path.exists('{once}') or (open('{once}', 'w'), os._exit(1))"
-    broken = fault("vidprep.transcode.workers.serve", "_die_with", code=code, only="child")
+    broken = fault(*points.DIE_WITH, code=code, only="child")
     ran = transcode(poisoned, dst, "--jobs", 1, env=environment(tmp_path / "hook", broken))
     assert ran.code == 0, ran.err
     assert len(outputs(dst)) == 5
@@ -96,9 +97,7 @@ def test_a_child_that_hangs_before_it_takes_a_video_does_not_take_the_others_wit
 ) -> None:
     once = tmp_path / "once"
     code = f"os.path.exists('{once}') or (open('{once}', 'w'), os.kill(os.getpid(), signal.SIGSTOP))"
-    hung = environment(
-        tmp_path / "hook", fault("vidprep.transcode.workers.serve", "_die_with", code=code, only="child")
-    )
+    hung = environment(tmp_path / "hook", fault(*points.DIE_WITH, code=code, only="child"))
     ran = transcode(poisoned, dst, "--jobs", 1, "--timeout", 4, "--json", env=hung)
     assert ran.code == 1
     assert sorted(row["status"] for row in ran.rows.values()) == ["failed", "ok", "ok", "ok", "ok"]
@@ -119,7 +118,7 @@ def test_memory_that_runs_out_is_one_row(poisoned: Path, dst: Path, tmp_path: Pa
 def test_a_memory_error_anywhere_in_the_child_is_one_row(poisoned: Path, dst: Path, tmp_path: Path, where: str) -> None:
     if where == "encode":
         code = f"if args[0].path.stem.startswith('{partial_stem('poison')}'): raise MemoryError"
-        broken = fault("vidprep.transcode.media.encode", "VideoWriter.mux", at=-1, code=code, only="child")
+        broken = fault(*points.VIDEO_WRITER_MUX, at=-1, code=code, only="child")
     else:
         broken = on_poison("raise MemoryError")
     told = one_failed(transcode(poisoned, dst, "--jobs", 2, env=environment(tmp_path / "hook", broken)), dst)

@@ -11,6 +11,7 @@ from pathlib import Path
 import imageio_ffmpeg
 import pytest
 
+from tests import points
 from tests.helpers import (
     environment,
     fault,
@@ -100,7 +101,7 @@ def test_an_output_that_is_shorter_than_what_was_written_is_found_out(
 ) -> None:
     """The engine av closes the file and hears of no error, and half of it is there."""
     code = f"if args[0].path.stem.startswith('{partial_stem('poison')}'): os.truncate(args[0].path, os.path.getsize(args[0].path) // 2)"
-    short = fault("vidprep.transcode.media.encode", "VideoWriter.close", at=-1, when="after", code=code, only="child")
+    short = fault(*points.VIDEO_WRITER_CLOSE, at=-1, when="after", code=code, only="child")
     args = ["--container", container, *(["--codec", "vp9", "--preset", "8"] if container == "webm" else [])]
     ran = transcode(poisoned, dst, "--jobs", 2, *args, env=environment(tmp_path / "hook", short))
     assert one_failed(ran, dst).startswith("VerifyError: ")
@@ -124,7 +125,7 @@ def test_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: Path
     code = "if os.path.exists(MARK): os.killpg(0, 9)".replace("MARK", repr(str(tmp_path / "now")))
     fake = fake_ffmpeg(tmp_path, f"{code}\nsubprocess.run([REAL, *sys.argv[1:]], check=True)\n{code}")
     mark = fault(
-        "vidprep.formats.manifest.journal", "Journal.append", at=4, when="after", code=f"open({str(tmp_path / 'now')!r}, 'w')", only="parent"
+        *points.JOURNAL_APPEND, at=4, when="after", code=f"open({str(tmp_path / 'now')!r}, 'w')", only="parent"
     )  # fmt: skip
     broken = environment(tmp_path / "hook", mark)
     process = start(clips, dst, "--jobs", 2, "--engine", "ffmpeg", "--ffmpeg", fake, env=broken)
@@ -165,10 +166,10 @@ def test_a_source_that_changes_while_it_is_read_is_no_output(
     code = change.replace("PATH", repr(str(path))).replace("OTHER", repr(str(other)))
     if engine == "av":
         code = f"if args[0].path.stem.startswith('{partial_stem('poison')}'): {code}"
-        broken = fault("vidprep.transcode.media.encode", "VideoWriter.close", at=-1, code=code, only="child")
+        broken = fault(*points.VIDEO_WRITER_CLOSE, at=-1, code=code, only="child")
     else:
         code = f"if args[1].stem.startswith('{partial_stem('poison')}'): {code}"
-        broken = fault("vidprep.transcode.unit.engines", "measure_file", at=-1, when="after", code=code, only="child")
+        broken = fault(*points.MEASURE_FILE, at=-1, when="after", code=code, only="child")
     env = environment(tmp_path / "hook", broken)
     told = one_failed(transcode(poisoned, dst, "--engine", engine, env=env), dst)
     assert told.startswith("ReadError") and said in told

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.files.local import memory_bytes
 from vidprep.transcode.pages.loader_view import bars
@@ -89,7 +90,7 @@ def test_memory_is_that_of_the_whole_tree():
 
 def test_a_killed_run_can_be_followed_into_the_next(sources, tmp_path):
     events = tmp_path / "events.jsonl"
-    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, code=KILL_ALL, only="parent")
+    kill = fault(*points.JOURNAL_APPEND, at=3, code=KILL_ALL, only="parent")
     broken = transcode(
         sources, tmp_path / "made", "--events", events, "--jobs", 1, env=environment(tmp_path / "hook", kill)
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import imageio_ffmpeg
 import pytest
 
+from tests import points
 from tests.helpers import (
     environment,
     fault,
@@ -87,15 +88,15 @@ HALF_A_LINE = (
 @pytest.mark.parametrize(
     ("broken", "code"),
     [
-        (fault("vidprep.formats.manifest.journal", "Journal.append", at=1, code=NO_ROOM, only="parent"), STOPPED),
+        (fault(*points.JOURNAL_APPEND, at=1, code=NO_ROOM, only="parent"), STOPPED),
         pytest.param(
-            fault("vidprep.formats.manifest.journal", "Journal.append", at=5, code=NO_ROOM, only="parent"),
+            fault(*points.JOURNAL_APPEND, at=5, code=NO_ROOM, only="parent"),
             STOPPED,
             marks=pytest.mark.slow,
         ),
         (fault("os", "write", at=-1, code=HALF_A_LINE, only="parent"), STOPPED),
         (
-            fault("vidprep.transcode.destination.folder", "Destination.publish", at=3, code=NO_ROOM, only="parent"),
+            fault(*points.DESTINATION_PUBLISH, at=3, code=NO_ROOM, only="parent"),
             STOPPED,
         ),
         (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), STOPPED),

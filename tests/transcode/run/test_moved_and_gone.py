@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import points
 from tests.helpers import (
     Ran,
     environment,
@@ -238,8 +239,8 @@ def test_overwrite_of_some_sources_never_leaves_outputs_of_two_settings(raw, dst
     assert transcode(raw, dst, "--overwrite", "--limit", 1).code == 0 and len(manifest(dst)) == 3
 
 
-CHANGES = [("vidprep.formats.manifest.journal", "Journal.append"), ("os", "replace"), ("os", "link"), ("os", "unlink"),
-           ("pathlib", "Path.replace"), ("pathlib", "Path.unlink"), ("vidprep.formats.stores.shards", "ShardWriter._append")]  # fmt: skip
+CHANGES = [points.JOURNAL_APPEND, ("os", "replace"), ("os", "link"), ("os", "unlink"),
+           ("pathlib", "Path.replace"), ("pathlib", "Path.unlink"), points.SHARD_WRITER_APPEND]  # fmt: skip
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import points
 from tests.helpers import (
     environment,
     fault,
@@ -85,7 +86,7 @@ def test_names_that_cannot_all_be_outputs_fail_before_any_is_opened(
 
 def hold(src: Path, dst: Path, hook: Path) -> subprocess.Popen[str]:
     """A run that has taken the destination and works on its first clip for a long time."""
-    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(60)", only="child")
+    slow = fault(*points.RUN_JOB, at=-1, code="time.sleep(60)", only="child")
     holder = start(src, dst, env=environment(hook, slow))
     deadline = time.monotonic() + 20
     while not (dst / ".vidprep" / "run.json").exists():
@@ -113,7 +114,7 @@ def test_a_destination_in_use_is_refused_and_the_holder_named_and_a_dead_one_nev
 
 
 def test_of_two_runs_started_at_once_one_works_and_one_exits_2(src: Path, dst: Path, tmp_path: Path) -> None:
-    slow = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(0.7)", only="child")
+    slow = fault(*points.RUN_JOB, at=-1, code="time.sleep(0.7)", only="child")
     both = [start(src, dst, env=environment(tmp_path / "hook", slow)) for _ in range(2)]
     told = [process.communicate(timeout=300) for process in both]
     assert sorted(process.returncode for process in both) == [0, 2], told

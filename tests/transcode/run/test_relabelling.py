@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests import points
 from tests.helpers import (
     Ran,
     environment,
@@ -293,8 +294,8 @@ def test_tables_in_memory_are_taken_wherever_a_table_is(make, clips, tmp_path, d
         assert labels_in(dst)["c01"].items() >= {name: 1, "day": rows["day"][1], "tags": ["y"]}.items()
 
 
-CHANGES = [("vidprep.formats.manifest.journal", "Journal.append"), ("os", "replace"), ("os", "unlink"), ("pathlib", "Path.replace"),
-           ("pathlib", "Path.unlink"), ("vidprep.formats.stores.shards", "ShardWriter._append")]  # fmt: skip
+CHANGES = [points.JOURNAL_APPEND, ("os", "replace"), ("os", "unlink"), ("pathlib", "Path.replace"),
+           ("pathlib", "Path.unlink"), points.SHARD_WRITER_APPEND]  # fmt: skip
 
 
 @pytest.mark.long
@@ -390,7 +391,7 @@ def test_validate_beside_a_relabelling_says_so_and_reports_no_fault(kind, clips,
     labels = table(tmp_path / "late.csv", [{"id": id_, "label": "late"} for id_ in manifest(dst)])
     arguments = [sys.executable, "-m", "vidprep.transcode", "label", str(dst), str(labels)]
     code = f"__import__('subprocess').run({arguments!r}, check=True)"
-    at = fault("vidprep.transcode.check.validate", "_rows_to_read", when="after", code=code, only="parent")
+    at = fault(*points.ROWS_TO_READ, when="after", code=code, only="parent")
     ran = transcode(dst, verb="validate", env=environment(tmp_path / "hook", at))
     assert ran.code == 2 and "was changed by a run or `label` while it was checked; validate again" in ran.err
     assert "labels differ" not in ran.out

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import points
 from tests.helpers import (
     command,
     environment,
@@ -33,28 +34,24 @@ TORN = "if args[1][:6] == b'{\"id\":' and (calls.append(0) or len(calls) > 4): r
 
 
 MOMENTS = {
-    "settings, before": fault("vidprep.transcode.destination.folder", "Destination.write_settings", only="parent"),
+    "settings, before": fault(*points.DESTINATION_WRITE_SETTINGS, only="parent"),
     "taking the lease": fault("os", "fsync", only="parent"),
     "settings, while writing": fault("os", "fsync", at=2, only="parent"),
-    "settings, after": fault(
-        "vidprep.transcode.destination.folder", "Destination.write_settings", when="after", only="parent"
-    ),
-    "probing": fault("vidprep.transcode.unit.run_job", "Source.__init__", at=2, only="child"),
-    "encoding": fault("vidprep.transcode.media.encode", "VideoWriter.mux", at=16, only="child"),
-    "closing": fault("vidprep.transcode.media.encode", "VideoWriter.close", at=2, only="child"),
-    "verifying": fault("vidprep.transcode.unit.engines", "check_file", at=2, only="child"),
-    "summing": fault("vidprep.transcode.unit.row", "sha256_of", at=2, when="after", only="child"),
-    "journal, before": fault("vidprep.formats.manifest.journal", "Journal.append", at=4, only="parent"),
+    "settings, after": fault(*points.DESTINATION_WRITE_SETTINGS, when="after", only="parent"),
+    "probing": fault(*points.SOURCE_INIT, at=2, only="child"),
+    "encoding": fault(*points.VIDEO_WRITER_MUX, at=16, only="child"),
+    "closing": fault(*points.VIDEO_WRITER_CLOSE, at=2, only="child"),
+    "verifying": fault(*points.CHECK_FILE, at=2, only="child"),
+    "summing": fault(*points.SHA256_OF, at=2, when="after", only="child"),
+    "journal, before": fault(*points.JOURNAL_APPEND, at=4, only="parent"),
     "journal, torn": fault("os", "write", at=-1, code=TORN, only="parent"),
-    "journal, after": fault("vidprep.formats.manifest.journal", "Journal.append", at=4, when="after", only="parent"),
-    "renaming, before": fault("vidprep.transcode.destination.folder", "Destination.publish", at=4, only="parent"),
-    "renaming, after": fault(
-        "vidprep.transcode.destination.folder", "Destination.publish", at=4, when="after", only="parent"
-    ),
-    "merging, before": fault("vidprep.transcode.destination.folder", "write_rows", only="parent"),
+    "journal, after": fault(*points.JOURNAL_APPEND, at=4, when="after", only="parent"),
+    "renaming, before": fault(*points.DESTINATION_PUBLISH, at=4, only="parent"),
+    "renaming, after": fault(*points.DESTINATION_PUBLISH, at=4, when="after", only="parent"),
+    "merging, before": fault(*points.WRITE_ROWS, only="parent"),
     "merging, while writing": fault("pyarrow.parquet", "write_table", when="after", only="parent"),
-    "merging, before the journal goes": fault("vidprep.formats.manifest.journal", "Journal.clear", only="parent"),
-    "merging, after": fault("vidprep.formats.manifest.journal", "Journal.clear", when="after", only="parent"),
+    "merging, before the journal goes": fault(*points.JOURNAL_CLEAR, only="parent"),
+    "merging, after": fault(*points.JOURNAL_CLEAR, when="after", only="parent"),
 }
 
 
@@ -118,7 +115,7 @@ def test_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb: s
 
 
 def test_children_die_with_a_parent_that_is_killed_alone(clips: Path, dst: Path, tmp_path: Path) -> None:
-    slow = fault("vidprep.transcode.unit.run_job", "run_job", code="time.sleep(60)", only="child")
+    slow = fault(*points.RUN_JOB, code="time.sleep(60)", only="child")
     process = start(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", slow))
     wait_for_children(process.pid)
     process.kill()
@@ -162,7 +159,7 @@ def test_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
         body = "import time; time.sleep(1.5); os.execv(REAL, [REAL, *sys.argv[1:]])"
         extra = ["--engine", "ffmpeg", "--ffmpeg", str(fake_ffmpeg(tmp_path, body))]
     else:
-        faults = [fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(1.5)", only="child")]
+        faults = [fault(*points.RUN_JOB, at=-1, code="time.sleep(1.5)", only="child")]
     process = start(clips, dst, "--jobs", 2, *extra, env=environment(tmp_path / "hook", *faults))
     wait_for_children(process.pid)
     os.killpg(process.pid, number) if whom == "group" else process.send_signal(number)
@@ -183,10 +180,9 @@ def test_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
 def test_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_flight(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], how: str
 ) -> None:
-    stuck = fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="time.sleep(60)", only="child")
+    stuck = fault(*points.RUN_JOB, at=-1, code="time.sleep(60)", only="child")
     short = fault(
-        "vidprep.transcode.run.run",
-        "run",
+        *points.RUN_RUN,
         code="sys.modules['vidprep.transcode.run.run'].GRACE_SECONDS = 1.0",
         only="parent",
     )
@@ -212,7 +208,7 @@ def test_ctrl_c_while_planning_exits_130(clips: Path, dst: Path, tmp_path: Path)
     code = (
         "signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
     )
-    broken = fault("vidprep.transcode.run.session", "find_sources", code=code, only="parent")
+    broken = fault(*points.FIND_SOURCES, code=code, only="parent")
     ran = transcode(clips, dst, env=environment(tmp_path / "hook", broken))
     assert ran.code == 130
     assert not dst.exists()

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from tests import points
 from tests.helpers import KILL_ALL, environment, fault, make_clip, manifest
 from tests.sampling import in_turn
 from tests.transcode.unit.bursts import FORMATS, burst, good, is_whole
@@ -26,16 +27,16 @@ def test_a_video_that_fails_leaves_no_bytes_behind(store, clips, tmp_path, dst):
 
 
 STEPS = [
-    ("vidprep.formats.stores.shards", "ShardWriter._append", 2, "before"),
-    ("vidprep.formats.stores.shards", "ShardWriter._append", 2, "after"),
-    ("vidprep.formats.manifest.journal", "Journal.append", 3, "after"),
-    ("vidprep.transcode.destination.sharded", "ShardedDestination.publish", 3, "after"),
-    ("vidprep.transcode.destination.sharded", "ShardedDestination.finish", 1, "before"),
-    ("vidprep.transcode.destination.folder", "write_rows", 1, "before"),
-    ("vidprep.transcode.destination.folder", "write_rows", 1, "after"),
-    ("vidprep.formats.manifest.journal", "Journal.clear", 1, "after"),
-    ("vidprep.transcode.destination.sharded", "ShardedDestination._replace", 1, "after"),
-    ("vidprep.transcode.destination.sharded", "ShardedDestination.finish", 1, "after"),
+    (*points.SHARD_WRITER_APPEND, 2, "before"),
+    (*points.SHARD_WRITER_APPEND, 2, "after"),
+    (*points.JOURNAL_APPEND, 3, "after"),
+    (*points.SHARDED_DESTINATION_PUBLISH, 3, "after"),
+    (*points.SHARDED_DESTINATION_FINISH, 1, "before"),
+    (*points.WRITE_ROWS, 1, "before"),
+    (*points.WRITE_ROWS, 1, "after"),
+    (*points.JOURNAL_CLEAR, 1, "after"),
+    (*points.SHARDED_DESTINATION_REPLACE, 1, "after"),
+    (*points.SHARDED_DESTINATION_FINISH, 1, "after"),
 ]
 
 
@@ -73,8 +74,8 @@ def test_a_video_whose_worker_is_killed_is_tried_again_alone(store, clips, dst, 
     once = f"os.path.exists('{twice}1') or (open('{twice}1', 'w'), os.kill(os.getpid(), signal.SIGKILL))"
     always = "os.path.basename(args[0].unit.path) == 'c03.mp4' and os.kill(os.getpid(), signal.SIGKILL)"
     for name, faults in {
-        "once": fault("vidprep.formats.video.jpeg", "JpegCoder.encode", at=10, code=once, only="child"),
-        "always": fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code=always, only="child"),
+        "once": fault(*points.JPEG_CODER_ENCODE, at=10, code=once, only="child"),
+        "always": fault(*points.RUN_JOB, at=-1, code=always, only="child"),
     }.items():
         ran = burst(clips, dst / name, "--format", store, "--jobs", 2, env=environment(tmp_path / name, faults))
         rows = manifest(dst / name).values()
@@ -96,11 +97,11 @@ def test_a_video_whose_worker_is_killed_is_tried_again_alone(store, clips, dst, 
 # Real: from the third unit on, a file may grow by 50 bytes and no more until the shard is cut back.
 FULL = {
     "shard": (
-        fault("vidprep.formats.stores.shards", "ShardWriter._append", at=-3, only="parent",
+        fault(*points.SHARD_WRITER_APPEND, at=-3, only="parent",
               code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (args[0]._end + 50, -1))"),
-        fault("vidprep.formats.stores.shards", "ShardWriter._cut_back", at=-1, only="parent", code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))"),
+        fault(*points.SHARD_WRITER_CUT_BACK, at=-1, only="parent", code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))"),
     ),
-    "frames": (fault("vidprep.transcode.media.jpeg_frames", "store_frames", at=3, only="child", code="raise OSError(28, 'No space left on device')"),),
+    "frames": (fault(*points.STORE_FRAMES, at=3, only="child", code="raise OSError(28, 'No space left on device')"),),
 }  # fmt: skip
 
 
@@ -120,9 +121,7 @@ def test_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finish
 
 
 def test_a_kill_half_way_through_an_append_is_cut_off(clips, dst, tmp_path):
-    torn = environment(
-        tmp_path / "hook", fault("vidprep.formats.stores.shards", "copy", at=3, code=KILL_ALL, only="parent")
-    )
+    torn = environment(tmp_path / "hook", fault(*points.COPY, at=3, code=KILL_ALL, only="parent"))
     assert burst(clips, dst, env=torn).code == -9
     with (dst / "data-00001-00000.bin").open("ab") as shard:
         shard.write(b"half a unit")

@@ -13,6 +13,7 @@ import av
 import numpy as np
 import pytest
 
+from tests import points
 from tests.helpers import (
     LARGE_MEDIA,
     environment,
@@ -281,9 +282,7 @@ def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_n
     src.mkdir()
     shutil.copy(long, src / "long.mp4")
     make_clip(src / "short.mp4", 10)
-    breaking = fault(
-        "vidprep.transcode.unit.run_job", "_make_segment", at=-1, code=f"if {SEGMENT_3}: {breaks}", only="child"
-    )
+    breaking = fault(*points.MAKE_SEGMENT, at=-1, code=f"if {SEGMENT_3}: {breaks}", only="child")
     ran = transcode(src, tmp_path / "out", "--split", 1, "--jobs", 2, env=environment(tmp_path / "hook", breaking))
     assert ran.code == code
     rows = manifest(tmp_path / "out")
@@ -299,7 +298,7 @@ def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_n
 
 def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
     breaking = fault(
-        "vidprep.transcode.unit.run_job", "_make_segment", at=-1, only="child",
+        *points.MAKE_SEGMENT, at=-1, only="child",
         code=f"if {SEGMENT_3}: raise importlib.import_module('vidprep.formats.errors').VerifyError('other frames')",
     )  # fmt: skip
     env = environment(tmp_path / "hook", breaking)
@@ -322,7 +321,7 @@ def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
 )
 def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, said, long, tmp_path):
     """Segments are not read between their encoding and their joining."""
-    breaking = fault("vidprep.transcode.unit.engines", "join", only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")  # fmt: skip
+    breaking = fault(*points.JOIN, only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")  # fmt: skip
     ran = transcode(long, tmp_path / "out", "--split", 1, env=environment(tmp_path / "hook", breaking))
     row = manifest(tmp_path / "out")["long"]
     assert (ran.code, row["error"], said in row["message"]) == (1, "VerifyError", True), row["message"]
@@ -332,9 +331,7 @@ def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, s
 
 @pytest.mark.parametrize("at", in_turn([1, 3, 6], 2))
 def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
-    killed = environment(
-        tmp_path / "hook", fault("vidprep.transcode.unit.queue", "JobQueue.settle", at=at, only="parent")
-    )
+    killed = environment(tmp_path / "hook", fault(*points.JOB_QUEUE_SETTLE, at=at, only="parent"))
     assert transcode(long, tmp_path / "out", "--split", 2, env=killed).code == -9
     assert transcode(long, tmp_path / "out", "--split", 2).code == 0
     assert transcode(long, tmp_path / "one", "--split", 2).code == 0
@@ -344,7 +341,7 @@ def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
 
 def test_segments_go_as_soon_as_they_are_joined(long, tmp_path):
     code = "args[1] and print('LEFT', len(os.listdir(os.path.dirname(args[1].partial))), file=sys.stderr)"
-    look = fault("vidprep.transcode.run.run", "_settle", at=-1, code=code, only="parent")
+    look = fault(*points.SETTLE, at=-1, code=code, only="parent")
     ran = transcode(long, tmp_path / "out", "--split", 2, env=environment(tmp_path / "hook", look))
     assert ran.code == 0
     assert "LEFT 1\n" in ran.err

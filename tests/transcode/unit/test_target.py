@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import points
 from tests.helpers import environment, fault, leftovers, make_clip, manifest, outputs, start, transcode
 from vidprep.transcode.run.target import sample_size
 from vidprep.transcode.sources.sample import choose
@@ -123,7 +124,7 @@ def test_probing_a_large_set_costs_less_than_a_third(tmp_path):
 
 def test_a_stop_while_probing_is_taken_up_again(src, tmp_path):
     hook = tmp_path / "hook"
-    kill = fault("vidprep.transcode.run.target", "run_trial", at=2)
+    kill = fault(*points.TARGET_RUN_TRIAL, at=2)
     broken = start(src, tmp_path / "out", "--target-psnr", FLOOR, *SMALL, env=environment(hook, kill))
     broken.communicate(timeout=300)
     assert broken.returncode == -9

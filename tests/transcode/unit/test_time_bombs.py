@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import points
 from tests.helpers import environment, fault, leftovers, make_clip, manifest, outputs, transcode
 from tests.recipes import Media
 from tests.witness import Ffmpeg
@@ -174,14 +175,14 @@ def hurried(**values: float) -> str:
     code = "; ".join(
         f"sys.modules['vidprep.transcode.workers.child'].{name} = {value}" for name, value in values.items()
     )
-    return fault("vidprep.transcode.workers.child", "Child.__init__", code=code, only="parent")
+    return fault(*points.CHILD_INIT, code=code, only="parent")
 
 
 def test_the_deadline_grows_neither_with_what_a_source_claims_nor_with_its_holes(tmp_path: Path) -> None:
     """Two frames, 100 h apart, in a file that is 4 TB long; and an encoder that hangs."""
     with gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR]).open("r+b") as file:
         file.truncate(4 << 40)
-    hang = fault("vidprep.transcode.media.encode", "VideoWriter.encode", at=1, code="time.sleep(60)", only="child")
+    hang = fault(*points.VIDEO_WRITER_ENCODE, at=1, code="time.sleep(60)", only="child")
     env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, MIN_SECONDS=4, SECONDS_PER_SECOND=1), hang)
     ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", env=env)
     assert ran.rows["gap"]["error"] == "DeadlineError"
@@ -191,9 +192,7 @@ def test_the_deadline_grows_neither_with_what_a_source_claims_nor_with_its_holes
 def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path) -> None:
     """40 frames of one millisecond each, for which an encoder takes a seventh of a second."""
     gapped(tmp_path / "src" / "dense.mkv", [number / 1000 for number in range(40)], last=0.001)
-    slow = fault(
-        "vidprep.transcode.media.picture_filter", "PictureFilter.apply", at=-1, code="time.sleep(0.15)", only="child"
-    )
+    slow = fault(*points.PICTURE_FILTER_APPLY, at=-1, code="time.sleep(0.15)", only="child")
     env = environment(tmp_path / "hook", hurried(OPEN_SECONDS=4, MIN_SECONDS=4, SECONDS_PER_SECOND=10), slow)
     ran = transcode(tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", env=env)
     assert ran.rows["dense"]["status"] == "ok", ran.rows["dense"]["message"]
@@ -205,7 +204,7 @@ def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path) -> Non
 def test_hours_of_silence_are_not_encoded(tmp_path: Path) -> None:
     gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR], audio=[0, 100 * HOUR])
     code = "sys.modules['vidprep.transcode.media.audio_output'].MAX_SILENT_HOURS = 0.1"
-    env = environment(tmp_path / "hook", fault("vidprep.transcode.unit.run_job", "run_job", code=code, only="child"))
+    env = environment(tmp_path / "hook", fault(*points.RUN_JOB, code=code, only="child"))
     ran = transcode(
         tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", "--audio", "aac", "--container", "mkv", env=env
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import points
 from tests.cluster import Slurm, dask, free_port, needs_modules, ray_head, slurm, wait_until
 from tests.helpers import command, environment, fault, leftovers, make_clip, make_clips, manifest, outputs, transcode
 from tests.sampling import in_turn
@@ -55,8 +56,8 @@ def test_a_slurm_array_with_a_killed_and_a_preempted_task(scheduler: Slurm, sour
     flags.mkdir()
     mine = "os.environ.get('SLURM_ARRAY_TASK_ID')"
     first = f"not os.path.exists('{flags}/' + {mine}) and not open('{flags}/' + {mine}, 'w').close()"
-    kill = fault("vidprep.formats.manifest.journal", "Journal.append", at=2, only="parent", code=f"{mine} == '1' and {first} and os.killpg(0, signal.SIGKILL)")  # fmt: skip
-    wait = fault("vidprep.formats.manifest.journal", "Journal.append", at=2, only="parent", code=f"{mine} == '2' and {first} and time.sleep(8)")  # fmt: skip
+    kill = fault(*points.JOURNAL_APPEND, at=2, only="parent", code=f"{mine} == '1' and {first} and os.killpg(0, signal.SIGKILL)")  # fmt: skip
+    wait = fault(*points.JOURNAL_APPEND, at=2, only="parent", code=f"{mine} == '2' and {first} and time.sleep(8)")  # fmt: skip
     program = tmp_path / "bin" / "vidprep"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m vidprep.transcode "$@"\n')
@@ -195,8 +196,8 @@ def test_ctrl_c_leaves_a_cluster_in_order_and_the_run_goes_on(cluster, tmp_path)
 
 
 POISON = {
-    "child": fault("vidprep.transcode.unit.run_job", "run_job", at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGSEGV)"),
-    "worker": fault("vidprep.transcode.workers.cluster_worker", "_work", at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGKILL)"),
+    "child": fault(*points.RUN_JOB, at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGSEGV)"),
+    "worker": fault(*points.CLUSTER_WORKER_WORK, at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGKILL)"),
 }  # fmt: skip
 
 
@@ -220,7 +221,7 @@ def test_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, tmp_pat
 @pytest.mark.slow
 def test_short_jobs_share_a_task_and_long_ones_do_not(tmp_path):
     """A task costs dask some 10 ms of CPU time, whatever it does."""
-    count = fault("vidprep.transcode.workers.dask", "work", at=-1, code=f"open('{tmp_path}/tasks', 'a').write(str(len(args[0])) + ' ')")  # fmt: skip
+    count = fault(*points.DASK_WORK, at=-1, code=f"open('{tmp_path}/tasks', 'a').write(str(len(args[0])) + ' ')")  # fmt: skip
     make_clips(tmp_path / "src", 60, 4, size=(64, 48))
     for number in range(5):
         make_clip(tmp_path / "src" / f"long{number}.mp4", 50, (320, 240), noise=True, seed=number)

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import points
 from tests.cluster import dask, dask_pids, dask_scheduler, dask_worker, ray_head, ray_node, wait_until, without
 from tests.helpers import (
     MANIFEST_NAMES,
@@ -45,8 +46,8 @@ from vidprep.transcode.workers.dask import DaskWorkers
 pytestmark = pytest.mark.xdist_group("cluster")
 STOPPED = 3
 # A scheduler that is lost is given up sooner than after half a minute.
-IMPATIENT = fault("vidprep.transcode.run.run", "run", code="importlib.import_module('vidprep.transcode.workers.cluster').LOST_SECONDS = 5.0", only="parent")  # fmt: skip
-PATIENT = fault("vidprep.transcode.run.run", "run", code="importlib.import_module('vidprep.transcode.workers.cluster').NOBODY_SECONDS = 90.0", only="parent")  # fmt: skip
+IMPATIENT = fault(*points.RUN_RUN, code="importlib.import_module('vidprep.transcode.workers.cluster').LOST_SECONDS = 5.0", only="parent")  # fmt: skip
+PATIENT = fault(*points.RUN_RUN, code="importlib.import_module('vidprep.transcode.workers.cluster').NOBODY_SECONDS = 90.0", only="parent")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +222,7 @@ def test_all_workers_of_dask_may_be_killed_at_once(long_clips, local, tmp_path):
 def test_what_is_lost_with_its_worker_before_it_is_fetched_is_made_again(clips, local, tmp_path):
     """The run waited for ever: dask had nobody left who might make it."""
     kill = "[os.kill(pid, 9) for pid in args[0]._client.run(os.getpid).values()]; time.sleep(2)"
-    lost = fault("vidprep.transcode.workers.dask", "DaskWorkers.result", at=4, code=kill, only="parent")
+    lost = fault(*points.DASK_WORKERS_RESULT, at=4, code=kill, only="parent")
     made = tmp_path / "made"
     with dask(tmp_path, workers=2) as (address, _):
         on_dask = ("--backend", "dask", "--cluster-address", address)
@@ -314,7 +315,7 @@ def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_pat
     """As when their file system is unmounted."""
     source, made = tmp_path / "src", tmp_path / "made"
     shutil.copytree(clips, source)
-    gone = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, only="parent",
+    gone = fault(*points.JOURNAL_APPEND, at=3, only="parent",
                  code=f"os.path.exists('{source}') and os.rename('{source}', '{source}.gone')")  # fmt: skip
     ran = transcode(source, made, "--gop", 4, "--jobs", 1, env=environment(tmp_path / "hook", gone))
     assert ran.code == STOPPED, ran.err
@@ -325,7 +326,7 @@ def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_pat
 
 def test_a_destination_that_is_gone_in_the_middle_is_not_blamed_on_sources(clips, local, tmp_path):
     made = tmp_path / "made"
-    gone = fault("vidprep.formats.manifest.journal", "Journal.append", at=3, only="parent", code=f"os.rename('{made}', '{made}.gone')")  # fmt: skip
+    gone = fault(*points.JOURNAL_APPEND, at=3, only="parent", code=f"os.rename('{made}', '{made}.gone')")  # fmt: skip
     ran = transcode(clips, made, "--gop", 4, "--jobs", 1, env=environment(tmp_path / "hook", gone))
     assert ran.code == STOPPED, ran.err
     assert "failed: " not in ran.err and "stopped: " in ran.err and str(made) in ran.err
@@ -348,7 +349,7 @@ def test_as_many_jobs_as_the_control_group_has_cores(quota, jobs, tmp_path):
 
 
 def test_children_that_never_start_fail_no_video(clips, local, tmp_path):
-    broken = fault("vidprep.transcode.workers.serve", "_die_with", code="os._exit(1)", only="child")
+    broken = fault(*points.DIE_WITH, code="os._exit(1)", only="child")
     ran = transcode(clips, tmp_path / "made", "--gop", 4, env=environment(tmp_path / "hook", broken))
     assert ran.code == STOPPED and "no process starts for the videos" in ran.err, ran.err
     check_ended_well(clips, tmp_path / "made", local / "short")
