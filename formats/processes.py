@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -67,3 +69,49 @@ def _lower(kind: int, most: int) -> None:
     soft, hard = resource.getrlimit(kind)
     if soft == resource.RLIM_INFINITY or soft > most:
         resource.setrlimit(kind, (most, hard))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """What tells a process from all others, on this machine and elsewhere.
+
+    Attributes:
+        host: Name of its machine.
+        machine: What tells this boot of this machine, and its process numbers, from others; "" where nothing does.
+        pid: Number of the process.
+        started: When it started, as the kernel counts it; "" where it does not say.
+    """
+
+    host: str
+    machine: str
+    pid: int
+    started: str
+
+    @classmethod
+    def mine(cls) -> ProcessId:
+        """Return that of this process."""
+        return cls(socket.gethostname(), _machine(), os.getpid(), _started(os.getpid()))
+
+    @property
+    def is_dead(self) -> bool | None:
+        """Whether the process has ended; None where that cannot be asked from here."""
+        if not self.machine or (self.machine, self.host) != (_machine(), socket.gethostname()):
+            return None
+        return not self.started or _started(self.pid) != self.started
+
+
+def _machine() -> str:
+    """This boot of this kernel, and the namespace that process numbers are of."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When a living process started, in clock ticks since the boot; "" where there is none."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]  # proc(5): starttime is the 22nd of all

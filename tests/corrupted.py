@@ -319,10 +319,10 @@ def main() -> None:
     )
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     import vidprep.transcode.cli.main
-    import vidprep.transcode.destination.lease_storage as storages
+    import vidprep.transcode.destination.lease as leases
     import vidprep.transcode.unit.run_job  # noqa: F401
 
-    storages.FOLDER_GONE_SECONDS = 2.0  # for so long a broken lease is watched
+    leases.FOLDER_GONE_SECONDS = 2.0  # for so long a broken lease is watched
     rng = random.Random(seed)
     found = list(states_of(kind, folder))
     chosen = rng.sample(found, min(count, len(found)))

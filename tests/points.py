@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-LEASE_TIMES = "vidprep.transcode.destination.lease_storage"  # the module of GONE_SECONDS and its like
+LEASE_TIMES = "vidprep.transcode.destination.lease"  # the module of GONE_SECONDS and its like
 
-REMOTE_FOLDER_PUT = ("vidprep.formats.files.remote", "RemoteFolder.put")
+OBJECT_STORAGE_PUT = ("vidprep.formats.storage.remote", "ObjectStorage.put")
 JOURNAL_APPEND = ("vidprep.formats.manifest.journal", "Journal.append")
 JOURNAL_CLEAR = ("vidprep.formats.manifest.journal", "Journal.clear")
 SHARD_WRITER_APPEND = ("vidprep.formats.stores.shards", "ShardWriter._append")
@@ -17,13 +17,13 @@ CHECK_UNIT = ("vidprep.transcode.check.unit", "check_unit")
 ROWS_TO_READ = ("vidprep.transcode.check.validate", "_rows_to_read")
 SETTINGS_OF = ("vidprep.transcode.check.validate", "settings_of")
 SWEEP_RUN_TRIAL = ("vidprep.transcode.choose.sweep", "run_trial")
-DESTINATION_LOCK = ("vidprep.transcode.destination.folder", "Destination.lock")
-DESTINATION_PUBLISH = ("vidprep.transcode.destination.folder", "Destination.publish")
-DESTINATION_WRITE_SETTINGS = ("vidprep.transcode.destination.folder", "Destination.write_settings")
-WRITE_ROWS = ("vidprep.transcode.destination.folder", "write_rows")
-SHARDED_DESTINATION_REPLACE = ("vidprep.transcode.destination.sharded", "ShardedDestination._replace")
-SHARDED_DESTINATION_FINISH = ("vidprep.transcode.destination.sharded", "ShardedDestination.finish")
-SHARDED_DESTINATION_PUBLISH = ("vidprep.transcode.destination.sharded", "ShardedDestination.publish")
+DESTINATION_LOCK = ("vidprep.transcode.destination.destination", "Destination.lock")
+FILES_PUBLISH = ("vidprep.transcode.destination.files", "Files.publish")
+DESTINATION_WRITE_SETTINGS = ("vidprep.transcode.destination.destination", "Destination.write_settings")
+WRITE_ROWS = ("vidprep.transcode.destination.destination", "write_rows")
+SHARDS_REPLACE = ("vidprep.transcode.destination.shards", "Shards._replace")
+DESTINATION_FINISH = ("vidprep.transcode.destination.destination", "Destination.finish")
+SHARDS_PUBLISH = ("vidprep.transcode.destination.shards", "Shards.publish")
 VIDEO_WRITER_CLOSE = ("vidprep.transcode.media.encode", "VideoWriter.close")
 VIDEO_WRITER_ENCODE = ("vidprep.transcode.media.encode", "VideoWriter.encode")
 VIDEO_WRITER_MUX = ("vidprep.transcode.media.encode", "VideoWriter.mux")

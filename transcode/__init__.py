@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from vidprep.transcode.choose.api import bench, sweep, tune
     from vidprep.transcode.choose.tune import Tuned
     from vidprep.transcode.destination.merge import Merged
+    from vidprep.transcode.destination.opening import Compacted
     from vidprep.transcode.destination.relabel import Relabelled
-    from vidprep.transcode.destination.sharded import Compacted
     from vidprep.transcode.export.api import Packed, pack
     from vidprep.transcode.pages.api import report
     from vidprep.transcode.pages.report import ReportFiles
@@ -31,7 +31,7 @@ _HOMES = {
     "Summary": "transcode.run.run", "ValidationReport": "transcode.check.validate", "Finding": "transcode.check.finding",
     "ReportFiles": "transcode.pages.report", "Packed": "transcode.export.api", "Tuned": "transcode.choose.tune",
     "Merged": "transcode.destination.merge", "Relabelled": "transcode.destination.relabel",
-    "Compacted": "transcode.destination.sharded", "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
+    "Compacted": "transcode.destination.opening", "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
     **dict.fromkeys(("FrameOptions", "Limits", "QualityGate", "Retime", "Scale", "Target"), "transcode.settings.options"),
 }  # fmt: skip
 __all__ = [

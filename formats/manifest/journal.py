@@ -1,6 +1,7 @@
 """The journal: rows of finished units, until the manifest has them.
 
-    DST/.vidprep/journal.jsonl               one JSON object per finished unit, in the order they finished
+    DST/.vidprep/journal.jsonl                one JSON object per finished unit, in the order they finished
+    DST/.vidprep/journal-<when>-00000.jsonl   such lines that were fetched from behind a URL, written by earlier runs
 
 A line is written before its output takes its final name, so whatever has a final name has a row. A torn last line (the run was
 killed while writing it) is dropped. Any other line that is no row is left out and counted, so that its unit is made again; one that says
@@ -10,14 +11,16 @@ whose row it is, with a value that its column cannot hold, is a failed row. One 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vidprep.formats.files.no_links import open_unlinked
-from vidprep.formats.files.untrusted import check_regular, open_regular
 from vidprep.formats.manifest.row import ManifestRow, checked, row_of_line
+from vidprep.formats.storage.no_links import open_unlinked
+from vidprep.formats.storage.untrusted import check_regular, open_regular
 
 LINE_BYTES_MAX = 256 << 20
+SEGMENT = re.compile(r"journal-[\d-]+\.jsonl", re.ASCII)
 
 
 class Journal:
@@ -46,29 +49,32 @@ class Journal:
             os.ftruncate(self._fd, start)
             raise
 
+    def files(self) -> list[Path]:
+        """Return the files that hold rows, in the order they were written; the one that is appended to comes last."""
+        segments = sorted(path for path in self.path.parent.glob("journal-*.jsonl") if SEGMENT.fullmatch(path.name))
+        return [*segments, *([self.path] if self.path.exists() else [])]
+
     def rows(self) -> Iterator[ManifestRow]:
         """Rows in the order they were written, without lines that are no rows. Raises OSError for what is no regular file."""
         unreadable = []
-        try:
-            file = open_regular(self.path)
-        except FileNotFoundError:
-            return
-        with file:
-            lines = iter(lambda: file.readline(LINE_BYTES_MAX), b"")
-            for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
-                    break
-                try:
-                    row = row_of_line(line)
-                except ValueError:
-                    unreadable.append(number)
-                else:
-                    yield row
+        for path in self.files():
+            with open_regular(path) as file:
+                lines = iter(lambda: file.readline(LINE_BYTES_MAX), b"")
+                for number, line in enumerate(lines, 1):
+                    if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                        break
+                    try:
+                        row = row_of_line(line)
+                    except ValueError:
+                        unreadable.append(number)
+                    else:
+                        yield row
         self.unreadable = tuple(unreadable)
 
     def clear(self) -> None:
         self.close()
-        self.path.unlink(missing_ok=True)
+        for path in self.files():
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._fd is not None:

@@ -11,11 +11,11 @@ from fractions import Fraction
 from typing import Any
 
 from vidprep.formats.errors import ManifestError
-from vidprep.formats.files.untrusted import parse_json
 from vidprep.formats.manifest.columns import check_of, column, is_text, kinds_of, shown
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
+from vidprep.formats.storage.untrusted import parse_json
 
 OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"  # in RE2's syntax and in Python's
 OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"

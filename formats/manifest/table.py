@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import ManifestError, TakenOverError
-from vidprep.formats.files.local import replacing
-from vidprep.formats.files.remote import is_url
-from vidprep.formats.files.untrusted import arrow_file, as_parquet, read_json, seal_footer
 from vidprep.formats.manifest.columns import shown
 from vidprep.formats.manifest.row import (
     BOUNDS,
@@ -39,6 +36,9 @@ from vidprep.formats.manifest.row import COLUMN_NAMES as COLUMN_NAMES
 from vidprep.formats.manifest.row import COLUMNS as COLUMNS
 from vidprep.formats.manifest.row import ManifestRow as ManifestRow
 from vidprep.formats.manifest.row import row_from_dict as row_from_dict
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet, read_json, seal_footer
 
 if TYPE_CHECKING:
     import pyarrow as pa

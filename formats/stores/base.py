@@ -33,12 +33,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.untrusted import open_descriptor
-from vidprep.formats.files.weak_cache import weak
 from vidprep.formats.manifest.labels import CLASS_LABEL, Labels, classes_of, labels_of_dicts
 from vidprep.formats.manifest.table import class_names, manifest_paths, read_table, with_columns
 from vidprep.formats.model import SourceMap as SourceMap
 from vidprep.formats.model import VideoFacts as VideoFacts
+from vidprep.formats.storage.untrusted import open_descriptor
+from vidprep.formats.storage.weak_cache import weak
 
 KEPT_HANDLES = 16
 SEARCHED_IDS = 20_000  # for one that is like a misspelt one

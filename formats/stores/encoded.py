@@ -20,11 +20,11 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX
 from vidprep.formats.manifest.labels import LABELS, Labels, labels_in
 from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.profiles import CONTAINERS
+from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX
 from vidprep.formats.stores.base import (
     SOURCE_COLUMNS,
     Frames,

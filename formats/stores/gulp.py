@@ -22,12 +22,12 @@ from typing import Any, BinaryIO
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.local import replacing
-from vidprep.formats.files.untrusted import exact_ratio, read_json
-from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.columns import is_text, shown
 from vidprep.formats.manifest.labels import Labels
 from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_table
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import exact_ratio, read_json
+from vidprep.formats.storage.weak_cache import kept
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ManifestSources, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.metadata import described, labels_in

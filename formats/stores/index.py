@@ -30,13 +30,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.local import partial_of, replacing
-from vidprep.formats.files.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, read_json
-from vidprep.formats.files.weak_cache import kept
 from vidprep.formats.manifest.labels import LABELS, Labels, joined, labels_in
 from vidprep.formats.manifest.row import unescaped_label
 from vidprep.formats.manifest.table import COLUMN_NAMES
 from vidprep.formats.model import SourceMap
+from vidprep.formats.storage.local import partial_of, replacing
+from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, read_json
+from vidprep.formats.storage.weak_cache import kept
 
 INDEX_NAME = "index.parquet"
 VERSION = 1

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.files.no_links import open_unlinked
+from vidprep.formats.storage.no_links import open_unlinked
 from vidprep.formats.stores.options import ReadOptions
 
 if TYPE_CHECKING:

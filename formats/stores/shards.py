@@ -7,6 +7,7 @@ Layouts differ in how the frames of one unit stand in a shard, and in which file
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from abc import ABC, abstractmethod
@@ -16,9 +17,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vidprep.formats.errors import DestinationError
-from vidprep.formats.files.no_links import open_unlinked
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.storage.no_links import open_unlinked
 
 COPY_BYTES = 1 << 20
 FLUSH_BYTES = 32 << 20  # go to the disk while the workers work, so that closing a shard does not wait for all of it
@@ -47,6 +47,11 @@ class Layout(ABC):
 
     def is_shard(self, name: str) -> bool:
         return NUMBERED_SHARD.fullmatch(name.removesuffix(self.suffix)) is not None and name.endswith(self.suffix)
+
+    def is_file(self, name: str) -> bool:
+        """Whether a file in the folder of a store is, by its name, a shard or a part of the index, or such a file half written."""
+        patterns = [pattern for each in self.index_files for pattern in (each, f".{each}.partial")]
+        return self.is_shard(name) or any(fnmatch.fnmatchcase(name, each) for each in patterns)
 
     def sidecars(self, _shard: str, /) -> tuple[str, ...]:
         """Files that go with a shard."""
@@ -81,6 +86,7 @@ class ShardWriter:
         self._to_disk = ThreadPoolExecutor(1)
         self._flushes: list[Future[None]] = []
         self._flushed = 0  # bytes of the newest shard that are on the disk, or on their way
+        self.whole: list[str] = []  # names of shards that nothing more is appended to, in the order they were closed
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> None:
         """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
@@ -131,13 +137,9 @@ class ShardWriter:
             flush.result()
         os.fsync(self._fd)
         os.close(self._fd)
+        self.whole.append(self._path.name)
         self._fd, self._number = None, self._number + 1
         self._flushes, self._flushed = [], 0
-
-    @property
-    def unfinished(self) -> str | None:
-        """The name of the shard that the next unit may go into; all others are whole, and on the disk."""
-        return None if self._fd is None else self._path.name
 
 
 def numbered_shard(run: int, number: int) -> str:
@@ -160,17 +162,4 @@ def _written(fd: int, data: bytes, offset: int) -> int:
 
 def copy(file: BinaryIO) -> Iterator[bytes]:
     while piece := file.read(COPY_BYTES):
-        yield piece
-
-
-def span(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
-    """So many bytes of a file. Raises DestinationError where it ends before, OSError."""
-    file.seek(offset)
-    while size:
-        piece = file.read(min(size, COPY_BYTES))
-        if not piece:
-            raise DestinationError(
-                "ends before a video that its row places there; `vidprep validate` names it", path=file.name
-            )
-        size -= len(piece)
         yield piece

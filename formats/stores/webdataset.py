@@ -24,7 +24,10 @@ from typing import Any, BinaryIO
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.untrusted import (
+from vidprep.formats.manifest.columns import check_of, is_text
+from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, manifest_rows
+from vidprep.formats.storage.untrusted import (
     INT64_MAX,
     MAX_JSON_BYTES,
     PICTURE_SIDE_MAX,
@@ -33,9 +36,6 @@ from vidprep.formats.files.untrusted import (
     parse_json,
     whole_between,
 )
-from vidprep.formats.manifest.columns import check_of, is_text
-from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, manifest_rows
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ManifestSources, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size

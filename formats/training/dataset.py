@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
-from vidprep.formats.files.weak_cache import kept
+from vidprep.formats.storage.weak_cache import kept
 from vidprep.formats.stores.base import FrameStore, StoredVideo
 from vidprep.formats.stores.joined import JoinedStores
 from vidprep.formats.stores.raw_files import VideoFiles

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from vidprep.formats.files.untrusted import open_regular
+from vidprep.formats.storage.untrusted import open_regular
 from vidprep.formats.text import count_of
 from vidprep.formats.video.cropping import elements
 from vidprep.formats.video.mov_index import NOT_UNDERSTOOD, num_video_frames

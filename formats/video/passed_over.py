@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from vidprep.formats.files.untrusted import open_regular
+from vidprep.formats.storage.untrusted import open_regular
 from vidprep.formats.text import count_of
 from vidprep.formats.video.joined import boxes
 from vidprep.formats.video.mov_index import NOT_UNDERSTOOD

@@ -21,7 +21,7 @@ from av.stream import Stream
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 
-from vidprep.formats.files.untrusted import check_regular
+from vidprep.formats.storage.untrusted import check_regular
 
 IS_18 = int(av.__version__.split(".")[0]) < 19
 # PyAV 18 decodes metadata strictly unless told otherwise; PyAV 19 knows no such argument and never fails.

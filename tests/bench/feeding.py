@@ -26,7 +26,7 @@ from loaders import ACTION, links
 from torch.utils.data import DataLoader
 
 from vidprep.formats import PrefetchLoader, VideoDataset
-from vidprep.formats.files.local import memory_bytes
+from vidprep.formats.storage.local import memory_bytes
 
 FRAMES, BATCH, WORKERS = 8, 8, 2
 MEBIBYTE = 1 << 20

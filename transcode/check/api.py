@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import Option, options_of
+from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.transcode.settings.keyword_types import SourceKeywords
 from vidprep.transcode.settings.run_options import SourceOptions
 from vidprep.transcode.settings.typed import typed
@@ -72,13 +72,13 @@ def validate(
     end_if_worker_starts()
     from vidprep.transcode.check.results import VALIDATION_NAME
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
-    from vidprep.transcode.destination.copied import as_folder
     from vidprep.transcode.destination.run_file import made_by_run, settings_of
     from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.settings.keywords import build_options
     from vidprep.transcode.settings.parse import as_place, as_source
     from vidprep.transcode.sources.listing import find_sources
+    from vidprep.transcode.sources.scratch import as_folder
     from vidprep.transcode.workers.local import default_jobs
 
     place, units, are_all = as_place(destination), None, True

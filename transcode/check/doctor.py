@@ -86,8 +86,8 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
     from contextlib import ExitStack
     from multiprocessing import get_context
 
+    from vidprep.formats.storage.local import file_system_of
     from vidprep.transcode.check.storage_trial import try_folder, try_store
-    from vidprep.transcode.destination.lease_storage import file_system_of
 
     with ExitStack() as stack:
         if isinstance(destination, Path):

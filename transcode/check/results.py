@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.files.local import replacing
-from vidprep.formats.files.untrusted import arrow_file, as_parquet
 from vidprep.formats.manifest.table import read_table
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet
 from vidprep.transcode.check.unit import Checked
 
 VALIDATION_NAME = "validation.parquet"

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from vidprep.formats.files.remote import NONE, NoConditionsError, RemoteFolder
+from vidprep.formats.storage.local import NO_LINKS
+from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.transcode.check.finding import Finding
-from vidprep.transcode.destination.lease_storage import NO_LINKS, NO_SUCH_TAG
 
 ROUNDS = 20
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.05
@@ -63,23 +63,19 @@ def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
 
 def try_store(url: str) -> Iterator[Finding]:
     """Whether what lies behind a URL can be written, and on a condition. Raises MissingError, SettingsError, StorageError."""
-    folder, name = RemoteFolder(url), f".vidprep/trial-{secrets.token_hex(4)}"
-    folder.write(name, b"1")
+    there, name = ObjectStorage(url), f".vidprep/trial-{secrets.token_hex(4)}"
+    there.update(name, b"1")
     try:
         yield Finding(
-            "written and read", folder.read(name) == b"1", "what is written is read back", "give another place"
+            "written and read", there.read(name) == b"1", "what is written is read back", "give another place"
         )
-        try:
-            has_conditions = folder.knows_conditions and not (
-                folder.swap(name, b"2", NONE) or folder.swap(name, b"3", NO_SUCH_TAG)
-            )
-        except NoConditionsError:
-            has_conditions = False
+        there.remove(name)
+        has_conditions = there.create(name, b"2") and not there.create(name, b"3") and there.has_conditions
         detail = "are kept" if has_conditions else "are not kept; a run waits and looks again before it begins"
         advice = "start runs in one destination some seconds apart"
         yield Finding("conditional writes", has_conditions, detail, advice, needed=False)
     finally:
-        folder.remove([name])
+        there.remove(name)
 
 
 def leave(path: str, name: str) -> None:

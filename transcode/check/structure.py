@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.stores.registry import STORES_OF_FRAMES
+from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.stores.registry import STORES_OF_FRAMES, layout_of
 from vidprep.formats.stores.shards import Layout
-from vidprep.transcode.destination.other_stores import files_of
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 LAST_BYTE = 2**60
@@ -40,9 +39,9 @@ def files_without_row(destination: Path, names: Collection[str]) -> Iterator[str
 def faults_of_others(destination: Path, kept: str, names: Collection[str]) -> Iterator[str]:
     """What stores of other kinds left. kept: the kind of this one. names: of its files, by its manifest."""
     there = sorted(path.name for path in destination.iterdir() if path.is_file())
-    own = {*names, *(files_of(kept, there) if kept in STORES_OF_FRAMES else ())}
+    own = {*names, *(filter(layout_of(kept).is_file, there) if kept in STORES_OF_FRAMES else ())}
     for kind in STORES_OF_FRAMES:
-        for name in files_of(kind, there) if kind != kept else ():
+        for name in filter(layout_of(kind).is_file, there) if kind != kept else ():
             if name not in own:
                 yield f"{destination / name}: belongs to a {kind} store, and this is one of {kept}; remove it"
 

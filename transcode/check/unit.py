@@ -23,10 +23,10 @@ import simplejpeg
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, VidprepError
-from vidprep.formats.files.local import sha256_of
-from vidprep.formats.files.untrusted import open_regular
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.storage.local import sha256_of
+from vidprep.formats.storage.untrusted import open_regular
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout
 from vidprep.formats.video.jpeg import jpeg_coder

@@ -29,26 +29,24 @@ from vidprep.formats.errors import (
     StoreError,
     WorkerError,
 )
-from vidprep.formats.files.local import replacing
-from vidprep.formats.files.no_links import open_unlinked, refuse_links
-from vidprep.formats.files.untrusted import parse_json, read_regular
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.no_links import open_unlinked, refuse_links
+from vidprep.formats.storage.untrusted import parse_json, read_regular
 from vidprep.formats.stores.registry import ENCODED, layout_of
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import differing_ids, opened_ids
 from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.structure import PLACES, faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
-from vidprep.transcode.destination.array_status import array_status
-from vidprep.transcode.destination.copied import as_file
-from vidprep.transcode.destination.folder import GIVEN_LABELS_NAME
-from vidprep.transcode.destination.lease_storage import FolderLeaseStorage
-from vidprep.transcode.destination.partition import partitions_in
+from vidprep.transcode.destination.merge import array_status, partitions_in
+from vidprep.transcode.destination.opening import is_at_work, is_unfinished
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.sample import choose, choose_ids
+from vidprep.transcode.sources.scratch import as_file
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import Workers, stopped_by_signals
@@ -169,8 +167,7 @@ def check_destination(
     _settings_of_finished(destination)
     if _states(destination) != states:
         raise StoreError("was changed by a run or `label` while it was checked; validate again", path=destination)
-    lease = FolderLeaseStorage(destination / STATE_DIR).read()
-    if faults and lease is not None and not lease.is_free:
+    if faults and is_at_work(destination):
         raise StoreError(UNFINISHED, path=destination)
     tell(faults)
     checks = _checks(destination, rows, settings, sources, options, unopened)
@@ -189,7 +186,7 @@ def _settings_of_finished(destination: Path) -> RunSettings:
     """Raises StoreError for what no run has finished."""
     refuse_links(destination / STATE_DIR)
     settings = settings_of(destination)
-    if any((destination / STATE_DIR / name).exists() for name in ("journal.jsonl", GIVEN_LABELS_NAME)):
+    if is_unfinished(destination):
         raise StoreError(UNFINISHED, path=destination)
     if partitions_in(destination, destination / STATE_DIR):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {destination}` first", path=destination)

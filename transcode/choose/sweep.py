@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError
-from vidprep.formats.files.local import replacing
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import CODECS, OTHER_NAMES
+from vidprep.formats.storage.local import replacing
 from vidprep.formats.stores.base import StoredVideo
 from vidprep.formats.text import for_json, printable
 from vidprep.formats.video.options import EncoderOptions

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from vidprep.formats.errors import DestinationError, MissingError
-from vidprep.formats.files.local import check_writable
 from vidprep.formats.option import options_of
+from vidprep.formats.storage.local import check_writable
 from vidprep.formats.text import megabytes, printable
 from vidprep.transcode.choose.api import bench as measure
 from vidprep.transcode.cli.command import BriefCommand

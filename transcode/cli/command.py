@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from vidprep.formats.errors import STOPPED_CODE, SettingsError, VidprepError
-from vidprep.formats.files.local import is_disk_full
+from vidprep.formats.storage.local import is_disk_full
 from vidprep.formats.text import printable
 
 USAGE_ERROR = 2

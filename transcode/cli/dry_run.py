@@ -11,7 +11,7 @@ import click
 
 from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
 from vidprep.formats.text import for_json, megabytes, printable
-from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.opening import Destination
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.sources.unit import SourceList
 

@@ -11,8 +11,8 @@ from typing import Any, get_args, get_origin
 import click
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.remote import is_url, without_password
 from vidprep.formats.option import Declared
+from vidprep.formats.storage.base import is_url, without_password
 from vidprep.transcode.settings.parse import as_place, given
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]

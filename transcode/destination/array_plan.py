@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.files.local import sha256_of
-from vidprep.formats.files.untrusted import arrow_file, as_parquet, parse_json, read_json, seal_footer, whole_between
 from vidprep.formats.model import Cut
-from vidprep.transcode.destination.folder import (
+from vidprep.formats.storage.local import sha256_of
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet, parse_json, read_json, seal_footer, whole_between
+from vidprep.transcode.destination.destination import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
     PART_END_NAME,
     PART_PLAN_NAME,
-    PLAN_NAME,
     Destination,
 )
-from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, assign_partitions
+from vidprep.transcode.destination.destination import PLAN_NAME as PLAN_NAME
+from vidprep.transcode.destination.partition import MAX_PARTITIONS, assign_partitions
+from vidprep.transcode.destination.partition import Partition as Partition
+from vidprep.transcode.destination.partition import parse_partition as parse_partition
 from vidprep.transcode.destination.run_file import RUN_BYTES_MAX, differences
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.files.untrusted import parse_json, read_regular, whole_between
 from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
 from vidprep.transcode.destination.array_plan import STATE_COLUMNS, ArrayPlan, read_array_plan, read_end
-from vidprep.transcode.destination.folder import (
+from vidprep.transcode.destination.destination import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
     PART_END_NAME,

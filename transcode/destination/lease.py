@@ -1,8 +1,10 @@
 """Who works in a destination: one run at a time, from whichever machine it is seen.
 
-A lease is a small JSON text that names its holder: host, process, when that process started, and a beat that it counts up
-every few seconds. Where it stands, and what makes a change of it exclusive, is a matter of its storage (lease_storage.py). Whoever finds
-the lease of another
+DST/.vidprep/lease-000007   a small JSON text that names its holder: host, process, when that process started, and a beat that it
+                            counts up every few seconds
+
+The lease with the highest number counts. A new one is created exclusively; where the storage cannot promise that, a run waits until others
+must see what it wrote, and looks again. Whoever finds the lease of another
 
 - asks the kernel, where the holder is a process of this machine: one that has ended is dead at once, and one that lives is at work,
   unless the lease is a copy that came here with the folder;
@@ -16,25 +18,31 @@ until another took over finds a higher one, or a token that is not its own, befo
 from __future__ import annotations
 
 import json
-import os
+import re
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Protocol
+from operator import attrgetter
 
 from vidprep.formats.errors import DestinationError, InUseError, TakenOverError
-from vidprep.formats.files.untrusted import parse_json, whole_between
+from vidprep.formats.processes import ProcessId
+from vidprep.formats.storage.base import Storage
+from vidprep.formats.storage.untrusted import parse_json, whole_between
 from vidprep.formats.text import printable
 
 LOOK_SECONDS = 0.25
 RECORD_BYTES = 512
 SHOWN_LETTERS = 200
 NUMBER_MAX = 10**12
+LEASE, OLD_LEASE = re.compile(r"lease-\d{6,15}", re.ASCII), "lock"  # the latter: of vidprep 0.1, behind a URL
+PLACE_LETTERS = 100
+FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS = 2.0, 30.0
+STORE_BEAT_SECONDS, STORE_GONE_SECONDS = 5.0, 60.0
+# Other machines may see a change in a shared folder this much later, and a write in a store that has no conditions.
+FOLDER_SETTLE_SECONDS, STORE_SETTLE_SECONDS = 1.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,101 +86,143 @@ class Holder:
     @property
     def is_dead(self) -> bool | None:
         """Whether its process has ended; None where that cannot be asked from here."""
-        if not self.machine or (self.machine, self.host) != (_machine(), socket.gethostname()):
-            return None
-        return not self.started or _started(self.pid) != self.started
+        return ProcessId(self.host, self.machine, self.pid, self.started).is_dead
 
 
 def myself(number: int) -> Holder:
-    since = time.strftime("%Y-%m-%d %H:%M:%S")
-    pid = os.getpid()
-    return Holder(number, secrets.token_hex(8), socket.gethostname(), _machine(), pid, _started(pid), since)
-
-
-def _machine() -> str:
-    """This boot of this kernel, and the namespace that process numbers are of."""
-    try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """When a living process started, in clock ticks since the boot; "" where there is none."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]  # proc(5): starttime is the 22nd of all
+    """Return this process as the holder of a lease."""
+    since, me = time.strftime("%Y-%m-%d %H:%M:%S"), ProcessId.mine()
+    return Holder(number, secrets.token_hex(8), me.host, me.machine, me.pid, me.started, since)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEntry:
-    """What stands there. data: as it was read. number: of the lease. tag: of this state, where a change must name it.
-
-    holder: None for a lease that was only half written.
-    """
+    """A lease as it was read. holder: None for one that was only half written."""
 
     data: bytes
     number: int
-    tag: str
     holder: Holder | None
 
     @property
     def is_free(self) -> bool:
         return self.holder is not None and self.holder.released
 
+    def is_of(self, holder: Holder) -> bool:
+        """Whether it is the lease of this run."""
+        return self.holder is not None and self.holder.token == holder.token
 
-class LeaseStorage(Protocol):
-    """Where one lease stands. gone_seconds: after so long without a beat its holder is taken for dead. trusted_seconds: for so
-    long a beat that went well is proof enough that the lease is still one's own.
+
+class LeasePlace:
+    """Where the leases of a destination, or of a part of one, stand.
+
+    Attributes:
+        beat_seconds: The holder of a lease gives a sign so often.
+        gone_seconds: After so long without a sign a holder is taken for dead.
+        trusted_seconds: For so long a sign that was written is proof enough that the lease is still one's own.
     """
 
-    beat_seconds: float
-    gone_seconds: float
-    trusted_seconds: float
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage, self._folder = storage, folder
+        if storage.is_remote:
+            self.beat_seconds, self.gone_seconds, self.trusted_seconds = STORE_BEAT_SECONDS, STORE_GONE_SECONDS, 10.0
+        else:
+            self.beat_seconds, self.gone_seconds, self.trusted_seconds = FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS, 0.0
 
     @property
-    def place(self) -> str:
-        """What tells where it stands from where a copy of it stands."""
-        ...
+    def id(self) -> str:
+        """What tells this place from one that holds a copy of it."""
+        if self._storage.is_remote:
+            return f"{self._storage.shown}/{self._folder}"[:PLACE_LETTERS]
+        return f"inode {(self._storage.root / self._folder).stat().st_ino}"
+
+    def name(self, number: int) -> str:
+        """Return the name of the lease of a number."""
+        return f"{self._folder}/lease-{number:06d}"
 
     def read(self) -> LeaseEntry | None:
-        """None where there never was a lease."""
-        ...
+        """Return the lease that counts; None where there never was one."""
+        while names := self._storage.list(self._is_lease, self._folder):
+            newest = {max(names, key=_number_in), *({OLD_LEASE} & names.keys())}
+            with suppress(FileNotFoundError):  # it made place for the next
+                return max(map(self._entry, newest), key=attrgetter("number"))
+        return None
 
-    def claim(self, before: LeaseEntry | None, mine: Holder, say: Callable[[str], object], /) -> bool:
-        """Change it from `before` to mine; False where another was faster."""
-        ...
+    def _entry(self, name: str) -> LeaseEntry:
+        try:
+            data = self._storage.read(f"{self._folder}/{name}")
+        except ValueError:  # nobody's of ours
+            data = b""
+        holder = Holder.of(data)
+        return LeaseEntry(data, _number_in(name) or (holder.number if holder else 0), holder)
+
+    def _is_lease(self, name: str) -> bool:
+        return LEASE.fullmatch(name) is not None or (name == OLD_LEASE and self._storage.is_remote)
+
+    def claim(self, mine: Holder, say: Callable[[str], object]) -> bool:
+        """Create a lease; False where another was faster."""
+        begun = time.monotonic()
+        if not self._storage.create(self.name(mine.number), mine.as_bytes()):
+            return False
+        # One that looked before, and was slow, may create a number that was free again by then: the highest counts.
+        if not self._storage.is_exclusive:
+            settle = FOLDER_SETTLE_SECONDS
+            if self._storage.is_remote:
+                settle = max(STORE_SETTLE_SECONDS, 2 * (time.monotonic() - begun))
+                say(f"{self._storage.shown} has no conditional writes; looking again in {settle:g} s who holds it")
+            time.sleep(settle)
+        if not self.is_mine(mine):
+            self.remove(mine)
+            return False
+        all_here = self._storage.list(self._is_lease, self._folder)
+        older = (name for name in all_here if _number_in(name) < mine.number)
+        self._storage.remove(*(f"{self._folder}/{name}" for name in older))
+        return True
+
+    def remove(self, mine: Holder) -> None:
+        """Remove a lease, unless it is another's by now."""
+        with suppress(FileNotFoundError):
+            if self._entry(f"lease-{mine.number:06d}").is_of(mine):
+                self._storage.remove(self.name(mine.number))
 
     def renew(self, mine: Holder) -> bool:
-        """Write a beat; False where the lease is another's by now."""
-        ...
+        """Give a sign; False where the lease is another's by now."""
+        if not self.is_mine(mine):
+            return False
+        try:
+            self._storage.update(self.name(mine.number), mine.as_bytes())
+        except FileNotFoundError:
+            return False
+        return True
 
-    def is_mine(self, mine: Holder) -> bool: ...
+    def is_mine(self, mine: Holder) -> bool:
+        now = self.read()
+        return now is not None and now.is_of(mine)
 
 
-def first_at_work(storages: Sequence[LeaseStorage], say: Callable[[str], object]) -> str | None:
+def _number_in(name: str) -> int:
+    """The number that the name of a lease says; 0 for the one of vidprep 0.1, which says it in its text."""
+    return 0 if name == OLD_LEASE else int(name.removeprefix("lease-"))
+
+
+def first_at_work(places: Sequence[LeasePlace], say: Callable[[str], object]) -> str | None:
     """The holder of one of these leases that is at work; None when all are free or their holders are dead."""
-    watched = {
-        number: entry for number, storage in enumerate(storages) if (entry := storage.read()) and not entry.is_free
-    }
+    watched = {number: entry for number, place in enumerate(places) if (entry := place.read()) and not entry.is_free}
     for number, entry in list(watched.items()):
         if entry.holder is not None and (is_dead := entry.holder.is_dead) is not None:
             if is_dead:
                 del watched[number]
-            elif entry.holder.place in ("", storages[number].place):
+            elif entry.holder.place in ("", places[number].id):
                 return str(entry.holder)
     if not watched:
         return None
     shown = next((str(entry.holder) for entry in watched.values() if entry.holder), "another run")
-    wait = max(storages[number].gone_seconds for number in watched)
+    wait = max(places[number].gone_seconds for number in watched)
     say(f"held by {shown}; watching for up to {wait:g} s to see whether it is at work")
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(min(LOOK_SECONDS, wait / 4))
         for number, entry in list(watched.items()):
-            now = storages[number].read()
+            now = places[number].read()
             if now is None or now.is_free:
                 del watched[number]
             elif now.data != entry.data:
@@ -185,9 +235,9 @@ def first_at_work(storages: Sequence[LeaseStorage], say: Callable[[str], object]
 class Lease:
     """Taken, kept alive by a thread, and given back. shown: the destination, in messages."""
 
-    def __init__(self, storage: LeaseStorage, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
+    def __init__(self, place: LeasePlace, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
         """waits: for a holder at work to end, as long as one without a sign is watched: a task that was queued again may meet itself."""
-        self._storage, self._shown, self._say, self._waits = storage, shown, say, waits
+        self._place, self._shown, self._say, self._waits = place, shown, say, waits
         self._guard = threading.Lock()
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -196,15 +246,15 @@ class Lease:
 
     def take(self, at_least: int = 0) -> None:
         """at_least: a number that was given before. Raises InUseError while another holds it."""
-        deadline = time.monotonic() + (self._storage.gone_seconds if self._waits else 0.0)
+        deadline = time.monotonic() + (self._place.gone_seconds if self._waits else 0.0)
         while True:
-            before = self._storage.read()
-            if before is not None and (holder := first_at_work([self._storage], self._say)) is not None:
+            before = self._place.read()
+            if before is not None and (holder := first_at_work([self._place], self._say)) is not None:
                 if time.monotonic() >= deadline:
                     raise InUseError(holder, self._shown)
                 time.sleep(LOOK_SECONDS)
                 continue
-            now = self._storage.read()
+            now = self._place.read()
             if (now and now.data) != (before and before.data):
                 continue  # another took it meanwhile, or gave it back
             number = max(now.number if now else 0, at_least) + 1
@@ -212,15 +262,15 @@ class Lease:
                 raise DestinationError(
                     f"has a lease of number {number - 1}, which no run wrote; remove it", path=self._shown
                 )
-            self.mine = replace(self.mine, number=number, place=self._storage.place)
-            if self._storage.claim(now, self.mine, self._say):
+            self.mine = replace(self.mine, number=number, place=self._place.id)
+            if self._place.claim(self.mine, self._say):
                 break
         self._confirmed = _clock()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
 
     def _keep(self) -> None:
-        while not self._over.wait(self._storage.beat_seconds):
+        while not self._over.wait(self._place.beat_seconds):
             with suppress(OSError):  # a store that does not answer; `check` asks it again before anything is published
                 if not self._beat():
                     return
@@ -229,27 +279,32 @@ class Lease:
         with self._guard:
             begun = _clock()
             self.mine = replace(self.mine, beat=self.mine.beat + 1, released=released)
-            if not self._storage.renew(self.mine):
+            if not self._place.renew(self.mine):
                 self._confirmed = -1e9
                 return False
             self._confirmed = begun
             return True
 
+    @property
+    def name(self) -> str:
+        """The name of its file in the storage."""
+        return self._place.name(self.mine.number)
+
     def check(self) -> None:
         """Raises TakenOverError when another has taken over. Asks the storage, unless it has just answered."""
-        if _clock() - self._confirmed > self._storage.trusted_seconds:
+        if _clock() - self._confirmed > self._place.trusted_seconds:
             begun = _clock()
-            if not self._storage.is_mine(self.mine):
+            if not self._place.is_mine(self.mine):
                 raise self._lost()
             self._confirmed = begun
 
     def _lost(self) -> TakenOverError:
-        now = self._storage.read()
+        now = self._place.read()
         if now is None:
             why = "the lease of this run was removed by someone else"
         else:
             why = f"was taken over{f' by {now.holder}' if now.holder else ''}, as this run gave no sign for "
-            why += f"{self._storage.gone_seconds:g} s"
+            why += f"{self._place.gone_seconds:g} s"
         return TakenOverError(
             f"{why}; nothing more is written by this one. Run the same command again when no other is at work",
             path=self._shown,

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.no_links import refuse_links
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table
-from vidprep.transcode.destination.array_status import array_status, merged_json
-from vidprep.transcode.destination.folder import MERGED_NAME, PLAN_NAME, Destination
-from vidprep.transcode.destination.partition import partitions_in
-from vidprep.transcode.destination.remote import RemoteDestination, RemoteShardedDestination
-from vidprep.transcode.destination.run_file import settings_of
-from vidprep.transcode.destination.sharded import ShardedDestination
+from vidprep.formats.storage.no_links import refuse_links
+from vidprep.transcode.destination.array_status import array_status as array_status
+from vidprep.transcode.destination.array_status import merged_json
+from vidprep.transcode.destination.destination import MERGED_NAME, MERGED_PLAN_NAME, PLAN_NAME, Destination
+from vidprep.transcode.destination.opening import open_destination, open_finished
+from vidprep.transcode.destination.partition import partitions_in as partitions_in
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
@@ -48,16 +47,6 @@ class Merged:
         return not (self.failed or self.unended or self.missing)
 
 
-def finished(where: Path | str) -> Destination:
-    """A destination as its run.json says that it is. Raises StoreError for what is no destination of a run, StorageError."""
-    if isinstance(where, str):
-        remote = RemoteDestination(where)
-        frames = settings_of(remote.root, remote.shown).frames
-        return remote if frames is None else RemoteShardedDestination(where, frames)
-    frames = settings_of(where).frames
-    return Destination(where) if frames is None else ShardedDestination(where, frames)
-
-
 def merge(where: Path | str) -> Merged:
     """Join the manifests of all parts, mend what killed tasks left, write the index of shards, and account for every video of
     the plan. The same again is harmless: what a stopped merge leaves, the next one does.
@@ -71,17 +60,21 @@ def merge(where: Path | str) -> Merged:
         for part in parts:
             one = whole.of_part(part)
             refuse_links(one.state_dir)
-            one.take_up()
-            given += [one.given_labels()]
+            if one.state_dir.is_dir():
+                one.partials.mkdir(exist_ok=True)
+                one.outputs.recover()
+                one.merge_journal()
+            given += [one.labels.given()]
         if parts and manifest_paths(whole.root):
             _join(whole, [labels for labels in given if labels is not None])
-        whole.fetch_array_plan()
+        for name in (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME):
+            whole.shared_file(name)
         found = array_status(whole.root, parts)
         if (merged := merged_json(whole.root, found)) is not None:
             whole.write_own(MERGED_NAME, merged)
         whole.forget_parts(parts)
         whole.put_plan_away(is_done=not found.unended)
-        whole.recover()
+        whole.outputs.recover()
         whole.finish()
         ok = failed = 0
         for row in manifest_rows(whole.root):
@@ -99,18 +92,17 @@ def _join(whole: Destination, given: list[Labels]) -> None:
 
     rows = read_table(whole.root)
     assert rows is not None
-    there = {row.id for row in manifest_rows(whole.root) if whole.has(row)}
+    there = {row.id for row in manifest_rows(whole.root) if whole.outputs.has(row)}
     rows = rows.filter(pa.array([id_ in there for id_ in rows["id"].to_pylist()], pa.bool_()))
     whole.write_manifest(rows, (), joined(given) if given else None)
-    whole.note_manifest()
 
 
 def _to_be_merged(where: Path | str) -> Destination:
     """Also one whose tasks were stopped before any of them began to work, which has a plan and no settings yet."""
     try:
-        return finished(where)
+        return open_finished(where)
     except StoreError:
-        place = RemoteDestination(where) if isinstance(where, str) else Destination(where)
+        place = open_destination(where, None)
         has_plan = place.root.is_dir() and place.shared_file(PLAN_NAME) is not None
         if not has_plan or manifest_paths(place.root) or (place.shared / "run.json").exists():
             raise

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from vidprep.formats.errors import DestinationError, SourceError
-from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.labels import Labels, differing, fitted, joined
 from vidprep.formats.manifest.table import label_columns, read_table, with_columns
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
-from vidprep.transcode.destination.folder import Destination
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.storage.base import is_url
+from vidprep.transcode.destination.destination import Destination
 from vidprep.transcode.sources.cut_columns import CutColumns, cut_columns
 from vidprep.transcode.sources.table_rows import chosen_labels, told_faults
 from vidprep.transcode.sources.tables import (

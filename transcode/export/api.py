@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
+from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.settings.parse import parse_bytes
 from vidprep.transcode.settings.typed import typed

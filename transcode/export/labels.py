@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.files.untrusted import check_regular
 from vidprep.formats.manifest.row import escaped_label
 from vidprep.formats.manifest.table import ManifestRow, manifest_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import Tolerance, exact_seconds
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.storage.untrusted import check_regular
 from vidprep.transcode.sources.cut_columns import cut_columns
 from vidprep.transcode.sources.tables import Row, csv_cell, one_line, read_source_table
 

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 import simplejpeg
 
 from vidprep.formats.errors import DestinationError, StoreError
-from vidprep.formats.files.local import check_writable, replacing
-from vidprep.formats.files.no_links import link_on_the_way
 from vidprep.formats.manifest.row import what_does_not_fit
 from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, manifest_rows, write_rows
+from vidprep.formats.storage.local import check_writable, replacing
+from vidprep.formats.storage.no_links import link_on_the_way
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.metadata import described

@@ -25,9 +25,9 @@ from pathlib import Path
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
-from vidprep.formats.files.local import DISK_FULL
 from vidprep.formats.model import NO_CROPPING, VideoInfo, rescale
 from vidprep.formats.profiles import CODECS, CONTAINERS
+from vidprep.formats.storage.local import DISK_FULL
 from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 from vidprep.formats.video.ticks import file_time_base

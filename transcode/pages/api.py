@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from vidprep.formats.errors import MissingError, SettingsError
-from vidprep.formats.files.local import check_writable
 from vidprep.formats.option import Option
+from vidprep.formats.storage.local import check_writable
 from vidprep.transcode.settings.typed import typed
 from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
@@ -58,9 +58,9 @@ def report(
     from contextlib import ExitStack
     from datetime import datetime
 
-    from vidprep.transcode.destination.copied import as_folder
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.sources.scratch import as_folder
     from vidprep.transcode.workers.local import default_jobs
 
     try:

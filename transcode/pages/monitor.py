@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.files.untrusted import check_regular, open_regular, parse_json
+from vidprep.formats.storage.untrusted import check_regular, open_regular, parse_json
 from vidprep.formats.text import count_of, megabytes, printable
 from vidprep.transcode.pages import loader_view
 from vidprep.transcode.pages.loader_view import LoaderState

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.files.local import replacing
-from vidprep.formats.files.untrusted import read_json
 from vidprep.formats.model import Cut
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import read_json
 from vidprep.formats.text import for_json
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels

@@ -29,10 +29,10 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.video.source import Source
-from vidprep.transcode.destination.copied import as_file
 from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.scratch import as_file
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import Child
 

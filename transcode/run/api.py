@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
-from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import Option
+from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
 from vidprep.transcode.settings.keywords import build_options, build_settings, decides_output, options_of_command
 from vidprep.transcode.settings.parse import parse_names
@@ -22,8 +22,8 @@ from vidprep.transcode.workers.unguarded import end_if_worker_starts
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow
     from vidprep.transcode.destination.merge import Merged
+    from vidprep.transcode.destination.opening import Compacted
     from vidprep.transcode.destination.relabel import Relabelled
-    from vidprep.transcode.destination.sharded import Compacted
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.run import Summary
     from vidprep.transcode.run.session import RunRequest
@@ -148,16 +148,15 @@ def compact(destination: str | Path) -> Compacted:
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination.merge import finished
-    from vidprep.transcode.destination.sharded import ShardedDestination
+    from vidprep.transcode.destination.opening import Shards, open_finished
     from vidprep.transcode.settings.parse import as_place
 
-    place = finished(as_place(destination))
-    if not isinstance(place, ShardedDestination):
+    place = open_finished(as_place(destination))
+    if not isinstance(place.outputs, Shards):
         raise SettingsError(f"{destination}: has one file per video, so there are no shards to rewrite")
     with place.lock():
-        place.recover()
-        return place.compact()
+        place.outputs.recover()
+        return place.outputs.compact()
 
 
 @typed()
@@ -189,20 +188,20 @@ def label(
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination.folder import PLAN_NAME
-    from vidprep.transcode.destination.merge import finished
+    from vidprep.transcode.destination.array_plan import PLAN_NAME
+    from vidprep.transcode.destination.opening import open_finished
     from vidprep.transcode.destination.relabel import relabel
     from vidprep.transcode.settings.parse import as_place
 
     removed = tuple(filter(None, remove))
     if table is None and not removed:
         raise SettingsError("give a table of labels with a column `id` or `path`, or <remove>", remove="NAME")
-    place = finished(as_place(destination))
+    place = open_finished(as_place(destination))
     if place.shared_file(PLAN_NAME) is not None:
         raise SettingsError(f"{destination}: an array run is at work or was not joined; `vidprep merge` first")
     with nullcontext() if dry_run else place.lock():
         if not dry_run:
-            place.recover()
+            place.outputs.recover()
             place.merge_journal()
         return relabel(
             place, Path(table) if isinstance(table, str) else table, labels=None if labels is None else tuple(labels), remove=removed,

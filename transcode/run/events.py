@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.files.local import memory_bytes
+from vidprep.formats.storage.local import memory_bytes
 from vidprep.formats.text import printable
 
 if TYPE_CHECKING:

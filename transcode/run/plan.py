@@ -10,11 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, SourceError
-from vidprep.formats.files.local import sampled_digest
-from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.destination.folder import Destination
-from vidprep.transcode.destination.known_units import KnownUnit
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.local import sampled_digest
+from vidprep.transcode.destination.opening import Destination, KnownUnit
 from vidprep.transcode.run.ignored import counted
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.tables import one_line
@@ -132,7 +131,7 @@ def plan(
                 and _is_elsewhere(row, folder)
             ):
                 others.append((unit, row.source))
-            elif row is None and destination.has_foreign(file_name):
+            elif row is None and destination.outputs.has_foreign(file_name):
                 foreign.append(file_name)
         partial = str(destination.partial(unit.id, extension))
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
@@ -204,7 +203,7 @@ def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:
 
 
 def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destination: Destination) -> bool:
-    return row.ok and _same_source(row, unit, digest) and destination.holds(row, file_name)
+    return row.ok and _same_source(row, unit, digest) and destination.outputs.holds(row, file_name)
 
 
 def unit_of_problem(problem: tuple[str, str], asked: Unit | None) -> Unit:

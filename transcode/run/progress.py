@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.text import count_of, megabytes, printable
-from vidprep.transcode.destination.array_plan import Share
-from vidprep.transcode.destination.partition import Partition
+from vidprep.transcode.destination.array_plan import Partition, Share
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.ignored import in_words
 from vidprep.transcode.run.plan import Plan

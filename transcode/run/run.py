@@ -18,12 +18,12 @@ from vidprep.formats.errors import (
     VidprepError,
     WorkerError,
 )
-from vidprep.formats.files.arrow import import_pyarrow
-from vidprep.formats.files.local import is_disk_full
 from vidprep.formats.manifest.remarks import NOTES, Remark
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.destination.folder import Destination
+from vidprep.formats.storage.arrow import import_pyarrow
+from vidprep.formats.storage.local import is_disk_full
+from vidprep.transcode.destination.opening import Destination
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.unit.job import Done, Job, JobNotDone, Made, discard, fail
 from vidprep.transcode.unit.queue import JobQueue
@@ -262,12 +262,12 @@ def _settle(
     destination.check_held()
     try:
         if partial is not None:
-            destination.place(row, partial)
+            destination.outputs.prepare(row, partial)
             destination.check_held()  # or a row would stand among those of a successor
         destination.journal.append(row)
         if partial is not None:
             try:
-                destination.publish(row, partial)
+                destination.outputs.publish(row, partial)
             except OSError as error:
                 if is_disk_full(error) or why_not_writable(destination.partials):
                     raise
@@ -276,7 +276,7 @@ def _settle(
                 fail(row, error)
                 destination.journal.append(row)
         if old is not None and not (row.ok and old == row.file_name):
-            destination.remove_output(old)
+            destination.outputs.remove(old)
     except OSError as error:
         return _of_destination(error, destination)
     _count(row, plan, summary)

@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, SettingsError
-from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.files.remote import OBJECT_STORES, is_url
 from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.storage.base import OBJECT_STORES
 from vidprep.formats.text import count_of
-from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
-from vidprep.transcode.destination.folder import Destination, PlannedLabels
-from vidprep.transcode.destination.partition import Partition, parse_partition
+from vidprep.transcode.destination.array_plan import (
+    Partition,
+    Selection,
+    Share,
+    begin_part,
+    end_part,
+    forget_plan,
+    parse_partition,
+    previewed,
+)
+from vidprep.transcode.destination.opening import Destination, PlannedLabels, open_destination, plan_labels
 from vidprep.transcode.destination.run_file import value_found_for
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
 from vidprep.transcode.media.versions import encoder_version, used_versions
@@ -77,7 +85,7 @@ class RunRequest:
     @property
     def where(self) -> Path | str:
         """The destination as it is shown: absolute, or a URL."""
-        return self.place.shown if is_url(self.place.shown) else self.place.root.absolute()
+        return self.place.shown if self.place.storage.is_remote else self.place.root.absolute()
 
     def plan(self, sources: SourceList, settings: RunSettings) -> Plan:
         return plan(
@@ -150,7 +158,7 @@ def execute(request: RunRequest) -> Summary:
             place.clear_other_stores(settings)
             if share is None:
                 forget_plan(place, request.selection)
-        recovered = place.recover()
+        recovered = place.outputs.recover()
         if is_to_be_searched:
             settings = _search(request, sources, settings, workers)
         place.merge_journal()  # of a run that was stopped, with the labels that it gave
@@ -198,18 +206,9 @@ def _destination(where: Path | str, settings: RunSettings, options: RunOptions, 
             raise SettingsError(
                 f"{where}: would be a folder named {protocol}: here; give {url}, or the full path of such a folder"
             )
-        if settings.frames is None:
-            return Destination(where, part)
-        from vidprep.transcode.destination.sharded import ShardedDestination
-
-        return ShardedDestination(where, settings.frames, part)
-    from vidprep.transcode.destination.remote import RemoteDestination, RemoteShardedDestination
-
-    if options.backend != "local" and settings.frames is not None:
+    elif options.backend != "local" and settings.frames is not None:
         raise SettingsError("burst on a cluster needs a destination that all workers see as a folder, and no URL")
-    if settings.frames is None:
-        return RemoteDestination(where, part)
-    return RemoteShardedDestination(where, settings.frames, part)
+    return open_destination(where, settings.frames, part)
 
 
 def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
@@ -266,7 +265,7 @@ def _start_workers(
     options, settings, place = request.options, request.settings, request.place
     expected = None
     if options.backend != "local":
-        state = f"{request.where}/{place.state_dir.relative_to(place.root)}"
+        state = f"{request.where}/{place.own}"
         expected = held.enter_context(expected_of_hosts(sources.units, settings, request.ffmpeg, state))
     address, message = options.cluster_address, request.reporter.message
     jobs = options.jobs or default_jobs()
@@ -295,14 +294,10 @@ def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> Pla
     are_all = sources.why_partial is None
     before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
     labels = sources.labels or Labels([unit.id for unit in sources.units])
-    return request.place.plan_labels(
-        labels,
-        before,
-        todo.removed,
-        sources.drawing,
-        are_all=are_all,
+    return plan_labels(
+        request.place.root, labels, before, todo.removed, sources.drawing, are_all=are_all, is_part=request.place.part is not None,
         starts_over=request.options.overwrite and are_all,
-    )
+    )  # fmt: skip
 
 
 def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
@@ -311,7 +306,9 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
     if sources.labels is None and not manifest_paths(place.root):
         return 0
     taken = _planned_labels(request, sources, todo)
-    place.take_labels(taken)
+    if taken.is_new:
+        place.give_labels(taken.given)
+    place.labels.plan(taken.given)
     if taken.stay:
         names = ",".join(map(one_line, taken.stay))
         without = f"; {count_of(taken.num_without, 'new video')} without them" if taken.num_without else ""
@@ -326,7 +323,7 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
 
 
 def _labelled(row: ManifestRow, place: Destination) -> ManifestRow:
-    row.labels = place.labels_of(row.id)
+    row.labels = place.labels.of(row.id)
     return row
 
 
@@ -345,7 +342,7 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
                 place.journal.append(replace(row, source=unit.path, run=place.run))
                 continue
             name = row.file_name if request.settings.frames else f"{unit.id}.{request.settings.extension}"
-            place.move(replace(row, id=unit.id, file_name=name, source=unit.path, run=place.run), row)
+            place.outputs.move(replace(row, id=unit.id, file_name=name, source=unit.path, run=place.run), row)
 
 
 def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSettings) -> None:

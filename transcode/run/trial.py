@@ -8,8 +8,7 @@ from pathlib import Path
 
 from vidprep.formats.errors import StoppedError
 from vidprep.formats.manifest.table import ManifestRow, manifest_rows
-from vidprep.transcode.destination.folder import Destination
-from vidprep.transcode.destination.sharded import ShardedDestination
+from vidprep.transcode.destination.opening import open_destination
 from vidprep.transcode.media.versions import encoder_version, used_versions
 from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
@@ -24,9 +23,9 @@ def run_trial(
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""
-    place = ShardedDestination(root, settings.frames) if settings.frames else Destination(root)
+    place = open_destination(root, settings.frames)
     with place.lock():
-        place.recover()
+        place.outputs.recover()
         made_by = encoder_version(settings, ffmpeg)
         sources = SourceList(tuple(units), ())
         todo = plan(sources, settings, place, ffmpeg=ffmpeg, encoder_version=made_by, skip_failed=True)

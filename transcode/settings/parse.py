@@ -8,11 +8,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.files.remote import check_no_password, is_url, names_no_place, normalized
-from vidprep.formats.files.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.storage.base import check_no_password, is_url, names_no_place, normalized
+from vidprep.formats.storage.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, bounded_fraction
 
 # The rates of NTSC as people write them, and what they mean.
 NTSC_RATES = {

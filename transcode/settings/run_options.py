@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.remote import is_url
 from vidprep.formats.option import Option, check_options
+from vidprep.formats.storage.base import is_url
 from vidprep.transcode.settings.parse import parse_names, parse_shares
 
 BAD_ROWS = ("fail", "skip")

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.arrow import ArrowStream
 from vidprep.formats.option import TAKEN, Bare, Declared, code_of, fits, hints_of, options_of, with_options, words_for
+from vidprep.formats.storage.arrow import ArrowStream
 
 TAKEN[ArrowStream] = (lambda value: hasattr(value, "__arrow_c_stream__"), "a table of Arrow, pandas or polars")
 P = ParamSpec("P")

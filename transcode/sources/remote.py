@@ -7,7 +7,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError
-from vidprep.formats.files.remote import RemoteFolder, split_url
+from vidprep.formats.storage.base import split_url
+from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 from vidprep.transcode.sources.unit import Unit
@@ -39,18 +40,18 @@ class RemoteFiles:
         if isinstance(files, StorageError):
             raise files
         if "/" in name:
-            file = RemoteFolder(folder).file(name)
+            file = ObjectStorage(folder).file(name)
             return None if file is None else (file.size_bytes, file.mtime_ns)
         return files.get(name)
 
     def _listed(self, folder: str) -> dict[str, tuple[int, int]]:
-        files = RemoteFolder(folder).files(depth=1)
+        files = ObjectStorage(folder).files(depth=1)
         return {key: (file.size_bytes, file.mtime_ns) for key, file in files.items()}
 
 
 def list_remote(search: SourceSearch, url: str) -> None:
     """All videos below a URL, or the one that it names. Raises SourceError, StorageError."""
-    folder = RemoteFolder(url)
+    folder = ObjectStorage(url)
     if PurePosixPath(url).suffix.lower() in READERS:
         raise SourceError("a table must be a file here; its paths may be URLs", path=url)
     files = folder.files()
@@ -106,6 +107,6 @@ def fetch(unit: Unit, path: Path) -> None:
 
 
 @lru_cache(maxsize=64)
-def remote_folder(url: str) -> RemoteFolder:
+def remote_folder(url: str) -> ObjectStorage:
     """Return the folder, which keeps its connection."""
-    return RemoteFolder(url)
+    return ObjectStorage(url)

@@ -9,8 +9,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from vidprep.formats.errors import SourceError, StorageError
-from vidprep.formats.files.remote import check_no_password, is_url
 from vidprep.formats.model import Cut
+from vidprep.formats.storage.base import check_no_password, is_url
 from vidprep.formats.text import count_of
 from vidprep.transcode.sources.cut_columns import cut_columns
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output

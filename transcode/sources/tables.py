@@ -19,8 +19,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.files.arrow import ArrowStream
-from vidprep.formats.files.untrusted import open_regular
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.storage.untrusted import open_regular
 from vidprep.formats.text import megabytes
 
 if TYPE_CHECKING:

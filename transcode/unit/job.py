@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
-from vidprep.formats.files.local import is_disk_full, is_out_of_memory
-from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.local import is_disk_full, is_out_of_memory
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
 from vidprep.formats.moments import is_variable
+from vidprep.formats.storage.local import sha256_of
 from vidprep.formats.text import count_of
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream

@@ -14,11 +14,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyError, VidprepError
-from vidprep.formats.files.local import cpu_seconds, sampled_digest
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import VideoInfo
+from vidprep.formats.storage.local import cpu_seconds, sampled_digest
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MILLISECOND
 from vidprep.transcode.media.audio_output import AudioTrack

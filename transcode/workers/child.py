@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
-from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.processes import memory_of_each
+from vidprep.formats.storage.base import is_url
 from vidprep.transcode.unit.job import Context, Job, JobNotDone, Made, discard, fail, new_row
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from vidprep.formats.errors import ClusterError, CrashedError
-from vidprep.formats.files.remote import is_url
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.storage.base import is_url
 from vidprep.transcode.unit.job import Job, JobNotDone, Made, fail, new_row
 from vidprep.transcode.workers.child import make
 from vidprep.transcode.workers.host import Expected, resolve_fault

@@ -12,8 +12,8 @@ from multiprocessing import current_process
 from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
-from vidprep.formats.files.remote import is_url
-from vidprep.transcode.destination.scratch import scratch_folder
+from vidprep.formats.storage.base import is_url
+from vidprep.transcode.sources.scratch import scratch_folder
 from vidprep.transcode.unit.job import Job, JobNotDone, Made
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
 from vidprep.transcode.workers.host import Expected, look

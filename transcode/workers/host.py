@@ -22,8 +22,9 @@ from vidprep.formats.errors import (
     VidprepError,
     WorkerError,
 )
-from vidprep.formats.files.remote import RemoteFolder, is_url, split_url
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.storage.base import is_url, split_url
+from vidprep.formats.storage.remote import ObjectStorage, storage_of
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -65,20 +66,14 @@ def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str,
         staged = (unit.size_bytes for unit in units if is_url(unit.path))
         scratch_bytes = max(MIN_SCRATCH_BYTES, 2 * max(staged, default=0))
     try:
-        if is_url(state):
-            RemoteFolder(state).write(TOKEN_NAME, token.encode())
-        else:
-            Path(state, TOKEN_NAME).write_text(token)
+        storage_of(state).write(TOKEN_NAME, token.encode())
     except OSError as error:
         raise DestinationError(f"cannot be written: {error}", path=state) from error
     try:
         yield Expected(settings, ffmpeg, _versions(settings, ffmpeg), sample_of(units), state, token, scratch_bytes)
     finally:
         with suppress(OSError):  # the next run writes it anew
-            if is_url(state):
-                RemoteFolder(state).remove([TOKEN_NAME])
-            else:
-                Path(state, TOKEN_NAME).unlink()
+            storage_of(state).remove(TOKEN_NAME)
 
 
 def sample_of(units: Sequence[Unit]) -> Sample:
@@ -132,13 +127,11 @@ def _other_sources(expected: Expected) -> str | None:
 def _other_destination(expected: Expected) -> str | None:
     remedy = "give it the same folder there, or a URL that all workers reach"
     try:
-        if is_url(expected.state):
-            folder, probe = RemoteFolder(expected.state), f"probe-{uuid.uuid4().hex}"
-            found = folder.read(TOKEN_NAME).decode()
-            folder.write(probe, b"-")
-            folder.remove([probe])
-        else:
-            found = Path(expected.state, TOKEN_NAME).read_text()
+        state, probe = storage_of(expected.state), f"probe-{uuid.uuid4().hex}"
+        found = state.read(TOKEN_NAME).decode()
+        if state.is_remote:
+            state.write(probe, b"-")
+            state.remove(probe)
     except FileNotFoundError:
         found = ""
     except OSError as error:
@@ -229,7 +222,7 @@ def _state(path: str) -> tuple[int, int] | None:
     try:
         if is_url(path):
             folder, name = split_url(path)
-            file = RemoteFolder(folder).file(name)
+            file = ObjectStorage(folder).file(name)
             return (file.size_bytes, file.mtime_ns) if file else None
         found = os.stat(path)  # noqa: PTH116
     except OSError:

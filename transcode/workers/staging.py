@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, ReadError, StorageError, TakenOverError
-from vidprep.formats.files.local import is_disk_full
-from vidprep.formats.files.remote import is_url, split_url
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.destination.lease import Holder
+from vidprep.formats.storage.base import is_url, split_url
+from vidprep.formats.storage.local import is_disk_full
+from vidprep.formats.storage.untrusted import parse_object
 from vidprep.transcode.sources.remote import fetch, remote_folder
 from vidprep.transcode.unit.job import Job, Made, Upload, discard, fail, new_row
 
@@ -48,10 +48,10 @@ def _put(path: Path, upload: Upload) -> None:
     url, name = split_url(upload.url)
     try:
         try:
-            holder = Holder.of(remote_folder(upload.destination).read(upload.lease))
-        except FileNotFoundError:
-            holder = None
-        if holder is not None and holder.token == upload.token:
+            lease = parse_object(remote_folder(upload.destination).read(upload.lease))
+        except (FileNotFoundError, ValueError):
+            lease = {}
+        if lease.get("token") == upload.token:
             remote_folder(url).put(path, name)
             return
     except OSError as error:

@@ -7,8 +7,8 @@ from itertools import accumulate
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.files.local import replacing
 from vidprep.formats.manifest.table import label_columns
+from vidprep.formats.storage.local import replacing
 from vidprep.formats.stores.base import FrameStore, VideoFacts
 from vidprep.formats.stores.jpeg_decode import decode_rows, scaled_size
 from vidprep.formats.stores.shards import Layout

@@ -15,7 +15,7 @@ from tests.helpers import open_files
 from tests.sampling import in_turn
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.files.local import memory_bytes
+from vidprep.formats.storage.local import memory_bytes
 from vidprep.formats.stores.encoded import VideoReader
 from vidprep.formats.training.cache import FrameCache
 

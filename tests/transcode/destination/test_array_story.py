@@ -63,7 +63,7 @@ class Place:
     def forget_locks(self):
         """Of tasks that were killed, which else hold for two minutes."""
         for name in self.bucket.objects(f"{self.copy.name}/") if self.bucket else ():
-            if name.endswith("/lock"):
+            if "/lease-" in name:
                 self.bucket.client.delete_object(Bucket=self.bucket.name, Key=f"{self.copy.name}/{name}")
 
 

@@ -33,9 +33,10 @@ from tests.helpers import (
 from tests.s3 import Bucket, bucket
 from tests.sampling import in_turn
 from vidprep.formats.errors import DestinationError
+from vidprep.formats.storage.local import LocalStorage
 from vidprep.transcode.check.doctor import examine_destination
-from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, first_at_work, myself
-from vidprep.transcode.destination.lease_storage import FolderLeaseStorage
+from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, LeasePlace, first_at_work, myself
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 SLOW = pytest.mark.slow
 # What stands in the place of flock.
@@ -43,6 +44,12 @@ FLOCKS = {
     "no flock": "importlib.import_module('fcntl').flock = lambda *_: (_ for _ in ()).throw(OSError(38, 'not implemented'))",
     "flock of one host": "importlib.import_module('fcntl').flock = lambda *_: None",
 }
+
+
+def place_in(folder: Path) -> LeasePlace:
+    """Where the leases of a destination stand."""
+    (folder / STATE_DIR).mkdir(parents=True, exist_ok=True)
+    return LeasePlace(LocalStorage(folder), STATE_DIR)
 
 
 def hooked(hook: Path, *codes: str, more: Sequence[str] = (), **variables: str) -> dict[str, str]:
@@ -123,7 +130,7 @@ def test_of_two_runs_that_start_in_one_bucket_at_once_one_makes_everything(
     gop = 4 if told[0][0] == 0 else 8
     assert json.loads(made[".vidprep/run.json"])["settings"]["encoder"]["gop"] == gop
     assert pq.read_schema(io.BytesIO(made["manifest.parquet"])).metadata[b"vidprep.fence"] == (
-        str(json.loads(made[".vidprep/lock"])["number"]).encode()
+        next(name for name in made if "/lease-" in name)[-6:].lstrip("0").encode()
     )
 
 
@@ -256,37 +263,35 @@ def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
 
 
 def test_a_lease_is_judged_by_its_process_here_and_by_its_beat_elsewhere(tmp_path: Path) -> None:
-    def storage(holder: Holder) -> FolderLeaseStorage:
+    def place(holder: Holder) -> LeasePlace:
         folder = tmp_path / holder.token
         folder.mkdir()
-        found = FolderLeaseStorage(folder)
+        found = place_in(folder)
         found.gone_seconds = 1.0
-        assert found.claim(None, holder, lambda _text: None)
+        assert found.claim(holder, lambda _text: None)
         return found
 
     said: list[str] = []
     mine = myself(1)
-    assert first_at_work([storage(mine)], said.append) == str(mine)
+    assert first_at_work([place(mine)], said.append) == str(mine)
     others = {"token": "b", "started": "1"}, {"token": "c", "machine": "another boot"}, {"token": "d", "released": True}
     reused, elsewhere, released = (
         Holder(**{name: getattr(mine, name) for name in Holder.__slots__} | each) for each in others
     )
-    assert (
-        first_at_work([storage(reused), storage(released)], said.append) is None
-    )  # its number has another process now
+    assert first_at_work([place(reused), place(released)], said.append) is None  # its number has another process now
     assert said == []
-    far = storage(elsewhere)
+    far = place(elsewhere)
     assert first_at_work([far], said.append) is None
     assert "watching for up to 1 s" in said[0]
     ticking = Ticking(far, elsewhere)
     assert (first_at_work([ticking], said.append) or "").endswith("since 1999-01-01 00:00:00")
 
 
-class Ticking(FolderLeaseStorage):
+class Ticking(LeasePlace):
     """One whose holder counts on, and whose clock is years behind."""
 
-    def __init__(self, storage: FolderLeaseStorage, holder: Holder) -> None:
-        self.__dict__ |= storage.__dict__
+    def __init__(self, place: LeasePlace, holder: Holder) -> None:
+        self.__dict__ |= place.__dict__
         self._holder, self._reads = holder, 0
 
     def read(self) -> LeaseEntry | None:
@@ -303,20 +308,19 @@ class Ticking(FolderLeaseStorage):
 def test_of_many_that_claim_a_lease_at_once_one_gets_it_and_the_number_goes_up(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    storage = FolderLeaseStorage(tmp_path)
+    place = place_in(tmp_path)
     with ThreadPoolExecutor(8) as threads:
         for number in range(1, 6):
-            before = storage.read()
-            claims = [threads.submit(storage.claim, before, myself(number), lambda _text: None) for _ in range(8)]
+            claims = [threads.submit(place.claim, myself(number), lambda _text: None) for _ in range(8)]
             assert sum(claim.result() for claim in claims) == 1
-            now = storage.read()
+            now = place.read()
             assert now is not None and now.number == number
-    assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
-    lease = Lease(FolderLeaseStorage(tmp_path / "new"), "made", print)
+    assert [path.name for path in (tmp_path / STATE_DIR).iterdir()] == ["lease-000005"]
+    lease = Lease(place_in(tmp_path / "new"), "made", print)
     with pytest.raises(DestinationError, match="of number 1000000000000, which no run wrote"):
         lease.take(10**12)
-    assert not storage.claim(None, myself(3), lambda _text: None)  # it looked before, and comes too late
-    assert [path.name for path in tmp_path.iterdir()] == ["lease-000005"]
+    assert not place.claim(myself(3), lambda _text: None)  # it looked before, and comes too late
+    assert [path.name for path in (tmp_path / STATE_DIR).iterdir()] == ["lease-000005"]
 
 
 @needs_namespaces
@@ -354,7 +358,7 @@ def test_a_folder_that_is_read_only_is_named_with_what_to_give_instead(
 def test_a_bucket_that_is_not_there_is_named(s3: Bucket, sources: Path) -> None:
     for url in ("s3://no-such-bucket/made", "s3://videos-too"):
         ran = transcode(sources, url, env=s3.environment)
-        assert ran.code == 2 and f"{url}/.vidprep/lock: could not be written" in ran.err, ran.err
+        assert ran.code == 2 and f"{url}/.vidprep/lease-000001: could not be written" in ran.err, ran.err
 
 
 def test_doctor_says_what_a_folder_is_worth_between_two_workers(tmp_path: Path) -> None:
@@ -380,15 +384,15 @@ def test_a_run_at_work_that_sweeps_up_is_no_file_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What another was about to claim with went with the leftovers; "cannot be written: No such file or directory" said nothing."""
-    storage, link = FolderLeaseStorage(tmp_path), os.link
+    place, link = place_in(tmp_path), os.link
     held = myself(1)
 
     def swept(source: Path, target: Path) -> None:
         monkeypatch.undo()
-        assert storage.claim(None, held, print)
+        assert place.claim(held, print)
         source.unlink()
         link(source, target)
 
     monkeypatch.setattr(os, "link", swept)
     with pytest.raises(DestinationError, match="in use by process"):
-        Lease(storage, "made", print).take()
+        Lease(place, "made", print).take()

@@ -19,9 +19,8 @@ from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.gulp import GulpStore
 from vidprep.formats.stores.tensor import TensorStore
 from vidprep.formats.stores.webdataset import TarStore
-from vidprep.transcode.destination.folder import Destination
+from vidprep.transcode.destination.opening import open_destination
 from vidprep.transcode.destination.run_file import settings_of
-from vidprep.transcode.destination.sharded import ShardedDestination
 
 READERS = {
     "burst": BurstStore, "tensor": TensorStore, "gulp": GulpStore, "webdataset": TarStore, "encoded": VideoStore,
@@ -64,8 +63,7 @@ def test_of_another_format_nothing_stays(fresh: dict[str, Path], tmp_path: Path)
             (destination / name).parent.mkdir(exist_ok=True)
             (destination / name).write_text("not vidprep's")
         settings = settings_of(fresh[after])
-        place = ShardedDestination(destination, settings.frames) if settings.frames else Destination(destination)
-        place.clear_other_stores(settings)
+        open_destination(destination, settings.frames).clear_other_stores(settings)
         assert sorted(outputs(destination)) == ["a/mine.mp4", "mine.mp4", "mine.parquet", "mine.txt"]
         assert not (destination / "manifest.parquet").exists()
 

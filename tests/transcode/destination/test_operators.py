@@ -31,7 +31,8 @@ from tests.transcode.destination.arrays import contents
 from tests.transcode.destination.test_locks import mounted, needs_namespaces
 from tests.transcode.unit.bursts import burst
 from vidprep.formats.errors import StorageError
-from vidprep.formats.files.remote import RemoteFolder, split_url
+from vidprep.formats.storage.base import split_url
+from vidprep.formats.storage.remote import ObjectStorage
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +127,8 @@ def test_a_compaction_behind_a_url_that_is_killed_leaves_a_whole_store(
             for name, data in whole.items():
                 there.client.put_object(Bucket=there.name, Key=f"killed/{name}", Body=data)
             kill = fault(
-                "vidprep.formats.files.remote",
-                f"RemoteFolder.{method}",
+                "vidprep.formats.storage.remote",
+                f"ObjectStorage.{method}",
                 at=at,
                 code="os.killpg(0, signal.SIGKILL)",
                 only="parent",
@@ -159,7 +160,7 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
     keys = {name: value for name, value in there.environment.items() if name.startswith("AWS_")}
     options = ("--format", "tensor", "--shard-size", "1MiB", "--jobs", 1)
     refused = fault(
-        *points.REMOTE_FOLDER_PUT, at=2, only="parent",
+        *points.OBJECT_STORAGE_PUT, at=2, only="parent",
         code="raise importlib.import_module('vidprep.formats.errors').StorageError('refused')",
     )  # fmt: skip
     kill = fault(
@@ -187,7 +188,7 @@ def test_what_a_permission_stops_ends_with_3(there: Bucket, monkeypatch: pytest.
     for name, value in there.environment.items():
         if name.startswith("AWS_"):
             monkeypatch.setenv(name, value)
-    folder = RemoteFolder("s3://videos/denied")
+    folder = ObjectStorage("s3://videos/denied")
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError("Forbidden")

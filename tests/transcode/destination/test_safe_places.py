@@ -17,10 +17,10 @@ import vidprep.transcode
 from tests import points
 from tests.helpers import environment, fault, make_clip, manifest, table, transcode
 from vidprep.formats.errors import SettingsError, VidprepError
-from vidprep.formats.files.remote import RemoteFolder
-from vidprep.formats.files.untrusted import seal_footer
+from vidprep.formats.storage.remote import ObjectStorage
+from vidprep.formats.storage.untrusted import seal_footer
 from vidprep.transcode.destination.lease import myself
-from vidprep.transcode.destination.scratch import PREFIX, scratch_folder
+from vidprep.transcode.sources.scratch import PREFIX, scratch_folder
 from vidprep.transcode.workers.process import FIRST_LINES, MARK
 
 
@@ -84,7 +84,7 @@ def test_a_url_with_a_password_is_refused_and_not_shown(url: str, tmp_path: Path
     assert "holds a user name or password; give credentials by the environment" in tries[0].err
     assert not any(b"hunter2" in path.read_bytes() for path in (tmp_path / "made").rglob("*") if path.is_file())
     with pytest.raises(SettingsError, match="holds a user name or password"):
-        RemoteFolder(url)
+        ObjectStorage(url)
 
 
 def test_the_name_of_a_host_does_not_reach_the_terminal_as_it_is() -> None:

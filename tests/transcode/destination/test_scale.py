@@ -19,8 +19,8 @@ import pytest
 from tests import points
 from tests.helpers import command, environment, make_clip, manifest, transcode
 from vidprep.formats import open_store
-from vidprep.formats.files.local import sha256_of
 from vidprep.formats.manifest.table import ManifestRow, read_manifest, write_rows
+from vidprep.formats.storage.local import sha256_of
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.versions import encoder_version

@@ -182,7 +182,7 @@ def test_a_compaction_killed_before_any_change_of_a_file_leaves_a_whole_store(st
     assert burst(src, first, "--format", store).code == 0
     make_clip(src / "c01.mp4", 7, seed=60)
     lazy = environment(
-        tmp_path / "lazy", fault(*points.SHARDED_DESTINATION_REPLACE, code="args[3].clear()", only="parent")
+        tmp_path / "lazy", fault(*points.SHARDS_REPLACE, code="args[2].clear()", only="parent")
     )  # fmt: skip
     assert burst(src, first, "--format", store, env=lazy).code == 0
     whole = contents(first)

@@ -20,7 +20,7 @@ from tests.s3 import Bucket, bucket
 from tests.sampling import in_turn
 from tests.transcode.destination.arrays import KINDS
 from vidprep.formats import open_store
-from vidprep.formats.files import remote
+from vidprep.formats.storage import remote
 
 NOT_COMPARED = {"source", "source_mtime_ns", "encode_seconds", "cpu_seconds"}
 
@@ -71,16 +71,10 @@ def rows(objects: dict[str, bytes]) -> dict[str, dict[str, object]]:
 
 def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
     """Nothing but results, one manifest and its number, the settings, a lease that nobody holds, and what `merge` has joined."""
-    state_dir = [name for name in objects if name.startswith((".vidprep", "manifest"))]
+    lease, *others = sorted(name for name in objects if name.startswith((".vidprep", "manifest")))
     joined = [".vidprep/merged.json"] * merged
-    assert sorted(state_dir) == [
-        ".vidprep/lock",
-        ".vidprep/manifest.json",
-        *joined,
-        ".vidprep/run.json",
-        "manifest.parquet",
-    ]
-    assert json.loads(objects[".vidprep/lock"])["released"]
+    assert others == [".vidprep/manifest.json", *joined, ".vidprep/run.json", "manifest.parquet"]
+    assert lease.startswith(".vidprep/lease-") and json.loads(objects[lease])["released"]
 
 
 @pytest.mark.parametrize("every", in_turn([0, 3], 2))
@@ -276,19 +270,22 @@ def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on_and_its_lock_is_forgotten(s3, here, tmp_path):
+@pytest.mark.parametrize("lease", ["lease-000001", "lock"], ids=["as it was made", "as vidprep 0.1 named it"])
+def test_a_killed_run_goes_on_and_its_lease_is_forgotten(lease, s3, here, tmp_path):
     killed = fault(*points.JOURNAL_APPEND, at=4, only="parent")
     env = s3.environment | environment(tmp_path / "hook", killed)
-    assert transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env).code == -9
-    lock = json.loads(s3.objects("killed/")[".vidprep/lock"])
-    far = json.dumps(lock | {"machine": "another", "beat": 9})
-    s3.client.put_object(Bucket=s3.name, Key="killed/.vidprep/lock", Body=far)
+    url = f"s3://videos/killed-{lease}"
+    assert transcode("s3://videos/raw", url, "--gop", 4, env=env).code == -9
+    found = json.loads(s3.objects(f"killed-{lease}/")[".vidprep/lease-000001"])
+    s3.client.delete_object(Bucket=s3.name, Key=f"killed-{lease}/.vidprep/lease-000001")
+    far = json.dumps(found | {"machine": "another", "beat": 9})
+    s3.client.put_object(Bucket=s3.name, Key=f"killed-{lease}/.vidprep/{lease}", Body=far)
     patience = fault(*points.DESTINATION_LOCK, only="parent",
                      code=f"importlib.import_module({points.LEASE_TIMES!r}).STORE_GONE_SECONDS = 2")  # fmt: skip
     env = s3.environment | environment(tmp_path / "hook", patience)
-    again = transcode("s3://videos/raw", "s3://videos/killed", "--gop", 4, env=env)
+    again = transcode("s3://videos/raw", url, "--gop", 4, env=env)
     assert again.code == 1 and "watching for up to 2 s" in again.err
-    made = s3.objects("killed/")
+    made = s3.objects(f"killed-{lease}/")
     check_tidy(made)
     assert results(made) == outputs(here)
 
@@ -316,7 +313,7 @@ def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
 
 @pytest.mark.long
 def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, tmp_path):
-    refuse = fault(*points.REMOTE_FOLDER_PUT, at=-1, only="parent",
+    refuse = fault(*points.OBJECT_STORAGE_PUT, at=-1, only="parent",
                    code="if args[2].endswith('c01.mp4'): raise PermissionError(13, 'Access Denied')")  # fmt: skip
     env = s3.environment | environment(tmp_path / "hook", refuse)
     ran = transcode("s3://videos/raw", "s3://videos/refused", "--gop", 4, env=env)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
-from vidprep.formats.files.local import memory_bytes
+from vidprep.formats.storage.local import memory_bytes
 from vidprep.transcode.pages.loader_view import bars
 from vidprep.transcode.pages.monitor import Seen, _view
 from vidprep.transcode.run.events import RunState

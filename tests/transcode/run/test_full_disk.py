@@ -96,7 +96,7 @@ HALF_A_LINE = (
         ),
         (fault("os", "write", at=-1, code=HALF_A_LINE, only="parent"), STOPPED),
         (
-            fault(*points.DESTINATION_PUBLISH, at=3, code=NO_ROOM, only="parent"),
+            fault(*points.FILES_PUBLISH, at=3, code=NO_ROOM, only="parent"),
             STOPPED,
         ),
         (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), STOPPED),

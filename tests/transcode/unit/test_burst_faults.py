@@ -30,13 +30,13 @@ STEPS = [
     (*points.SHARD_WRITER_APPEND, 2, "before"),
     (*points.SHARD_WRITER_APPEND, 2, "after"),
     (*points.JOURNAL_APPEND, 3, "after"),
-    (*points.SHARDED_DESTINATION_PUBLISH, 3, "after"),
-    (*points.SHARDED_DESTINATION_FINISH, 1, "before"),
+    (*points.SHARDS_PUBLISH, 3, "after"),
+    (*points.DESTINATION_FINISH, 1, "before"),
     (*points.WRITE_ROWS, 1, "before"),
     (*points.WRITE_ROWS, 1, "after"),
     (*points.JOURNAL_CLEAR, 1, "after"),
-    (*points.SHARDED_DESTINATION_REPLACE, 1, "after"),
-    (*points.SHARDED_DESTINATION_FINISH, 1, "after"),
+    (*points.SHARDS_REPLACE, 1, "after"),
+    (*points.DESTINATION_FINISH, 1, "after"),
 ]
 
 

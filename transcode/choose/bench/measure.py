@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidprep.formats.files.local import cpu_seconds
-from vidprep.formats.files.untrusted import open_descriptor, open_regular
+from vidprep.formats.storage.local import cpu_seconds
+from vidprep.formats.storage.untrusted import open_descriptor, open_regular
 from vidprep.transcode.choose.bench.patterns import Access, Request, packets_needed, rounds
 from vidprep.transcode.choose.bench.places import Place
 from vidprep.transcode.choose.bench.process import Ready

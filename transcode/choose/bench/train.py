@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from vidprep.formats.errors import VidprepError
-from vidprep.formats.files.local import cpu_seconds, memory_bytes
+from vidprep.formats.storage.local import cpu_seconds, memory_bytes
 from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.training.loader import GIBIBYTE, PrefetchLoader
 from vidprep.transcode.choose.bench.bench import BenchOptions, Row, Say

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from vidprep.formats.files.arrow import import_pyarrow
+from vidprep.formats.storage.arrow import import_pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +89,12 @@ def parse_json(data: bytes | str) -> Any:
 
 def read_json(path: str | Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """The JSON object in a regular file. Raises OSError, ValueError."""
-    found = parse_json(read_regular(path, limit))
+    return parse_object(read_regular(path, limit))
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """The object that JSON says. Raises ValueError."""
+    found = parse_json(data)
     if not isinstance(found, dict):
         raise ValueError(f"a JSON object was expected, not {type(found).__name__}")
     return found

@@ -7,26 +7,32 @@ that may pass is tried again after growing pauses.
 from __future__ import annotations
 
 import random
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vidprep.formats.errors import STOPPED_CODE, DiskFullError, MissingError, SettingsError, StorageError
-from vidprep.formats.files.local import is_disk_full
+from vidprep.formats.errors import (
+    STOPPED_CODE,
+    DestinationError,
+    DiskFullError,
+    MissingError,
+    SettingsError,
+    StorageError,
+)
+from vidprep.formats.storage.base import OBJECT_STORES, Storage, check_no_password, is_url, names_no_place, normalized
+from vidprep.formats.storage.local import LocalStorage, is_disk_full
 
 T = TypeVar("T")
 
 RANGE_BYTES = 8 << 20
-TAGGED_BYTES_MAX = 1 << 16
+SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in segments, to which no condition is given
 TRIES, FIRST_PAUSE_SECONDS = 6, 0.25
 PATIENCE_SECONDS = 30.0  # drivers try again for a while themselves, each time
-# A PUT there shows the whole object or none; elsewhere a file is written beside its place and renamed.
-OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "oci", "oss", "tos", "memory"))
 PERMANENT = (
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, NotImplementedError,
 )  # fmt: skip
@@ -38,43 +44,7 @@ CONDITIONAL = frozenset(("s3", "s3a"))
 NONE = "none"
 REFUSED = frozenset(("PreconditionFailed", "412"))
 NOT_KNOWN = frozenset(("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "MethodNotAllowed", "405"))
-USER_INFO = re.compile(r"(?<=://)[^/?#@]*@")  # RFC 3986, 3.2.1
 TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
-
-
-def is_url(text: str) -> bool:
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
-
-
-def normalized(url: str) -> str:
-    """With its protocol in small letters."""
-    protocol, separator, rest = url.partition("://")
-    return protocol.lower() + separator + rest
-
-
-def check_no_password(url: str) -> None:
-    """Raises SettingsError for a URL with a user name or password, and shows neither: it would stand in every row of a manifest."""
-    if USER_INFO.search(url):
-        raise SettingsError(
-            f"{without_password(url)} holds a user name or password; give credentials by the environment"
-        )
-
-
-def without_password(url: str) -> str:
-    """Return a URL as it may be shown."""
-    return USER_INFO.sub("…@", url)
-
-
-def names_no_place(url: str) -> bool:
-    """Whether a URL of an object store says no bucket."""
-    protocol, _, rest = url.partition("://")
-    return protocol in OBJECT_STORES and protocol != "memory" and not rest.partition("/")[0]
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """The URL of a folder, and the name of a file below it: a key is no path, so that a second slash belongs to the name."""
-    folder, slashes, name = re.fullmatch(r"(.*?)(/*)([^/]*)", url, re.DOTALL).groups()  # type: ignore[union-attr]
-    return folder, slashes[1:] + name
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +63,22 @@ class NoConditionsError(Exception):
     """A store that cannot write on a condition."""
 
 
-class RemoteFolder:
-    """Raises StorageError, with the URL; MissingError where the driver is not installed. May be used by several threads."""
+class ObjectStorage:
+    """A folder behind a URL. May be used by several threads.
 
-    def __init__(self, url: str) -> None:
+    Raises StorageError with the URL, and MissingError where the driver is not installed.
+    """
+
+    is_remote = True
+
+    def __init__(self, url: str, root: Path | None = None) -> None:
+        """root: an empty folder for files that are fetched, or written from here; a storage that only reads needs none."""
         url = normalized(url)
         check_no_password(url)
         self.url = url if url.endswith("://") else url.rstrip("/")
+        self.shown, self.root, self._keeps_files = self.url, root or Path(), root is not None
+        self._listed: dict[str, RemoteFile] | None = None
+        self._here: dict[str, RemoteFile] = {}  # files that stand in `root`, as they were there last
         protocol = url.partition("://")[0]
         if "::" in url:
             raise SettingsError(f"{url}: chained URLs are not supported; give one location")
@@ -124,23 +103,71 @@ class RemoteFolder:
         except Exception as error:  # drivers raise classes of their own, and some want more than a URL
             raise StorageError(f"cannot be opened: {type(error).__name__}: {error}", path=url) from error
         self._is_atomic = protocol in OBJECT_STORES
-        self.knows_conditions = protocol in CONDITIONAL
-        self.is_own = protocol == "memory"  # nobody else sees it
+        self._is_own = protocol == "memory"  # nobody else sees it
+        self.has_conditions = protocol in CONDITIONAL
+        self._has_kept_one = False
 
-    def files(self, depth: int | None = None) -> dict[str, RemoteFile]:
-        """All files below, by their names relative to the folder ("" where it is a file itself); none where nothing is.
+    @property
+    def is_exclusive(self) -> bool:
+        return self.has_conditions or self._is_own
+
+    def files(self, depth: int | None = None, folder: str = "") -> dict[str, RemoteFile]:
+        """All files below a folder, by their names relative to it ("" where it is a file itself); none where nothing is.
 
         depth: 1 means those in the folder itself.
         """
+        place = self._at(folder)
 
         def find() -> dict[str, RemoteFile]:
-            found = self._fs.find(self._path, maxdepth=depth, detail=True)
-            return {_relative(name, self._path): _described(about) for name, about in found.items()}
+            found = self._fs.find(place, maxdepth=depth, detail=True)
+            return {_relative(name, place): _described(about) for name, about in found.items()}
 
         try:
-            return self._tried("listed", "", find)
+            return self._tried("listed", folder, find)
         except FileNotFoundError:
             return {}
+
+    def refresh(self, wanted: Callable[[str], bool]) -> None:
+        self._listed = self.files()
+        there = {name: file for name, file in self._listed.items() if wanted(name)}
+        for name in self._here.keys() - there.keys():
+            self._forget(name)
+        for name, file in there.items():
+            if not file.tag or self._here.get(name) != file:
+                self._copy_here(name, file)
+
+    def local(self, name: str) -> Path | None:
+        return self._copy_here(name, self.file(name))
+
+    def _copy_here(self, name: str, file: RemoteFile | None) -> Path | None:
+        path = self.root / name
+        with suppress(FileNotFoundError):  # it was removed since it was listed
+            if file is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.fetch(name, path)
+                self._here[name] = file
+                return path
+        self._forget(name)
+        return None
+
+    def _forget(self, name: str) -> None:
+        if self._here.pop(name, None) is not None:
+            (self.root / name).unlink(missing_ok=True)
+
+    def list(self, wanted: Callable[[str], bool], folder: str = "") -> dict[str, int]:
+        found = self.files(depth=1, folder=folder)
+        if not folder:
+            self._listed = (self._listed or {}) | found
+        return {name: file.size_bytes for name, file in found.items() if wanted(name)}
+
+    def folders(self, folder: str) -> tuple[str, ...]:
+        return tuple(sorted({name.partition("/")[0] for name in self.files(folder=folder) if "/" in name}))
+
+    def size(self, name: str) -> int | None:
+        if self._listed is None:
+            self._listed = self.files()
+        file = self._listed.get(name)
+        return None if file is None else file.size_bytes
 
     def file(self, name: str) -> RemoteFile | None:
         try:
@@ -203,40 +230,69 @@ class RemoteFolder:
 
         self._tried("copied", name, copy)
 
+    def create(self, name: str, data: bytes) -> bool:
+        try:
+            if self.has_conditions:
+                if self._swap(name, data, NONE) is None:
+                    return self._holds(name, data)  # it was written, and the answer was lost on its way
+                # The same again cannot succeed: a store that writes all the same ignores conditions.
+                self._has_kept_one = self._has_kept_one or self._swap(name, data, NONE) is None
+                self.has_conditions = self._has_kept_one
+                return True
+        except NoConditionsError:
+            self.has_conditions = False
+        if self.file(name) is not None:
+            return self._holds(name, data)
+        self.update(name, data)
+        return True
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self.read(name) == data
+        except FileNotFoundError:
+            return False
+
     def write(self, name: str, data: bytes) -> None:
+        if self._keeps_files:
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            self._here[name] = RemoteFile(len(data), 0)
+        self.update(name, data)
+
+    def update(self, name: str, data: bytes) -> None:
         self._tried("written", name, lambda: self._fs.pipe_file(self._at(name), data))
 
-    def create(self, name: str, data: bytes) -> None:
-        """Write a file where there is none: of several at once one does."""
+    def push(self, name: str, *, unchanged: bool = False) -> None:
+        path = self.root / name
+        before, size = self._here.get(name), path.stat().st_size
+        self._here[name] = RemoteFile(size, 0)
+        if not unchanged or not self.has_conditions or size > SWAPPED_BYTES_MAX:
+            self.put(path, name)
+            return
+        data = path.read_bytes()
+        tag = self._swap(name, data, before.tag if before else NONE)
+        if tag is None and not self._holds(name, data):
+            raise DestinationError(
+                f"{name} was written by another run meanwhile; this one writes nothing more. Run the same command again",
+                path=self.shown,
+            )
+        if (now := self.file(name)) is not None:
+            self._here[name] = now if tag is None else replace(now, tag=tag)
 
-        def create() -> None:
-            try:
-                self._fs.pipe_file(self._at(name), data, mode="create")
-            except Exception:
-                if not self._fs.exists(self._at(name)):
-                    raise
+    def publish(self, path: Path, name: str) -> None:
+        self.put(path, name)
+        path.unlink()
 
-        self._tried("written", name, create)
-
-    def remove(self, names: Iterable[str]) -> None:
+    def remove(self, *names: str) -> None:
         for name in names:
-            try:
-                self._tried("removed", name, lambda name=name: self._fs.rm_file(self._at(name)))  # type: ignore[misc]
-            except FileNotFoundError:
-                continue
+            self._forget(name)
+            if self._listed:
+                self._listed.pop(name, None)
+            with suppress(FileNotFoundError):
+                self._tried("removed", name, partial(self._fs.rm_file, self._at(name)))
 
-    def read_tagged(self, name: str) -> tuple[bytes, str]:
-        """What stands there, and the tag of just that; no bytes of more than TAGGED_BYTES_MAX. Raises FileNotFoundError."""
-        while True:
-            before = self.file(name)
-            if before is not None and before.size_bytes > TAGGED_BYTES_MAX:
-                return b"", before.tag
-            data = self.read(name)
-            after = self.file(name)
-            if before is not None and before == after:
-                return data, before.tag
-
-    def swap(self, name: str, data: bytes, tag: str) -> str | None:
+    def _swap(self, name: str, data: bytes, tag: str) -> str | None:
         """Write a file that has this tag, or that is not there (NONE). Returns its new tag; None where that did not hold.
 
         Raises NoConditionsError where the store knows none.
@@ -254,7 +310,7 @@ class RemoteFolder:
                     raise NoConditionsError from error
                 raise
             etag = answer.get("ETag") if isinstance(answer, dict) else None
-            return etag or self.read_tagged(name)[1]
+            return etag or getattr(self.file(name), "tag", "")
 
         try:
             return self._tried("written", name, swap)
@@ -288,6 +344,11 @@ class RemoteFolder:
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause *= 2
         raise AssertionError
+
+
+def storage_of(place: Path | str, root: Path | None = None) -> Storage:
+    """Return the storage that a path or a URL means. root: an empty folder, in which files from behind a URL are kept."""
+    return ObjectStorage(str(place), root) if is_url(str(place)) else LocalStorage(Path(place))
 
 
 def _relative(name: str, folder: str) -> str:

@@ -1,0 +1,282 @@
+"""A folder of this machine: files that appear whole or not at all, through no link; what identifies them; what a process has used."""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import hashlib
+import os
+import re
+import resource
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from vidprep.formats.errors import DestinationError
+from vidprep.formats.storage.no_links import (
+    IS_A_LINK,
+    NOT_REGULAR,
+    folder_of,
+    is_regular,
+    open_unlinked,
+    remove_below,
+    remove_file,
+)
+from vidprep.formats.storage.untrusted import open_regular, read_regular
+
+SAMPLES, SAMPLE_BYTES = 16, 1 << 14
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+COPY_BYTES = 1 << 20
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+# File systems that one machine alone writes to. Any other may be seen from several.
+LOCAL_FILE_SYSTEMS = frozenset(
+    ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs", "overlay")
+)
+
+
+class LocalStorage:
+    """A folder of this machine, or one that other machines see too. Made by the first file that is written in it."""
+
+    is_remote = False
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.shown = root, str(root)
+
+    @property
+    def is_exclusive(self) -> bool:
+        return file_system_of(self.root) in LOCAL_FILE_SYSTEMS | {""}
+
+    def refresh(self, wanted: Callable[[str], bool]) -> None:
+        """They are there."""
+
+    def local(self, name: str) -> Path | None:
+        path = self.root / name
+        return path if os.path.lexists(path) else None
+
+    def list(self, wanted: Callable[[str], bool], folder: str = "") -> dict[str, int]:
+        found = {}
+        try:
+            names = os.listdir(self.root / folder)  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        for name in filter(wanted, names):
+            path = self.root / folder / name
+            with suppress(FileNotFoundError):  # another process removed it meanwhile
+                size = path.lstat().st_size
+                if not is_regular(path):
+                    raise DestinationError(IS_A_LINK if path.is_symlink() else NOT_REGULAR, path=path)
+                found[name] = size
+        return found
+
+    def folders(self, folder: str) -> tuple[str, ...]:
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return tuple(sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False)))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    def size(self, name: str) -> int | None:
+        try:
+            return os.stat(f"{self.root}/{name}").st_size  # noqa: PTH116 (a million times)
+        except OSError:
+            return None
+
+    def read(self, name: str) -> bytes:
+        return read_regular(self.root / name)
+
+    def read_range(self, name: str, offset: int, size: int) -> Iterator[bytes]:
+        with open_regular(self.root / name) as file:
+            file.seek(offset)
+            while size:
+                piece = file.read(min(size, COPY_BYTES))
+                if not piece:
+                    raise DestinationError(
+                        "ends before a video that its row places there; `vidprep validate` names it",
+                        path=self.root / name,
+                    )
+                size -= len(piece)
+                yield piece
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Link a whole file to the name; where the file system knows no links, create the name with O_EXCL and write."""
+        path = self.root / name
+        partial = own_partial_of(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            with os.fdopen(open_unlinked(partial, flags), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(partial, path)
+            except FileExistsError:
+                return partial.exists() and partial.stat().st_nlink == 2  # it was made, and the answer was lost
+            except FileNotFoundError:
+                return False  # a run that is at work by now has swept it away
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                with os.fdopen(os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb") as file:
+                    file.write(data)
+        except FileExistsError:
+            return False
+        finally:
+            partial.unlink(missing_ok=True)
+        return True
+
+    def write(self, name: str, data: bytes) -> None:
+        with replacing(self.root / name, own_partial_of(self.root / name)) as file:
+            file.write(data)
+
+    def update(self, name: str, data: bytes) -> None:
+        number = open_unlinked(self.root / name, os.O_WRONLY)
+        try:
+            os.pwrite(number, data, 0)
+        finally:
+            os.close(number)
+
+    def push(self, name: str, *, unchanged: bool = False) -> None:
+        """It is there."""
+
+    def publish(self, path: Path, name: str) -> None:
+        # A path that is too long could be made from here, and never be opened.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(self.root / name)
+        with folder_of(self.root, name, make=True) as (folder, last):
+            os.replace(path, last, dst_dir_fd=folder)
+
+    def copy(self, name: str, other: str) -> None:
+        path = self.root / other
+        remove_file(path)
+        with folder_of(self.root, name) as (folder, last):
+            try:
+                os.link(last, path, src_dir_fd=folder)
+            except OSError:  # a file system without links
+                shutil.copyfile(self.root / name, path)
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            remove_below(self.root, name)
+
+
+def file_system_of(folder: Path) -> str:
+    """The type of file system that a folder is on; "" where the system does not tell."""
+    path, found = os.path.realpath(folder), ("", "")
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:  # the last of those mounted on one place is the one that is seen
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
+        if (path == place or path.startswith(place.rstrip("/") + "/")) and len(place) >= len(found[0]):
+            found = place, after.split()[0]
+    return found[1]
+
+
+@contextmanager
+def replacing(path: Path, partial: Path | None = None, *, unless_same: bool = False) -> Iterator[BinaryIO]:
+    """A binary file that takes the name `path` when the block ends well, and is gone when it does not.
+
+    partial: where it is written. unless_same: a file of the same bytes is left alone. Written through no link, and itself in the place
+    of one. Raises DestinationError where a folder has the name of its partial file.
+    """
+    partial = partial_of(path) if partial is None else partial
+    remove_file(partial)
+    try:
+        with os.fdopen(open_unlinked(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL), "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if not (unless_same and is_regular(path) and filecmp.cmp(partial, path, shallow=False)):
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def partial_of(path: Path) -> Path:
+    """What `replacing` writes."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def own_partial_of(path: Path) -> Path:
+    """What one writes who may not be alone: a name that nobody else has, in a folder that is there then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a regular file, in hexadecimal. Raises OSError."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sampled_digest(path: Path) -> str:
+    """What tells the content of a file from others of its size without reading all of it: SHA-256, in hexadecimal, of SAMPLES pieces
+    spread evenly from its first byte to its last. Raises OSError.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        last = max(0, size - SAMPLE_BYTES)
+        for offset in sorted({number * last // (SAMPLES - 1) for number in range(SAMPLES)}):
+            digest.update(os.pread(file.fileno(), SAMPLE_BYTES, offset))
+    return digest.hexdigest()
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """True for an error, or a cause of one, that says there is no room left."""
+    return any(isinstance(each, OSError) and each.errno in DISK_FULL for each in _causes(error))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for an error, or a cause of one, that says there is no memory left; for a thread it is the memory of its stack."""
+    return any(
+        isinstance(each, MemoryError)
+        or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
+        or (isinstance(each, RuntimeError) and "start new thread" in str(each))
+        for each in _causes(error)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def check_writable(folder: Path, instead: str) -> None:
+    """Before long work whose end is to be written there. instead: what to give. Raises DestinationError."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    why = "" if place.is_dir() else os.strerror(errno.ENOTDIR)
+    if not why and not os.access(place, os.W_OK | os.X_OK):
+        is_read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+        why = os.strerror(errno.EROFS if is_read_only else errno.EACCES)
+    if why:
+        raise DestinationError(f"cannot be written: {why}; {instead}", path=folder)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process, all its threads, and the processes below it that have ended, to the microsecond."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def memory_bytes() -> int:
+    """Resident memory of this process and all below it; 0 where /proc does not tell."""
+    pages, waiting = 0, [os.getpid()]
+    while waiting:
+        process = Path(f"/proc/{waiting.pop()}")
+        try:
+            pages += int((process / "statm").read_text().split()[1])
+            for task in (process / "task").iterdir():
+                waiting += map(int, (task / "children").read_text().split())
+        except (OSError, ValueError, IndexError):
+            continue
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,126 @@
+"""The labels that a run gives, until they are in the manifest.
+
+DST/.vidprep/labels.parquet   those that the manifest is to have when it is written next
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vidprep.formats.errors import SourceError
+from vidprep.formats.manifest.table import label_columns
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.labels import Labels
+    from vidprep.transcode.sources.splits import Drawing
+
+GIVEN_LABELS_NAME = "labels.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLabels:
+    """The labels that a run gives its units.
+
+    Attributes:
+        given: The labels of all listed units.
+        changed: Units that were there and whose labels change.
+        stay: Columns from before that these sources do not give.
+        num_without: How many videos are new and have none of these columns.
+        splits: The split before and the split now of each unit whose split changes.
+        is_new: Whether the manifest has to be written for them.
+    """
+
+    given: Labels
+    changed: Sequence[str] = ()
+    stay: Sequence[str] = ()
+    num_without: int = 0
+    splits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    is_new: bool = False
+
+
+class GivenLabels:
+    """Labels on their way to the manifest. folder: where those that were given stand."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / GIVEN_LABELS_NAME
+        self._given: Labels | None = None
+        self._planned: Labels | None = None
+
+    def given(self) -> Labels | None:
+        """Return those that the manifest is to have and may not have yet."""
+        if self._given is None and self._path.exists():
+            from vidprep.formats.manifest.labels import read_labels
+
+            self._given = read_labels(self._path)
+        return self._given
+
+    def of(self, id_: str) -> dict[str, Any]:
+        """Return those that a unit has, or is given."""
+        labels = self._planned or self.given()
+        return {} if labels is None else labels.of(id_)
+
+    def plan(self, labels: Labels) -> None:
+        """All units have these, some of them already."""
+        self._planned = labels
+
+    def give(self, labels: Labels | None) -> None:
+        """The manifest is to have these, which stand in the file; None: what was given is not to be there."""
+        self._given = self._planned = labels
+
+    def forget_given(self) -> None:
+        """The manifest has them."""
+        self._given = None
+
+
+def plan_labels(
+    root: Path, labels: Labels, moved: Mapping[str, str], removed: Sequence[str], drawing: Drawing | None, *, are_all: bool,
+    is_part: bool = False, starts_over: bool = False,
+) -> PlannedLabels:  # fmt: skip
+    """Return the labels that these units will have, and what that changes. Columns that are not given stay as they are: forgetting an
+    option must not remove labels, and `vidprep label --remove` does.
+
+    Args:
+        root: The destination.
+        labels: Of all units that are listed.
+        moved: What a unit was called before.
+        removed: Units that go.
+        drawing: How their splits are drawn.
+        are_all: Whether there are no other sources.
+        is_part: Whether they go into the manifest of a part, which begins without any.
+        starts_over: Keep no other columns.
+
+    Raises:
+        SourceError: Values of units that are not listed would have to change with theirs.
+    """
+    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
+
+    kept = label_columns(root)
+    if not kept.columns and not labels.columns and drawing is None:
+        return PlannedLabels(labels)
+    before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
+    if drawing is not None and CLASS_LABEL in before.columns and CLASS_LABEL not in labels.columns and not starts_over:
+        drawing = replace(drawing, classes=values_of(before.columns[CLASS_LABEL]))
+    given = labels if drawing is None else drawing.filled(labels, before)
+    stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
+    rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
+    given = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)
+    listed = {*labels.ids, *moved.values(), *removed}
+    others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
+    given = fitted(given, others) if others.ids else given
+    if not are_all and others.ids and drawing and kept.split_rule not in ("", given.split_rule):
+        raise SourceError(
+            "--split-by draws other splits than before here; give all sources, so that all are drawn anew"
+        )
+    there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
+    changed = differing(there, given)
+    types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
+    is_new = bool(changed or moved or is_part) or len(there.ids) < len(labels.ids) or operator.ne(*types)
+    splits = [] if drawing is None else differing(there.chosen([SPLIT_LABEL]), given.chosen([SPLIT_LABEL]))
+    other = {id_: (there.of(id_).get(SPLIT_LABEL), given.of(id_)[SPLIT_LABEL]) for id_ in sorted(splits)}
+    moves = {id_: (old, new) for id_, (old, new) in other.items() if old is not None}
+    without = len(labels.ids) - len(there.ids)
+    return PlannedLabels(given, changed, stay, without, moves, is_new or kept.split_rule != given.split_rule)

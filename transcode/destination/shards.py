@@ -1,0 +1,272 @@
+"""Outputs that stand in shards: appended whole when they are proven, indexed when the run ends.
+
+The parent alone writes shards. A unit is appended, then its row is journalled, then its partial file goes. What a kill leaves in a
+shard behind the last unit with a row is dead bytes, and so is a unit that was made again: its new row names another shard. Dead
+bytes go when a run ends by compaction, which copies what is alive into shards of that run. The manifest and the index then name
+those, and only then the old ones are removed. Behind a URL one shard is here at a time; it goes there when it is whole.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidprep.formats.errors import DestinationError
+from vidprep.formats.manifest.row import removed
+from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_table, with_columns
+from vidprep.formats.stores.registry import layout_of
+from vidprep.formats.stores.shards import ShardWriter
+from vidprep.transcode.destination.destination import Destination
+from vidprep.transcode.destination.run_file import KnownUnit, read_run
+from vidprep.transcode.settings.options import FrameOptions
+
+DEAD_SHARE_MAX = 0.25
+SMALL_SHARE = 0.25  # of the size of a shard
+SMALL_SHARDS_MAX = 8
+PLACE_COLUMNS = ["status", "file_name", "stored_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What `compact` did.
+
+    Attributes:
+        shards: Shards that were rewritten.
+        dead_bytes: Bytes that this freed.
+    """
+
+    shards: int
+    dead_bytes: int
+
+
+@dataclass(frozen=True)
+class ShardSizes:
+    """Bytes of the shards that are there, and of the units in them that rows name, by shard."""
+
+    there: Mapping[str, int]
+    alive: Mapping[str, int]
+    tail: int
+
+    @property
+    def named(self) -> set[str]:
+        return self.there.keys() & self.alive.keys()
+
+    def dead(self, name: str) -> int:
+        """Bytes of a shard that no row names."""
+        return self.there[name] - self.alive.get(name, 0) - self.tail
+
+    def small(self, shard_bytes: int) -> set[str]:
+        return {name for name in self.named if self.alive[name] < SMALL_SHARE * shard_bytes}
+
+
+class Shards:
+    """Places in shards."""
+
+    is_put_by_workers = False
+
+    def __init__(self, place: Destination, options: FrameOptions) -> None:
+        self._place, self._storage, self._options = place, place.storage, options
+        self._layout = layout_of(options.store)
+        self.torn = tuple(f".{name}.partial" for name in self._layout.index_files)
+        self._kept_writer: ShardWriter | None = None
+        self._there: dict[str, int] | None = None
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each shard that is there, by name. Raises DestinationError for one that is a link, or no regular file."""
+        return self._storage.list(self._layout.is_shard)
+
+    def holds(self, unit: KnownUnit, file_name: str) -> bool:  # noqa: ARG002
+        return self._is_there(unit)
+
+    def has(self, row: ManifestRow) -> bool:
+        return not row.ok or self._is_there(row)
+
+    def _is_there(self, unit: KnownUnit | ManifestRow) -> bool:
+        if unit.offset is None or unit.stored_bytes is None:
+            return False
+        if self._there is None:
+            self._there = self.sizes()
+        return self._there.get(unit.file_name, 0) >= unit.offset + unit.stored_bytes
+
+    def has_foreign(self, file_name: str) -> bool:  # noqa: ARG002
+        """Outputs go into shards, whose names no other file has."""
+        return False
+
+    def check_folder(self) -> None:
+        if name := min(self.sizes(), default=None):
+            raise DestinationError(
+                f"holds {name}, which no run of vidprep wrote; take another folder", path=self._place.shown
+            )
+
+    def recover(self) -> int:
+        """After a kill shards stay as they are."""
+        self._place.remove_leftovers()
+        self._there = self.sizes()
+        return 0
+
+    # ------------------------------------------------------------------------------------------- one unit
+
+    @property
+    def _writer(self) -> ShardWriter:
+        if self._kept_writer is None:
+            place = self._place
+            self._kept_writer = ShardWriter(place.root, self._layout, self._options.shard_bytes, place.run)
+        return self._kept_writer
+
+    def prepare(self, row: ManifestRow, partial: Path) -> None:
+        row.labels = self._place.labels.of(row.id)
+        with partial.open("rb") as frames:
+            self._writer.append(row, frames)
+        self._put_whole()
+
+    def publish(self, row: ManifestRow, partial: Path) -> None:  # noqa: ARG002
+        partial.unlink()
+
+    def _put_whole(self, *, closes: bool = False) -> None:
+        """Shards that are whole go to their storage. One that could not go is tried again with the next."""
+        if self._kept_writer is None:
+            return
+        if closes:
+            self._kept_writer.close()
+        for name in list(self._kept_writer.whole):
+            self._place.check_held()
+            self._storage.publish(self._place.root / name, name)
+            self._kept_writer.whole.remove(name)
+
+    def move(self, row: ManifestRow, before: ManifestRow) -> None:
+        """The frames stay where they are, but in a layout that names them by the id."""
+        if self._layout.holds_labels:
+            self._write_again(row)
+        self._place.journal.append(removed(before, self._place.run), row)
+
+    def remove(self, file_name: str) -> None:
+        """What a unit was before stays in its shard until the run ends."""
+
+    def _write_again(self, row: ManifestRow) -> None:
+        """Put a unit into a shard of this run with its name and labels of now; its row says where."""
+        row.labels = self._place.labels.of(row.id)
+        stored, begin = b"".join(self._stored(row)), row.offset or 0
+        places = zip(self._layout.offsets(row), row.frame_sizes or (), strict=True)
+        frames = b"".join(stored[offset - begin : offset - begin + size] for offset, size in places)
+        self._writer.append(row, io.BytesIO(frames))
+        self._put_whole()
+
+    def _stored(self, row: ManifestRow) -> Iterator[bytes]:
+        """The bytes of a unit in its shard. Raises OSError."""
+        assert row.offset is not None and row.stored_bytes is not None
+        return self._storage.read_range(row.file_name, row.offset, row.stored_bytes)
+
+    # ------------------------------------------------------------------------------------------- all of them
+
+    def relabel(self) -> None:
+        """Where shards hold labels, what has other ones now is written again."""
+        place, labels = self._place, self._place.labels.given()
+        if self._layout.holds_labels and labels is not None:
+            written = {row.id for row in place.journal.rows()}
+            for row in manifest_rows(place.root):
+                is_given = row.ok and row.id in labels.places and row.id not in written
+                if is_given and _stated(row.labels) != _stated(labels.of(row.id)):
+                    self._write_again(row)
+                    row.run = place.run
+                    place.journal.append(row)
+        self._put_whole(closes=True)
+
+    def finish(self, *, is_complete: bool) -> None:
+        """Dead bytes away, and the index; a run that is stopped in here leaves it to the next.
+
+        The index is written anew when nothing else was to do, too: it may have been lost or damaged. A part leaves dead bytes
+        and index to `vidprep merge`.
+        """
+        if self._place.part is not None or not self._place.manifest.exists():
+            return
+        if self._place.is_manifest_lost and not is_complete:
+            self._write_index()  # and what a lost manifest named stays until it is made again
+        else:
+            sizes = self._measured()
+            self._replace(sizes, self._due(sizes) if is_complete else set())
+
+    def compact(self) -> Compacted:
+        """Write the shards anew that have dead bytes, and small ones together. Raises ManifestError, DestinationError, OSError."""
+        self._place.merge_journal()
+        sizes = self._measured()
+        chosen = {name for name in sizes.named if sizes.dead(name) > 0}
+        if len(small := sizes.small(self._options.shard_bytes)) > 1:
+            chosen |= small
+        gone = self._replace(sizes, chosen)
+        return Compacted(len(chosen), sum(map(sizes.dead, gone)))
+
+    def _measured(self) -> ShardSizes:
+        return ShardSizes(self.sizes(), self._alive_bytes(), len(self._layout.tail))
+
+    def _alive_bytes(self) -> dict[str, int]:
+        """Of the shards that rows name."""
+        alive: dict[str, int] = defaultdict(int)
+        table = read_table(self._place.root, PLACE_COLUMNS)
+        if table is not None:
+            columns = (with_columns(table, PLACE_COLUMNS)[name].to_pylist() for name in PLACE_COLUMNS)
+            for status, name, size in zip(*columns, strict=True):
+                if status == "ok":
+                    alive[name] += size or 0
+        return dict(alive)
+
+    def _due(self, sizes: ShardSizes) -> set[str]:
+        """The shards that have too many dead bytes, and the small ones where most are."""
+        allowed = 0.0 if self._layout.shows_dead_bytes else DEAD_SHARE_MAX
+        due = {name for name in sizes.named if sizes.dead(name) > allowed * sizes.there[name]}
+        small = sizes.small(self._options.shard_bytes)
+        return due | (small if len(small) > max(SMALL_SHARDS_MAX, len(sizes.alive) // 2) else set())
+
+    def _replace(self, sizes: ShardSizes, chosen: set[str]) -> set[str]:
+        """Write these shards anew, and remove all that no row names then; returns the names of those.
+
+        Whatever moment it is stopped at, the manifest and the index each name shards that are there.
+        """
+        self._move_units(chosen)
+        self._write_index()
+        unnamed = sizes.there.keys() - (self._alive_bytes() if chosen else sizes.alive).keys()
+        if unnamed:
+            self._remove_shards(unnamed)
+        return unnamed
+
+    def _move_units(self, names: set[str]) -> None:
+        """Copy the units of some shards into shards of this run, and let the manifest name those."""
+        if not names:
+            return
+        for row in self._good_rows():
+            if row.file_name in names:
+                self._writer.copy(row, self._stored(row))
+                row.run = self._place.run
+                self._put_whole()
+                self._place.journal.append(row)
+        self._place.merge_journal()
+
+    def _good_rows(self) -> Iterator[ManifestRow]:
+        return (row for row in manifest_rows(self._place.root) if row.ok)
+
+    def _write_index(self) -> None:
+        """Beside what says of the index of before, which then is here."""
+        root = self._place.root
+        self._place.check_held()
+        self._storage.local(f"{self._layout.name}.json")
+        for path in self._layout.write_index(root, self._good_rows(), read_run(self._place.shared)):
+            self._storage.push(path.name)
+
+    def _remove_shards(self, names: Iterable[str]) -> None:
+        """What the manifest and the index that name them no more are on the disk."""
+        self._place.check_held()
+        folder = os.open(self._place.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        gone = [file for name in sorted(names) for file in (*self._layout.sidecars(name), name)]
+        self._storage.remove(*gone)
+
+
+def _stated(labels: Mapping[str, Any]) -> str:
+    return repr({name: value for name, value in sorted(labels.items()) if value is not None})
