@@ -11,7 +11,7 @@ import click
 
 from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
 from vidprep.formats.text import for_json, megabytes, printable
-from vidprep.transcode.destination.opening import Destination
+from vidprep.transcode.destination.opening import Destination, disk_of, free_bytes
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.sources.unit import SourceList
 
@@ -48,7 +48,7 @@ def print_dry_run(
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
         f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; "
-        f"free in {printable(place.disk)}: {megabytes(place.free_bytes())}.",
+        f"free in {printable(disk_of(place.storage))}: {megabytes(free_bytes(place.storage))}.",
         err=True,
     )
 
@@ -102,5 +102,5 @@ def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels) 
     source_bytes = sum(job.unit.share_bytes for job in todo.jobs)
     yield {
         "summary": counts
-        | {"ignored": len(sources.ignored), "source_bytes": source_bytes, "free_bytes": place.free_bytes()}
+        | {"ignored": len(sources.ignored), "source_bytes": source_bytes, "free_bytes": free_bytes(place.storage)}
     }

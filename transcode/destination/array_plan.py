@@ -37,6 +37,7 @@ from vidprep.transcode.destination.partition import Partition as Partition
 from vidprep.transcode.destination.partition import parse_partition as parse_partition
 from vidprep.transcode.destination.run_file import RUN_BYTES_MAX, differences
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.unit import SourceList, Unit
 
 ABOUT_KEY = b"vidprep.array_plan"
@@ -133,7 +134,7 @@ def begin_part(
     mine = _share(sources, part, plan.parts)
     _check_same_sources(place, plan, mine.units, selection)
     ids, found = plan.ids_of(part.index), {unit.id for unit in mine.units}
-    place.remove_own(PART_END_NAME)
+    place.storage.remove(f"{place.own}/{PART_END_NAME}")
     own = hashlib.sha256("\n".join(ids).encode()).hexdigest()
     content = {"plan": plan.digest, "source": selection.source, "units": len(ids), "digest": own}
     place.write_own(PART_PLAN_NAME, json.dumps(content).encode())
@@ -159,7 +160,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
         for path in filter(None, map(place.shared_file, names)):
             if read_array_plan(path).selection.narrowing != selection.narrowing:
                 return
-    place.remove_shared(*names, MERGED_NAME)
+    place.storage.remove(*(f"{STATE_DIR}/{name}" for name in (*names, MERGED_NAME)))
 
 
 def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:

@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -28,11 +25,9 @@ from typing import TYPE_CHECKING, Protocol
 from vidprep.formats.errors import (
     STOPPED_CODE,
     DestinationError,
-    DiskFullError,
     InUseError,
     ManifestError,
     StorageError,
-    VidprepError,
 )
 from vidprep.formats.manifest.journal import SEGMENT, Journal
 from vidprep.formats.manifest.row import REMOVED
@@ -45,13 +40,13 @@ from vidprep.formats.manifest.table import (
     write_rows,
 )
 from vidprep.formats.storage.base import Storage
-from vidprep.formats.storage.local import is_disk_full
 from vidprep.formats.storage.no_links import refuse_links, remove_file
 from vidprep.formats.storage.untrusted import read_json
 from vidprep.formats.stores.shards import PARTS_MAX
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME, GivenLabels
 from vidprep.transcode.destination.lease import Lease, LeasePlace, first_at_work
 from vidprep.transcode.destination.partition import Partition, partitions_in
+from vidprep.transcode.destination.room import explained
 from vidprep.transcode.destination.run_file import KnownUnit, differences, is_other_store, known_units, read_run
 from vidprep.transcode.destination.sent_rows import SentRows
 from vidprep.transcode.settings.run import RunSettings
@@ -67,7 +62,6 @@ PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"
-LEAST_BYTES = 1 << 16
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
 # What must be here of a destination behind a URL.
 STATE = re.compile(
@@ -156,7 +150,8 @@ class Destination:
         self.own = f"{STATE_DIR}/{part.state_dir_name}" if part else STATE_DIR
         self.state_dir, self.partials = self.root / self.own, self.root / self.own / "partial"
         self.manifest = self.root / (part.manifest_name if part else MANIFEST_NAME)
-        self.journal, self.labels = Journal(self.state_dir / "journal.jsonl"), GivenLabels(self.state_dir)
+        self.journal = Journal(self.state_dir / "journal.jsonl")
+        self.labels = GivenLabels(storage, self.own, self.write_own)
         self._sent = SentRows(storage, self.own, self.journal) if storage.is_remote else None
         self.say: Callable[[str], object] = lambda _text: None
         self.lease: Lease | None = None
@@ -164,12 +159,9 @@ class Destination:
         self.outputs = make_outputs(self)
 
     def refresh(self) -> None:
-        """Have here what a run must know of a destination behind a URL, as it is now."""
-        self.storage.refresh(self._is_state)
-
-    def _is_state(self, name: str) -> bool:
-        """What a run must know: settings, manifests, journals, labels; a whole run also how far the parts are."""
-        return STATE.fullmatch(name) is not None or (self.part is None and PART_FILE.fullmatch(name) is not None)
+        """Have here what a run must know of a destination behind a URL, as it is now; a whole run also how far its parts are."""
+        kinds = (STATE, PART_FILE) if self.part is None else (STATE,)
+        self.storage.refresh(lambda name: any(kind.fullmatch(name) for kind in kinds))
 
     def of_part(self, part: Partition) -> Destination:
         """Return what a task of an array run left here."""
@@ -188,7 +180,7 @@ class Destination:
         Raises:
             DestinationError: Another holds it, it cannot be written, or its manifest is not the one that was written last.
         """
-        with self._explained(), ExitStack() as held:
+        with explained(self.storage), ExitStack() as held:
             try:
                 refuse_links(self.shared, enter=lambda name: not name.startswith("part-"))
                 if self.part:
@@ -205,7 +197,7 @@ class Destination:
             except OSError as error:
                 raise DestinationError(f"cannot be written: {error.strerror or error}", path=self.shown) from error
             if self._sent is not None:
-                held.enter_context(self._sent.kept_up(self.is_held))
+                held.enter_context(self._sent.kept_up(self.check_held))
             held.callback(self.journal.close)
             others = {part.count for part in partitions_in(self.root, self.shared)}
             others -= {self.part.count} if self.part else set()
@@ -214,8 +206,8 @@ class Destination:
                     f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
                     path=self.shown,
                 )
-            unreadable = self._put_unreadable_aside() if overwrite else []
-            lost = self._why_lost()
+            unreadable = _put_unreadable_aside(self) if overwrite else []
+            lost = _why_lost(self)
             if lost and not overwrite:
                 raise DestinationError(
                     f"{MANIFEST_NAME} {lost}, and outputs that it named are here; restore it, or --overwrite, of all sources, makes them "
@@ -251,14 +243,6 @@ class Destination:
         if self.lease is not None:
             self.lease.check()
 
-    def is_held(self) -> bool:
-        """Whether this run is, as far as the storage answers, the one that works here."""
-        try:
-            self.check_held()
-        except (DestinationError, StorageError):
-            return False
-        return True
-
     @property
     def fence(self) -> int:
         """The number of the lease, which no later run has a lower one than."""
@@ -280,16 +264,10 @@ class Destination:
         with self._writing(f"{STATE_DIR}/{name}"):
             self.storage.create(f"{STATE_DIR}/{name}", data)
 
-    def remove_shared(self, *names: str) -> None:
-        self.storage.remove(*(f"{STATE_DIR}/{name}" for name in names))
-
     def write_own(self, name: str, data: bytes) -> None:
         """A file beside the journal. Raises DestinationError."""
         with self._writing(f"{self.own}/{name}"):
             self.storage.write(f"{self.own}/{name}", data)
-
-    def remove_own(self, name: str) -> None:
-        self.storage.remove(f"{self.own}/{name}")
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -343,7 +321,7 @@ class Destination:
 
     def known_units(self) -> dict[str, KnownUnit]:
         """Every unit that has a row, by id."""
-        with self._explained():
+        with explained(self.storage):
             return known_units(self.root, self.journal)
 
     def partial(self, unit_id: str, extension: str) -> Path:
@@ -368,27 +346,6 @@ class Destination:
         for torn in [path for name in names for path in self.root.glob(name)] + [*self.state_dir.glob(".*.partial")]:
             remove_file(torn)
 
-    def clear_other_stores(self, settings: RunSettings) -> None:
-        """Before all is made anew: take away what runs of another layout made here. Raises DestinationError, ManifestError."""
-        from vidprep.formats.stores.registry import ENCODED
-        from vidprep.transcode.destination.other_stores import are_rows_of_others, forget_rows_of_others, left_by_others
-
-        kept = settings.frames.store if settings.frames else ENCODED
-        self.storage.remove(*left_by_others(self.storage, self.journal, kept))
-        self.storage.remove(*forget_rows_of_others(self.root, kept))
-        if are_rows_of_others(self.journal, kept):
-            self._clear_journal()
-
-    def give_labels(self, labels: Labels) -> None:
-        """These are to be in the manifest when it is written next. Raises DestinationError."""
-        self.write_own(GIVEN_LABELS_NAME, labels.as_bytes())
-        self.labels.give(labels)
-
-    def forget_labels(self) -> None:
-        """What was given and is not yet in the manifest is not to be there."""
-        self.remove_own(GIVEN_LABELS_NAME)
-        self.labels.give(None)
-
     def finish(self, *, is_complete: bool = True) -> None:
         """The end of a run. is_complete: all that was to be done was done."""
         self.merge_journal()
@@ -407,12 +364,13 @@ class Destination:
             for id_ in gone.keys() - known.keys():
                 if gone[id_] not in named:
                     self.outputs.remove(gone[id_])
-        self._clear_journal()
-        if not self.part:  # what a part has not made itself, `vidprep merge` gives its labels
-            self.remove_own(GIVEN_LABELS_NAME)
-        self.labels.forget_given()
+        self.clear_journal()
+        self.labels.are_written(
+            stay=self.part is not None
+        )  # what a part has not made, `vidprep merge` gives its labels
 
-    def _clear_journal(self) -> None:
+    def clear_journal(self) -> None:
+        """Its rows are in the manifest, or are to be made again."""
         self.journal.clear()
         if self._sent is not None:
             self._sent.clear()
@@ -433,113 +391,40 @@ class Destination:
         if self.part is None:
             self.write_own(WRITTEN_NAME, json.dumps({"lease": self.fence}).encode())
 
-    def _why_lost(self) -> str | None:
-        """Why the manifest is not the one that was written here last; None where it is. What it does not name goes when a run ends."""
-        path = self.shared_file(WRITTEN_NAME)
-        if path is None:
-            return None
-        found, written = fence_of(self.root / MANIFEST_NAME), _lease_written(path)
-        if not (self.root / MANIFEST_NAME).exists():
-            return "is missing"
-        # One without the number was written by an older version.
-        return f"is older (of run {found}) than what was made last (run {written})" if 0 < found < written else None
 
-    def _put_unreadable_aside(self) -> list[str]:
-        """Before all is made anew: what an earlier run left and nobody can read gets another name. Returns its names."""
-        from vidprep.formats.manifest.labels import read_labels
+def _why_lost(place: Destination) -> str | None:
+    """Why the manifest is not the one that was written here last; None where it is. What it does not name goes when a run ends."""
+    path, manifest = place.shared_file(WRITTEN_NAME), place.root / MANIFEST_NAME
+    if path is None:
+        return None
+    found, written = fence_of(manifest), _lease_written(path)
+    if not manifest.exists():
+        return "is missing"
+    # One without the number was written by an older version.
+    return f"is older (of run {found}) than what was made last (run {written})" if 0 < found < written else None
 
-        readers: dict[Path, Callable[[Path], object]] = {
-            self.root / MANIFEST_NAME: lambda path: read_table(self.root, only=path),
-            self.shared / WRITTEN_NAME: _lease_written,
-            self.shared / GIVEN_LABELS_NAME: read_labels,
-        }
-        found = []
-        for path, read in readers.items():
-            try:
-                if path.exists():
-                    read(path)
-            except (ManifestError, DestinationError):
-                path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
-                self.say(f"{self.shown}: {path.name} cannot be read; it is now {path.name}{UNREADABLE}")
-                found.append(path.name)
-        if MANIFEST_NAME in found:
-            self.note_manifest()  # for a run after this one: it is lost
-        return found
 
-    def check_opens(self) -> None:
-        """Nothing was to do: does what stands here open? Raises StoreError."""
-        from vidprep.formats.stores.registry import open_store
+def _put_unreadable_aside(place: Destination) -> list[str]:
+    """Before all is made anew: what an earlier run left and nobody can read gets another name. Returns its names."""
+    from vidprep.formats.manifest.labels import read_labels
 
-        if not self.part and not self.storage.is_remote and self.manifest.exists():
-            open_store(self.root)
-
-    def put_plan_away(self, *, is_done: bool) -> None:
-        """What is left of the plan of an array run is for tasks that did not finish."""
-        if is_done:
-            self.remove_shared(MERGED_PLAN_NAME, PLAN_NAME)
-        elif (plan := self.shared_file(PLAN_NAME)) is not None:
-            self.write_own(MERGED_PLAN_NAME, plan.read_bytes())
-            self.remove_shared(PLAN_NAME)
-
-    def forget_parts(self, parts: Iterable[Partition]) -> None:
-        """All of them are joined. Before anything else their plans go: without one nobody asks for the end of a part."""
-        folders = [f"{STATE_DIR}/{name}" for name in self.storage.folders(STATE_DIR) if name.startswith("part-")]
-        self.storage.remove(*(f"{folder}/{name}" for name in (PART_PLAN_NAME, PART_END_NAME) for folder in folders))
-        self.storage.remove(*(part.manifest_name for part in parts))
-        for folder in folders:
-            names = self.storage.list(lambda name: name != self.partials.name, folder)
-            self.storage.remove(*(f"{folder}/{name}" for name in names))
-            shutil.rmtree(self.root / folder, ignore_errors=True)
-
-    # ------------------------------------------------------------------------------------------- room
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Errors in here name files as the user knows them, and say how much room there is where there is too little.
-
-        Raises:
-            DiskFullError: There is no room left for what is to be written.
-        """
+    readers: dict[Path, Callable[[Path], object]] = {
+        place.root / MANIFEST_NAME: lambda path: read_table(place.root, only=path),
+        place.shared / WRITTEN_NAME: _lease_written,
+        place.shared / GIVEN_LABELS_NAME: read_labels,
+    }
+    found = []
+    for path, read in readers.items():
         try:
-            yield
-        except DiskFullError:
-            raise
-        except (OSError, VidprepError) as error:
-            if is_disk_full(error):
-                raise DiskFullError(self.no_room()) from error
-            if not isinstance(error, VidprepError) or self.shown == str(self.root):
-                raise
-            raise error.renamed(str(self.root), self.shown) from error
-
-    def no_room(self, source_bytes: int = 0) -> str:
-        """Why nothing more can be written. source_bytes: of the sources that are still to be done."""
-        needed = f"the sources still to do hold {source_bytes} bytes"
-        if not source_bytes:
-            there = [entry for folder in (self.root, self.shared) if folder.is_dir() for entry in os.scandir(folder)]
-            own = sum(entry.stat().st_size for entry in there if entry.name.endswith((".parquet", ".json", ".jsonl")))
-            needed = f"writing anew what vidprep itself keeps there needs {max(own, LEAST_BYTES)} bytes"
-        disk = os.statvfs(self._existing())
-        room = f"{self.free_bytes()} bytes are free"
-        if disk.f_files and not disk.f_favail:
-            room = f"it can hold no more files (all {disk.f_files} inodes are taken)"
-        return f"no room left in {self.disk}: {room}, {needed}; make room and run the same command again"
-
-    @property
-    def disk(self) -> str:
-        """The folder whose room is used, in messages."""
-        if self.storage.is_remote:
-            return f"{tempfile.gettempdir()} (TMPDIR), where outputs wait until they are in {self.shown}"
-        return self.shown
-
-    def free_bytes(self) -> int:
-        """Free bytes on the device that the folder is, or will be, on."""
-        return shutil.disk_usage(self._existing()).free
-
-    def _existing(self) -> Path:
-        place = self.root
-        while not place.exists():
-            place = place.parent
-        return place
+            if path.exists():
+                read(path)
+        except (ManifestError, DestinationError):
+            path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
+            place.say(f"{place.shown}: {path.name} cannot be read; it is now {path.name}{UNREADABLE}")
+            found.append(path.name)
+    if MANIFEST_NAME in found:
+        place.note_manifest()  # for a run after this one: it is lost
+    return found
 
 
 def _lease_written(path: Path) -> int:

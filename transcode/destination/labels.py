@@ -6,13 +6,14 @@ DST/.vidprep/labels.parquet   those that the manifest is to have when it is writ
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import SourceError
 from vidprep.formats.manifest.table import label_columns
+from vidprep.formats.storage.base import Storage
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
@@ -43,19 +44,19 @@ class PlannedLabels:
 
 
 class GivenLabels:
-    """Labels on their way to the manifest. folder: where those that were given stand."""
+    """Labels on their way to the manifest. folder: that those that were given stand in. write: writes a file of that folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / GIVEN_LABELS_NAME
+    def __init__(self, storage: Storage, folder: str, write: Callable[[str, bytes], object]) -> None:
+        self._storage, self._name, self._write = storage, f"{folder}/{GIVEN_LABELS_NAME}", write
         self._given: Labels | None = None
         self._planned: Labels | None = None
 
     def given(self) -> Labels | None:
         """Return those that the manifest is to have and may not have yet."""
-        if self._given is None and self._path.exists():
+        if self._given is None and (path := self._storage.root / self._name).exists():
             from vidprep.formats.manifest.labels import read_labels
 
-            self._given = read_labels(self._path)
+            self._given = read_labels(path)
         return self._given
 
     def of(self, id_: str) -> dict[str, Any]:
@@ -68,11 +69,17 @@ class GivenLabels:
         self._planned = labels
 
     def give(self, labels: Labels | None) -> None:
-        """The manifest is to have these, which stand in the file; None: what was given is not to be there."""
+        """The manifest is to have these when it is written next; None: what was given is not to be there. Raises OSError."""
+        if labels is None:
+            self._storage.remove(self._name)
+        else:
+            self._write(GIVEN_LABELS_NAME, labels.as_bytes())
         self._given = self._planned = labels
 
-    def forget_given(self) -> None:
-        """The manifest has them."""
+    def are_written(self, *, stay: bool) -> None:
+        """The manifest has them. stay: they are still to be given to units that are in another one."""
+        if not stay:
+            self._storage.remove(self._name)
         self._given = None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,18 @@ from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_t
 from vidprep.formats.storage.no_links import refuse_links
 from vidprep.transcode.destination.array_status import array_status as array_status
 from vidprep.transcode.destination.array_status import merged_json
-from vidprep.transcode.destination.destination import MERGED_NAME, MERGED_PLAN_NAME, PLAN_NAME, Destination
+from vidprep.transcode.destination.destination import (
+    MERGED_NAME,
+    MERGED_PLAN_NAME,
+    PART_END_NAME,
+    PART_PLAN_NAME,
+    PLAN_NAME,
+    Destination,
+)
 from vidprep.transcode.destination.opening import open_destination, open_finished
+from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.destination.partition import partitions_in as partitions_in
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
@@ -72,8 +82,8 @@ def merge(where: Path | str) -> Merged:
         found = array_status(whole.root, parts)
         if (merged := merged_json(whole.root, found)) is not None:
             whole.write_own(MERGED_NAME, merged)
-        whole.forget_parts(parts)
-        whole.put_plan_away(is_done=not found.unended)
+        _forget_parts(whole, parts)
+        _put_plan_away(whole, is_done=not found.unended)
         whole.outputs.recover()
         whole.finish()
         ok = failed = 0
@@ -95,6 +105,27 @@ def _join(whole: Destination, given: list[Labels]) -> None:
     there = {row.id for row in manifest_rows(whole.root) if whole.outputs.has(row)}
     rows = rows.filter(pa.array([id_ in there for id_ in rows["id"].to_pylist()], pa.bool_()))
     whole.write_manifest(rows, (), joined(given) if given else None)
+
+
+def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
+    """All of them are joined. Before anything else their plans go: without one nobody asks for the end of a part."""
+    storage = whole.storage
+    folders = [f"{STATE_DIR}/{name}" for name in storage.folders(STATE_DIR) if name.startswith("part-")]
+    storage.remove(*(f"{folder}/{name}" for name in (PART_PLAN_NAME, PART_END_NAME) for folder in folders))
+    storage.remove(*(part.manifest_name for part in parts))
+    for folder in folders:
+        names = storage.list(lambda name: name != whole.partials.name, folder)
+        storage.remove(*(f"{folder}/{name}" for name in names))
+        shutil.rmtree(whole.root / folder, ignore_errors=True)
+
+
+def _put_plan_away(whole: Destination, *, is_done: bool) -> None:
+    """What is left of the plan of an array run is for tasks that did not finish."""
+    plan = whole.shared_file(PLAN_NAME)
+    if not is_done and plan is not None:
+        whole.write_own(MERGED_PLAN_NAME, plan.read_bytes())
+    gone = (MERGED_PLAN_NAME, PLAN_NAME) if is_done else (PLAN_NAME,)
+    whole.storage.remove(*(f"{STATE_DIR}/{name}" for name in gone))
 
 
 def _to_be_merged(where: Path | str) -> Destination:

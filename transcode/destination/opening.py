@@ -16,7 +16,11 @@ from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME
 from vidprep.transcode.destination.labels import PlannedLabels as PlannedLabels
 from vidprep.transcode.destination.labels import plan_labels as plan_labels
 from vidprep.transcode.destination.lease import LeasePlace
+from vidprep.transcode.destination.other_stores import clear_other_stores as clear_other_stores
 from vidprep.transcode.destination.partition import Partition
+from vidprep.transcode.destination.room import disk_of as disk_of
+from vidprep.transcode.destination.room import free_bytes as free_bytes
+from vidprep.transcode.destination.room import no_room as no_room
 from vidprep.transcode.destination.run_file import KnownUnit as KnownUnit
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.destination.shards import Compacted as Compacted

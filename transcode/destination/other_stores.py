@@ -14,9 +14,20 @@ from vidprep.formats.manifest.table import fence_of, manifest_paths, read_table,
 from vidprep.formats.storage.base import Storage
 from vidprep.formats.storage.no_links import is_regular
 from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
+from vidprep.transcode.destination.destination import Destination
+from vidprep.transcode.settings.run import RunSettings
 
 
-def left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
+def clear_other_stores(place: Destination, settings: RunSettings) -> None:
+    """Before all is made anew: take away what runs of another layout made here. Raises DestinationError, ManifestError."""
+    kept = settings.frames.store if settings.frames else ENCODED
+    place.storage.remove(*_left_by_others(place.storage, place.journal, kept))
+    place.storage.remove(*_forget_rows_of_others(place.root, kept))
+    if any(_kind(row.container) != kept for row in place.journal.rows()):
+        place.clear_journal()
+
+
+def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     """Files that runs of another kind than `kept` made, by name. Raises DestinationError for one that is a link, or no regular file."""
     root, columns, rows = storage.root, ["file_name", "status", "container"], []
     if (table := read_table(root, columns)) is not None:
@@ -32,7 +43,7 @@ def left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     return sorted(left)
 
 
-def forget_rows_of_others(root: Path, kept: str) -> list[str]:
+def _forget_rows_of_others(root: Path, kept: str) -> list[str]:
     """Take rows of another kind out of the manifests in `root`. Returns the names of those in which no row is left."""
     gone = []
     for path in manifest_paths(root):
@@ -45,11 +56,6 @@ def forget_rows_of_others(root: Path, kept: str) -> list[str]:
         elif not all(is_kept):
             write_rows(path, table.filter(is_kept), (), fence=fence_of(path))
     return gone
-
-
-def are_rows_of_others(journal: Journal, kept: str) -> bool:
-    """Whether a journal speaks of outputs of another kind."""
-    return any(_kind(row.container) != kept for row in journal.rows())
 
 
 def _kind(container: str | None) -> str:

@@ -113,11 +113,11 @@ def relabel(
     videos = differing(kept, new)
     if not dry_run:
         if videos or kept.columns.keys() != columns.keys():
-            place.give_labels(new)
+            place.labels.give(new)
         try:
             place.finish()  # also what a call before left, when it was stopped
         except (DestinationError, OSError):
-            place.forget_labels()  # what was said to have failed is not to be done by the next run
+            place.labels.give(None)  # what was said to have failed is not to be done by the next run
             raise
     return Relabelled(
         tuple(videos), tuple(name for name in columns if name not in kept.columns),

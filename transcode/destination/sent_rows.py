@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from vidprep.formats.errors import StorageError
+from vidprep.formats.errors import DestinationError, StorageError, TakenOverError
 from vidprep.formats.manifest.journal import SEGMENT, Journal
 from vidprep.formats.storage.base import Storage
 
@@ -29,15 +29,16 @@ class SentRows:
         self._number = self._sent = self._whole = 0  # bytes that are there, and those in segments that are full
 
     @contextmanager
-    def kept_up(self, may_send: Callable[[], bool]) -> Iterator[None]:
-        """Send rows for as long as the block, and what is left when it ends."""
+    def kept_up(self, check_held: Callable[[], object]) -> Iterator[None]:
+        """Send rows for as long as the block, and what is left when it ends. check_held: raises where nothing may be sent any more."""
         over = threading.Event()
 
         def keep() -> None:
             while not over.wait(SEND_SECONDS):
-                with suppress(StorageError):  # the next turn sends them, and the end of the run says what stays unsent
-                    if may_send():
-                        self._send()
+                # The next turn sends them, and the end of the run says what stays unsent.
+                with suppress(StorageError, DestinationError):
+                    check_held()
+                    self._send()
 
         keeper = threading.Thread(target=keep, daemon=True)
         keeper.start()
@@ -46,7 +47,8 @@ class SentRows:
         finally:
             over.set()
             keeper.join()
-            if may_send():
+            with suppress(TakenOverError):
+                check_held()
                 self._send()
 
     def _send(self) -> None:

@@ -23,7 +23,7 @@ from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.arrow import import_pyarrow
 from vidprep.formats.storage.local import is_disk_full
-from vidprep.transcode.destination.opening import Destination
+from vidprep.transcode.destination.opening import Destination, no_room
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.unit.job import Done, Job, JobNotDone, Made, discard, fail
 from vidprep.transcode.unit.queue import JobQueue
@@ -238,7 +238,7 @@ def _of_destination(error: OSError, destination: Destination) -> JobNotDone:
 
 def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
     needed = sum(job.unit.share_bytes for job in plan.jobs) + plan.bytes_before - summary.bytes_before
-    return destination.no_room(needed)
+    return no_room(destination.storage, needed)
 
 
 def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:

@@ -26,7 +26,13 @@ from vidprep.transcode.destination.array_plan import (
     parse_partition,
     previewed,
 )
-from vidprep.transcode.destination.opening import Destination, PlannedLabels, open_destination, plan_labels
+from vidprep.transcode.destination.opening import (
+    Destination,
+    PlannedLabels,
+    clear_other_stores,
+    open_destination,
+    plan_labels,
+)
 from vidprep.transcode.destination.run_file import value_found_for
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
 from vidprep.transcode.media.versions import encoder_version, used_versions
@@ -155,7 +161,7 @@ def execute(request: RunRequest) -> Summary:
         sources = sources if share is None else share.sources
         workers = _start_workers(request, sources, held, started)
         if options.overwrite:
-            place.clear_other_stores(settings)
+            clear_other_stores(place, settings)
             if share is None:
                 forget_plan(place, request.selection)
         recovered = place.outputs.recover()
@@ -177,7 +183,7 @@ def execute(request: RunRequest) -> Summary:
         )  # fmt: skip
         summary.relabelled = relabelled
         if not todo.jobs:
-            place.check_opens()
+            _check_opens(place)
         _end(request, share, summary)
     reporter.finish(summary)
     return summary
@@ -307,7 +313,7 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
         return 0
     taken = _planned_labels(request, sources, todo)
     if taken.is_new:
-        place.give_labels(taken.given)
+        place.labels.give(taken.given)
     place.labels.plan(taken.given)
     if taken.stay:
         names = ",".join(map(one_line, taken.stay))
@@ -343,6 +349,14 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
                 continue
             name = row.file_name if request.settings.frames else f"{unit.id}.{request.settings.extension}"
             place.outputs.move(replace(row, id=unit.id, file_name=name, source=unit.path, run=place.run), row)
+
+
+def _check_opens(place: Destination) -> None:
+    """Nothing was to do: does what stands here open? Raises StoreError."""
+    from vidprep.formats.stores.registry import open_store
+
+    if not place.part and not place.storage.is_remote and place.manifest.exists():
+        open_store(place.root)
 
 
 def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSettings) -> None:

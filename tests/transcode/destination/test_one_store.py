@@ -19,7 +19,7 @@ from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.gulp import GulpStore
 from vidprep.formats.stores.tensor import TensorStore
 from vidprep.formats.stores.webdataset import TarStore
-from vidprep.transcode.destination.opening import open_destination
+from vidprep.transcode.destination.opening import clear_other_stores, open_destination
 from vidprep.transcode.destination.run_file import settings_of
 
 READERS = {
@@ -63,7 +63,7 @@ def test_of_another_format_nothing_stays(fresh: dict[str, Path], tmp_path: Path)
             (destination / name).parent.mkdir(exist_ok=True)
             (destination / name).write_text("not vidprep's")
         settings = settings_of(fresh[after])
-        open_destination(destination, settings.frames).clear_other_stores(settings)
+        clear_other_stores(open_destination(destination, settings.frames), settings)
         assert sorted(outputs(destination)) == ["a/mine.mp4", "mine.mp4", "mine.parquet", "mine.txt"]
         assert not (destination / "manifest.parquet").exists()
 
