@@ -53,7 +53,11 @@ def break_it(where, name, number, when, code, only):
 
 if in_child or {"vidprep.transcode", "--multiprocessing-fork"} & set(sys.orig_argv):  # of which the last is a worker of dask
     for fault in filter(None, os.environ.get("VIDPREP_FAULTS", "").split(chr(10))):
-        break_it(*fault.split("|"))
+        try:
+            break_it(*fault.split("|"))
+        except (ImportError, AttributeError) as error:
+            print("Traceback: no such place to break:", fault, error, file=sys.stderr, flush=True)
+            os._exit(70)
 if in_child and "VIDPREP_CHILD_LIMIT" in os.environ:
     import resource
     kind, size = os.environ["VIDPREP_CHILD_LIMIT"].split("|")

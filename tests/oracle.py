@@ -44,13 +44,14 @@ COMMAND_SECONDS = 600
 # Differ from run to run, or are a number of a run.
 NOT_KEPT = {"encode_seconds", "cpu_seconds", "run", "verified_in", "source_mtime_ns"}
 VARIABLE = (
-    (r"\d+(?:\.\d+)? (?:s|ms|min|h)\b", "TIME"), (r"\d+:\d\d(?::\d\d)?", "TIME"), (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "DATE"),
-    (r"[\d,.]+ (?:bytes are free|free)", "N free"), (r"[\d.,]+ (?:[kMG]i?)?B/s", "SPEED"), (r"x[\d.]+ realtime", "SPEED"),
+    (r"\d+(?:\.\d+)? (?:s|ms|min|h)\b", "TIME"), (r"(?<![\w=.])\d+:\d\d(?::\d\d)?(?![\w:])", "TIME"), (r"0x[0-9a-f]{6,}", "ADDRESS"), (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "DATE"),
+    (r"[\d,.]+ (?:bytes are free|free)", "N free"), (r"(free in [^:]+): [\d.]+ \w+", r"\1: N"), (r"[\d.,]+ (?:[kMG]i?)?B/s", "SPEED"), (r"x[\d.]+ realtime", "SPEED"),
     (r"(?:process|pid) \d+", "process N"), (r"[\d.]+ (?:videos|frames)/s", "SPEED"), (r"127\.0\.0\.1:\d+", "HOST"),
     (r"vidprep-scratch-\w+", "SCRATCH"), (r"(?<=\"seconds\": )[\de.-]+", "TIME"), (r"(/partial/[0-9a-f]{24})[0-9a-f]{8}", r"\1"),
-    (r"(?<=such as )[^:]+(?=:)", "ONE"), (r"\"examples\": \{[^}]*\}", "ONES"), (r"\"(?:encode|cpu|wall|elapsed)\w*\": [\d.]+", "TIME"), (r"\"source_mtime_ns\": \d+", "TIME"),
+    (r"(?<=such as )[^:\n]+:.*", "ONE"), (r"\"examples\": \{[^}]*\}", "ONES"), (r"\"(?:encode|cpu|wall|elapsed)\w*\": [\d.]+", "TIME"), (r"\"source_mtime_ns\": \d+", "TIME"),
 )  # fmt: skip
 SHORT = ("--short-side", 96, "--preset", "ultrafast")
+BURST = ("--short-side", 64, "--jobs", 1)  # units go into shards in the order in which they end
 STORES = ("burst", "webdataset", "gulp", "tensor")
 KILLS = [
     (name, point, at, when)
@@ -179,7 +180,7 @@ def files(world: World) -> None:
     world.run("transcode", "raw", "made", *SHORT)
     world.run("transcode", "raw", "made", *SHORT, "--prune")
     world.look("made")
-    world.run("burst", "cuts.csv", "made", "--short-side", 64, "--overwrite")
+    world.run("burst", "cuts.csv", "made", *BURST, "--overwrite")
     world.look("made")
 
 
@@ -203,7 +204,7 @@ def codecs(world: World) -> None:
 def stores(world: World) -> None:
     """The four stores: made, made again in part, compacted, relabelled, packed."""
     for number, store in enumerate(STORES):
-        given = ("cuts.csv", store, "--format", store, "--short-side", 64)
+        given = ("cuts.csv", store, "--format", store, *BURST)
         world.run("burst", *given, "--shard-size", "1MiB")
         world.look(store)
         for clip in world.clips[1:3]:
@@ -220,7 +221,7 @@ def stores(world: World) -> None:
 
 def arrays(world: World) -> None:
     """Parts of an array run and their merge; a part that did not finish; another number of parts."""
-    for name, verb, *options in (("made", "transcode", *SHORT), ("shards", "burst", "--short-side", 64)):
+    for name, verb, *options in (("made", "transcode", *SHORT), ("shards", "burst", *BURST)):
         for part in ("0/3", "2/3"):
             world.run(verb, "cuts.csv", name, *options, "--partition", part)
         world.run(verb, "cuts.csv", name, *options, "--partition", "1/4")
@@ -239,7 +240,7 @@ def bucket_of_outputs(world: World) -> None:
     """A destination behind a URL: files, shards, an array, labels, what is refused."""
     with bucket(_made(world.work / "s3")) as there:
         few, url = ("cuts.csv", "--limit", 9), "s3://videos/"
-        for name, verb, *options in (("made", "transcode", *SHORT), ("shards", "burst", "--short-side", 64)):
+        for name, verb, *options in (("made", "transcode", *SHORT), ("shards", "burst", *BURST)):
             given = (f"{url}{name}", *options)
             world.run(verb, *few, *given, env=there.environment)
             world.look_there(there, f"{name}/")
@@ -299,7 +300,7 @@ def refused(world: World) -> None:
 def killed(world: World) -> None:
     """What a kill leaves, at 28 moments, and what the next run makes of it."""
     few = world.chosen(4)
-    for verb, *options in (("transcode", *SHORT), ("burst", "--short-side", 64)):
+    for verb, *options in (("transcode", *SHORT, "--jobs", 1), ("burst", *BURST)):
         for name, point, at, when in KILLS:
             if name == "shard" and verb == "transcode":
                 continue
@@ -307,9 +308,9 @@ def killed(world: World) -> None:
             env = environment(
                 world.work / f"hook-{made}", fault(*point, at=at, when=when, code=KILL_ALL, only="parent")
             )
-            world.run(verb, "raw", made, "--jobs", 1, *options, *few, env=env)
+            world.run(verb, "raw", made, *options, *few, env=env)
             world.names(made)
-            world.run(verb, "raw", made, "--jobs", 1, *options, *few)
+            world.run(verb, "raw", made, *options, *few)
             world.look(made)
 
 

@@ -142,6 +142,7 @@ class LocalStorage:
         """It is there."""
 
     def publish(self, path: Path, name: str) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
         # A path that is too long could be made from here, and never be opened.
         with suppress(FileNotFoundError, NotADirectoryError):
             os.lstat(self.root / name)

@@ -111,39 +111,49 @@ def test_dead_bytes_go_behind_a_url_too(there: Bucket, sources: Path, tmp_path: 
     assert checked.code == 0, checked.out
 
 
+CHANGES_THERE = (
+    points.OBJECT_STORAGE_PUT, points.OBJECT_STORAGE_SWAP, points.OBJECT_STORAGE_UPDATE, points.OBJECT_STORAGE_REMOVE,
+)  # fmt: skip
+
+
 @pytest.mark.long
-def test_a_compaction_behind_a_url_that_is_killed_leaves_a_whole_store(
-    there: Bucket, sources: Path, tmp_path: Path
+@pytest.mark.parametrize("verb", ["compact", "merge"])
+def test_what_is_killed_before_any_change_behind_a_url_leaves_a_whole_store(
+    verb: str, there: Bucket, sources: Path, tmp_path: Path
 ) -> None:
-    src = Path(shutil.copytree(sources, tmp_path / "src"))
-    assert burst(src, "s3://videos/first", env=there.environment).code == 0
-    make_clip(src / "c01.mp4", 9, seed=70)
-    assert burst(src, "s3://videos/first", env=there.environment).code == 0
-    whole, due = there.objects("first/"), fetched_contents(there, "first/", tmp_path / "first")
+    src, first = Path(shutil.copytree(sources, tmp_path / "src")), f"first-{verb}"
+    parts: list[tuple[str, ...]] = [("--partition", "0/2"), ("--partition", "1/2")] if verb == "merge" else [(), ()]
+    for part in parts:
+        assert burst(src, f"s3://videos/{first}", *part, env=there.environment).code == 0
+        if verb == "compact":
+            make_clip(src / "c01.mp4", 9, seed=70)
+    before = there.objects(f"{first}/")
+    assert transcode(f"s3://videos/{first}", verb=verb, env=there.environment).code == 0
+    due = fetched_contents(there, f"{first}/", tmp_path / first)
     keys = {name: value for name, value in there.environment.items() if name.startswith("AWS_")}
     kills = 0
-    for method in ("put", "swap", "remove", "write"):
-        for at in range(1, 12):
-            for name, data in whole.items():
+    for point in CHANGES_THERE:
+        for at in range(1, 15):
+            for name in there.objects("killed/"):
+                there.client.delete_object(Bucket=there.name, Key=f"killed/{name}")
+            for name, data in before.items():
                 there.client.put_object(Bucket=there.name, Key=f"killed/{name}", Body=data)
-            kill = fault(
-                "vidprep.formats.storage.remote",
-                f"ObjectStorage.{method}",
-                at=at,
-                code="os.killpg(0, signal.SIGKILL)",
-                only="parent",
-            )
-            ran = transcode("s3://videos/killed", verb="compact", env=environment(tmp_path / "hook", kill, **keys))
+            kill = fault(*point, at=at, code="os.killpg(0, signal.SIGKILL)", only="parent")
+            ran = transcode("s3://videos/killed", verb=verb, env=environment(tmp_path / "hook", kill, **keys))
             if ran.code == 0:
                 break
             kills += 1
-            assert fetched_contents(there, "killed/", tmp_path / f"{method}{at}") == due, f"before {method} {at}"
-            assert transcode("s3://videos/killed", verb="compact", env=there.environment).code == 0
-            checked = transcode(src, "s3://videos/killed", "--cross-check", 0, verb="validate", env=there.environment)
-            assert checked.code == 0, checked.out
-            for name in there.objects("killed/"):
-                there.client.delete_object(Bucket=there.name, Key=f"killed/{name}")
-    assert kills >= 4
+            where = f"before {point} {at}"
+            if verb == "compact":
+                assert fetched_contents(there, "killed/", tmp_path / f"{point[1]}{at}") == due, where
+            assert transcode("s3://videos/killed", verb=verb, env=there.environment).code == 0, where
+            assert fetched_contents(there, "killed/", tmp_path / f"{point[1]}{at}-again") == due, where
+            if at % 3 == 1:
+                checked = transcode(
+                    src, "s3://videos/killed", "--cross-check", 0, verb="validate", env=there.environment
+                )
+                assert checked.code == 0, checked.out
+    assert kills >= 8
 
 
 def fetched_contents(there: Bucket, prefix: str, copy: Path) -> dict[str, bytes]:
