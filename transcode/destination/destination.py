@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
     from vidprep.transcode.unit.job import Upload
 
-PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
-PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
+MERGED_NAME, PART_PLAN_NAME, PART_END_NAME = "merged.json", "plan.json", "end.json"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
@@ -199,13 +198,8 @@ class Destination:
             if self._sent is not None:
                 held.enter_context(self._sent.kept_up(self.check_held))
             held.callback(self.journal.close)
-            others = {part.count for part in partitions_in(self.root, self.shared)}
-            others -= {self.part.count} if self.part else set()
-            if others and not merging:
-                raise DestinationError(
-                    f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
-                    path=self.shown,
-                )
+            if not merging:
+                self.check_no_others()
             unreadable = _put_unreadable_aside(self) if overwrite else []
             lost = _why_lost(self)
             if lost and not overwrite:
@@ -216,6 +210,16 @@ class Destination:
                 )
             self.is_manifest_lost = lost is not None or MANIFEST_NAME in unreadable
             yield
+
+    def check_no_others(self) -> None:
+        """Raises DestinationError where parts of an array run of another number of tasks have begun."""
+        others = {part.count for part in partitions_in(self.root, self.shared)}
+        others -= {self.part.count} if self.part else set()
+        if others:
+            raise DestinationError(
+                f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
+                path=self.shown,
+            )
 
     def _take_lease(self, held: ExitStack) -> None:
         """Its own first, and then a look at the others: of two that do so at once, one at least sees the other.
@@ -235,8 +239,16 @@ class Destination:
         lease.take(max(given, default=0))
         held.callback(lease.release)
         self.lease = lease
+        held.callback(self._leave_nothing)
         if (holder := first_at_work(others, self.say)) is not None:
             raise InUseError(holder, self.shown)
+
+    def _leave_nothing(self) -> None:
+        """A run that was refused before anything was made leaves no state."""
+        if not (self.shared / "run.json").exists() and not self.journal.files():
+            with suppress(OSError):
+                self.partials.rmdir()
+                self.storage.remove(self.lease.name if self.lease else "")
 
     def check_held(self) -> None:
         """Before anything takes its name. Raises TakenOverError when another run has taken this one for dead."""

@@ -154,8 +154,6 @@ def execute(request: RunRequest) -> Summary:
         )  # by the time that there is a job, it can take it
         sources = _find(request)
         settings, is_to_be_searched = _with_known_value(request)
-        if not place.part:
-            place.check_settings(settings, overwrite=options.overwrite)
         held.enter_context(place.lock(overwrite=options.overwrite and request.why_partial(sources) is None))
         share = _begin(request, sources, settings)
         sources = sources if share is None else share.sources
@@ -248,7 +246,7 @@ def _begin(request: RunRequest, sources: SourceList, settings: RunSettings) -> S
     """To be called while the destination is held. None where it is not divided."""
     place, overwrite = request.place, request.options.overwrite
     if place.part is None:
-        place.check_settings(settings, overwrite=overwrite)  # what another run has written since is seen only now
+        place.check_settings(settings, overwrite=overwrite)
         return None
     share = begin_part(place, sources, settings, request.selection, overwrite=overwrite)
     request.reporter.share(place.part, share)
