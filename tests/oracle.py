@@ -125,7 +125,7 @@ class World:
         )
 
     def names(self, folder: str) -> None:
-        """Keep the names of all files below a folder."""
+        """Keep the names of all files below a folder, but for what a worker was making."""
         self.keep(
             f"names in {folder}",
             self.plain("\n".join(str(path.relative_to(self.work)) for path in (self.work / folder).rglob("*"))),

@@ -6,7 +6,7 @@ LEASE_TIMES = "vidprep.transcode.destination.lease"  # the module of GONE_SECOND
 
 OBJECT_STORAGE_PUT = ("vidprep.formats.storage.remote", "ObjectStorage.put")
 OBJECT_STORAGE_SWAP = ("vidprep.formats.storage.remote", "ObjectStorage._swap")
-OBJECT_STORAGE_UPDATE = ("vidprep.formats.storage.remote", "ObjectStorage.update")
+OBJECT_STORAGE_SEND = ("vidprep.formats.storage.remote", "ObjectStorage.send")
 OBJECT_STORAGE_REMOVE = ("vidprep.formats.storage.remote", "ObjectStorage.remove")
 JOURNAL_APPEND = ("vidprep.formats.manifest.journal", "Journal.append")
 JOURNAL_CLEAR = ("vidprep.formats.manifest.journal", "Journal.clear")

@@ -34,8 +34,13 @@ class Storage(Protocol):
     @property
     def is_exclusive(self) -> bool: ...
 
-    def refresh(self, wanted: Callable[[str], bool]) -> None:
-        """Have the files whose names are wanted in `root` as they are now, and none that is not there any more."""
+    def refresh(self, wanted: Callable[[str], bool], named: Callable[[str], bool] = lambda _name: False) -> None:
+        """Have the files whose names are wanted in `root` as they are now, and none that is not there any more.
+
+        Args:
+            wanted: Names of files that are to be there.
+            named: Of which it is enough to know that they are there: empty files stand for them.
+        """
         ...
 
     def local(self, name: str) -> Path | None:
@@ -71,7 +76,11 @@ class Storage(Protocol):
         ...
 
     def update(self, name: str, data: bytes) -> None:
-        """Write as many bytes as a file has into it, without waiting for the disk. Raises FileNotFoundError."""
+        """Write as many bytes as it has into a file that this object created.
+
+        Neither whole nor safe on disk when it returns. Raises FileNotFoundError where it is gone, or, as far as the storage can tell,
+        another's.
+        """
         ...
 
     def push(self, name: str, *, unchanged: bool = False) -> None:

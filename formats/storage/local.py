@@ -49,7 +49,7 @@ class LocalStorage:
     def is_exclusive(self) -> bool:
         return file_system_of(self.root) in LOCAL_FILE_SYSTEMS | {""}
 
-    def refresh(self, wanted: Callable[[str], bool]) -> None:
+    def refresh(self, wanted: Callable[[str], bool], named: Callable[[str], bool] = lambda _name: False) -> None:
         """They are there."""
 
     def local(self, name: str) -> Path | None:
@@ -101,7 +101,7 @@ class LocalStorage:
                 yield piece
 
     def create(self, name: str, data: bytes) -> bool:
-        """Link a whole file to the name; where the file system knows no links, create the name with O_EXCL and write."""
+        """Link a whole file to the name; where the file system knows no links, create the name with O_EXCL, and rename the file to it."""
         path = self.root / name
         partial = own_partial_of(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -119,8 +119,8 @@ class LocalStorage:
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
-                with os.fdopen(os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb") as file:
-                    file.write(data)
+                os.close(os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+                partial.replace(path)
         except FileExistsError:
             return False
         finally:

@@ -6,11 +6,12 @@ that may pass is tried again after growing pauses.
 
 from __future__ import annotations
 
+import errno
 import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ PERMANENT_NAMES = frozenset(
 )
 # What may be written on a condition, and how a driver says that the condition did not hold, or that it knows none.
 CONDITIONAL = frozenset(("s3", "s3a"))
-NONE = "none"
+NONE, NO_SUCH_TAG = "none", f'"{"0" * 32}"'
 REFUSED = frozenset(("PreconditionFailed", "412"))
 NOT_KNOWN = frozenset(("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "MethodNotAllowed", "405"))
 TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
@@ -104,8 +105,9 @@ class ObjectStorage:
             raise StorageError(f"cannot be opened: {type(error).__name__}: {error}", path=url) from error
         self._is_atomic = protocol in OBJECT_STORES
         self._is_own = protocol == "memory"  # nobody else sees it
-        self.has_conditions = protocol in CONDITIONAL
-        self._has_kept_one = False
+        self.has_conditions = self._knows_conditions = protocol in CONDITIONAL
+        self._has_kept_some = False
+        self._created: dict[str, str] = {}  # tags of the files that this object created, as it wrote them last
 
     @property
     def is_exclusive(self) -> bool:
@@ -127,13 +129,17 @@ class ObjectStorage:
         except FileNotFoundError:
             return {}
 
-    def refresh(self, wanted: Callable[[str], bool]) -> None:
+    def refresh(self, wanted: Callable[[str], bool], named: Callable[[str], bool] = lambda _name: False) -> None:
         self._listed = self.files()
-        there = {name: file for name, file in self._listed.items() if wanted(name)}
+        there = {name: file for name, file in self._listed.items() if wanted(name) or named(name)}
         for name in self._here.keys() - there.keys():
             self._forget(name)
         for name, file in there.items():
-            if not file.tag or self._here.get(name) != file:
+            if not wanted(name):
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.root / name).touch()
+                self._here[name] = RemoteFile(0, 0)
+            elif not file.tag or self._here.get(name) != file:
                 self._copy_here(name, file)
 
     def local(self, name: str) -> Path | None:
@@ -156,8 +162,8 @@ class ObjectStorage:
 
     def list(self, wanted: Callable[[str], bool], folder: str = "") -> dict[str, int]:
         found = self.files(depth=1, folder=folder)
-        if not folder:
-            self._listed = (self._listed or {}) | found
+        if not folder and self._listed is not None:
+            self._listed.update(found)
         return {name: file.size_bytes for name, file in found.items() if wanted(name)}
 
     def folders(self, folder: str) -> tuple[str, ...]:
@@ -233,18 +239,39 @@ class ObjectStorage:
     def create(self, name: str, data: bytes) -> bool:
         try:
             if self.has_conditions:
-                if self._swap(name, data, NONE) is None:
-                    return self._holds(name, data)  # it was written, and the answer was lost on its way
-                # The same again cannot succeed: a store that writes all the same ignores conditions.
-                self._has_kept_one = self._has_kept_one or self._swap(name, data, NONE) is None
-                self.has_conditions = self._has_kept_one
+                tag = self._swap(name, data, NONE)
+                if tag is None and not self._holds(
+                    name, data
+                ):  # else it was written, and the answer was lost on its way
+                    return False
+                self._created[name] = tag or self._tag_of(name)
+                # Conditions that cannot hold, on what is one's own: a store that writes all the same ignores them.
+                self._has_kept_some = self._has_kept_some or all(
+                    self._swap(name, data, impossible) is None for impossible in (NONE, NO_SUCH_TAG)
+                )
+                self.has_conditions = self._has_kept_some
                 return True
         except NoConditionsError:
             self.has_conditions = False
-        if self.file(name) is not None:
+
+        if self._knows_conditions:  # or so it was thought, and this one does not
+            if self.file(name) is None:
+                self.send(name, data)
             return self._holds(name, data)
-        self.update(name, data)
-        return True
+
+        def create() -> None:
+            try:
+                self._fs.pipe_file(self._at(name), data, mode="create")
+            except Exception:  # drivers raise classes of their own
+                if not self._fs.exists(self._at(name)):
+                    raise
+
+        self._tried("written", name, create)
+        return self._holds(name, data)
+
+    def _tag_of(self, name: str) -> str:
+        file = self.file(name)
+        return file.tag if file else ""
 
     def _holds(self, name: str, data: bytes) -> bool:
         try:
@@ -253,32 +280,50 @@ class ObjectStorage:
             return False
 
     def write(self, name: str, data: bytes) -> None:
-        if self._keeps_files:
-            path = self.root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        if not self._keeps_files:
+            self.send(name, data)
+            return
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if self._is_atomic:
+            self.send(name, data)
             self._here[name] = RemoteFile(len(data), 0)
-        self.update(name, data)
+        else:
+            self.push(name)
 
     def update(self, name: str, data: bytes) -> None:
+        if not self.has_conditions or not self._created.get(name):
+            self.send(name, data)
+            return
+        tag = self._swap(name, data, self._created[name])
+        if tag is None and not self._holds(name, data):
+            raise FileNotFoundError(errno.ENOENT, "is gone, or another's by now", name)
+        self._created[name] = tag or self._tag_of(name)
+
+    def send(self, name: str, data: bytes) -> None:
+        """Write a file there, and keep none here."""
         self._tried("written", name, lambda: self._fs.pipe_file(self._at(name), data))
 
     def push(self, name: str, *, unchanged: bool = False) -> None:
-        path = self.root / name
-        before, size = self._here.get(name), path.stat().st_size
+        path, before = self.root / name, self._here.get(name)
+        size = path.stat().st_size
+        tag: str | None = before.tag if before else NONE
+        if unchanged and self.has_conditions and tag and size <= SWAPPED_BYTES_MAX:
+            data = path.read_bytes()
+            try:
+                tag = self._swap(name, data, tag)
+                if tag is None and not self._holds(name, data):
+                    raise DestinationError(
+                        f"{name} was written by another run meanwhile; this one writes nothing more. Run the same command again",
+                        path=self.shown,
+                    )
+                self._here[name] = RemoteFile(size, 0, tag or self._tag_of(name))
+                return
+            except NoConditionsError:
+                self.has_conditions = False
+        self.put(path, name)
         self._here[name] = RemoteFile(size, 0)
-        if not unchanged or not self.has_conditions or size > SWAPPED_BYTES_MAX:
-            self.put(path, name)
-            return
-        data = path.read_bytes()
-        tag = self._swap(name, data, before.tag if before else NONE)
-        if tag is None and not self._holds(name, data):
-            raise DestinationError(
-                f"{name} was written by another run meanwhile; this one writes nothing more. Run the same command again",
-                path=self.shown,
-            )
-        if (now := self.file(name)) is not None:
-            self._here[name] = now if tag is None else replace(now, tag=tag)
 
     def publish(self, path: Path, name: str) -> None:
         self.put(path, name)

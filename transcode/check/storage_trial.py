@@ -64,7 +64,7 @@ def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
 def try_store(url: str) -> Iterator[Finding]:
     """Whether what lies behind a URL can be written, and on a condition. Raises MissingError, SettingsError, StorageError."""
     there, name = ObjectStorage(url), f".vidprep/trial-{secrets.token_hex(4)}"
-    there.update(name, b"1")
+    there.send(name, b"1")
     try:
         yield Finding(
             "written and read", there.read(name) == b"1", "what is written is read back", "give another place"

@@ -3,13 +3,11 @@
 DST/.vidprep/plan.parquet                    every video and the part that makes it; the settings of all parts
 DST/.vidprep/part-00003-of-00064/plan.json   what part 3 is about to do, by which plan
 DST/.vidprep/part-00003-of-00064/end.json    it did all of that
-DST/.vidprep/merged.json                     {"plan": digest, "ended": [0, 2], "missing": {id: why}}: the plan that was merged last, the
-                                             parts of it that ended, and videos that running the same tasks again does not make
+DST/.vidprep/merged-plan.parquet             the plan of a run that `vidprep merge` found incomplete
 
 The first task writes the plan, and only then does anybody work: who makes a video never depends on what else is among the
-sources when a task starts, and all parts have one set of settings. The plan stays until a merge finds that all of it is made: tasks that
-run again after a merge go on with it. Tasks of another number of parts, or with other settings, then make a plan of the next number
-(plan-2.parquet), and the highest number counts.
+sources when a task starts, and all parts have one set of settings. A task that runs again after a merge takes up the plan
+that was incomplete; one with another number of parts begins a new plan.
 """
 
 from __future__ import annotations
@@ -17,31 +15,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.model import Cut
-from vidprep.formats.storage.base import Storage
 from vidprep.formats.storage.local import sha256_of
-from vidprep.formats.storage.untrusted import (
-    arrow_file,
-    as_parquet,
-    parse_json,
-    read_json,
-    read_regular,
-    seal_footer,
-    whole_between,
-)
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet, parse_json, read_json, seal_footer, whole_between
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
+    MERGED_PLAN_NAME,
     PART_END_NAME,
     PART_PLAN_NAME,
     Destination,
 )
+from vidprep.transcode.destination.destination import PLAN_NAME as PLAN_NAME
 from vidprep.transcode.destination.partition import MAX_PARTITIONS, assign_partitions
 from vidprep.transcode.destination.partition import Partition as Partition
 from vidprep.transcode.destination.partition import parse_partition as parse_partition
@@ -50,8 +40,6 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.unit import SourceList, Unit
 
-PLAN_NAME, OLD_PLAN_NAME = "plan.parquet", "merged-plan.parquet"
-PLAN = re.compile(r"plan(?:-(\d{1,9}))?\.parquet", re.ASCII)
 ABOUT_KEY = b"vidprep.array_plan"
 CUT_COLUMNS = [each.name for each in fields(Cut)]
 STATE_COLUMNS = ["source_size_bytes", "source_mtime_ns", *CUT_COLUMNS]
@@ -101,15 +89,6 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedParts:
-    """What merged.json says."""
-
-    plan_digest: str = ""
-    ended: frozenset[int] = frozenset()
-    missing: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionEnd:
     """What a part that ended says of itself. units: so many it did."""
 
@@ -119,65 +98,14 @@ class PartitionEnd:
     unplanned: tuple[str, ...]
 
 
-def newest_plan(storage: Storage) -> Path | None:
-    """The plan of the newest array run in a destination; None where there is none."""
-    names = plan_names(storage)
-    return storage.local(f"{STATE_DIR}/{names[-1]}") if names else None
-
-
-def plan_names(storage: Storage) -> list[str]:
-    """The names of all plans in a destination, in the order of their numbers."""
-    return sorted(
-        storage.list(lambda name: _number_of(name) is not None, STATE_DIR), key=lambda name: _number_of(name) or 0
-    )
-
-
-def _number_of(name: str) -> int | None:
-    """The number of a plan, 0 for one that an older version put away; None for the names of other files."""
-    found = PLAN.fullmatch(name)
-    return 0 if name == OLD_PLAN_NAME else int(found[1] or 1) if found else None
-
-
-def is_at_work(place: Destination) -> bool:
-    """Whether an array run was begun here that was not merged."""
-    path = newest_plan(place.storage)
-    return path is not None and not _was_merged(place, read_array_plan(path))
-
-
-def _was_merged(place: Destination, plan: ArrayPlan) -> bool:
-    """Whether a merge found this plan, and parts of it that did not finish."""
-    path = place.shared_file(MERGED_NAME)
-    merged = MergedParts() if path is None else read_merged(path)
-    return merged.plan_digest == plan.digest and len(merged.ended) < plan.count
-
-
-def _current_plan(place: Destination, settings: RunSettings, *, overwrite: bool) -> ArrayPlan | None:
-    """The plan that a task has a part of; None where it is to make one. Raises DestinationError where tasks of another plan work."""
-    part, path = place.part, newest_plan(place.storage)
-    assert part is not None
-    if path is None:
-        return None
-    plan = read_array_plan(path)
-    difference = "; ".join(differences(plan.settings, settings))
-    if _was_merged(place, plan):
-        return None if overwrite or difference or plan.count != part.count else plan
-    first = f"let its tasks end and `vidprep merge {place.shown}` first"
-    if plan.count != part.count:
-        raise DestinationError(f"is at work for an array run of {plan.count} parts; {first}", path=place.shown)
-    if difference:
-        raise DestinationError(
-            f"an array run was started here with different settings: {difference}. Give all its tasks the same, or {first}",
-            path=place.shown,
-        )
-    return plan
-
-
 def previewed(place: Destination, sources: SourceList, settings: RunSettings, *, overwrite: bool) -> SourceList:
     """What this part would do. Writes nothing in the destination. Raises DestinationError as `begin_part`."""
     assert place.part is not None
-    plan = _current_plan(place, settings, overwrite=overwrite)
-    if plan is not None:
-        return _share(sources, place.part, plan.parts)
+    if place.shared_file(PLAN_NAME) is not None:
+        return _share(sources, place.part, _plan_in_force(place, place.part, settings).parts)
+    merged = _incomplete_plan(place, place.part, settings, overwrite=overwrite)
+    if merged is not None:
+        return _share(sources, place.part, read_array_plan(merged).parts)
     place.check_settings(settings, overwrite=overwrite)
     return _share(
         sources, place.part, {unit.id: part for unit, part in assign_partitions(sources.units, place.part.count)}
@@ -193,11 +121,16 @@ def begin_part(
     """
     part = place.part
     assert part is not None
-    plan = _current_plan(place, settings, overwrite=overwrite)
-    if plan is None:
-        place.check_settings(settings, overwrite=overwrite)
-        _check_nothing_is_forgotten(place, selection)
-        plan = _make_plan(place, settings, selection, sources.units)
+    if place.shared_file(PLAN_NAME) is None:
+        merged = _incomplete_plan(place, part, settings, overwrite=overwrite)
+        if merged is not None:
+            data = merged.read_bytes()
+        else:
+            place.check_settings(settings, overwrite=overwrite)
+            _check_nothing_is_forgotten(place, selection)
+            data = _written(part.count, settings, selection, sources.units)
+        place.create_shared(PLAN_NAME, data)
+    plan = _plan_in_force(place, part, settings)
     mine = _share(sources, part, plan.parts)
     _check_same_sources(place, plan, mine.units, selection)
     ids, found = plan.ids_of(part.index), {unit.id for unit in mine.units}
@@ -205,35 +138,10 @@ def begin_part(
     own = hashlib.sha256("\n".join(ids).encode()).hexdigest()
     content = {"plan": plan.digest, "source": selection.source, "units": len(ids), "digest": own}
     place.write_own(PART_PLAN_NAME, json.dumps(content).encode())
-    now = newest_plan(place.storage)
-    if now is None or sha256_of(now) != plan.digest:
-        place.storage.remove(f"{place.own}/{PART_PLAN_NAME}")
-        raise DestinationError(
-            "another array run was begun here at the same time; start this task again", path=place.shown
-        )
     return Share(
         mine, plan.digest, tuple(id_ for id_ in ids if id_ not in found),
         tuple(unit.id for unit in sources.units if unit.id not in plan.parts),
     )  # fmt: skip
-
-
-def _make_plan(place: Destination, settings: RunSettings, selection: Selection, units: tuple[Unit, ...]) -> ArrayPlan:
-    """Write the plan of the next number, of which several tasks at once make one. Raises DestinationError where parts of another began."""
-    assert place.part is not None
-    names = plan_names(place.storage)
-    number = 1 + (_number_of(names[-1]) or 0 if names else 0)
-    name = PLAN_NAME if number == 1 else f"plan-{number}.parquet"
-    place.create_shared(name, _written(place.part.count, settings, selection, units, number if names else 0))
-    try:
-        place.refresh()
-        place.check_no_others()
-    except DestinationError:
-        place.storage.remove(f"{STATE_DIR}/{name}")
-        raise
-    plan = _current_plan(place, settings, overwrite=False)
-    if plan is None:
-        raise DestinationError("could not be written: start this task again", path=place.shared / name)
-    return plan
 
 
 def end_part(place: Destination, share: Share) -> None:
@@ -247,18 +155,26 @@ def end_part(place: Destination, share: Share) -> None:
 
 def forget_plan(place: Destination, selection: Selection) -> None:
     """A whole run did what any part has left, unless it was given fewer sources than the array run."""
-    names = plan_names(place.storage)
+    names = (PLAN_NAME, MERGED_PLAN_NAME)
     if selection.narrowing is not None:
-        for name in names:
-            path = place.shared_file(name)
-            if path is not None and read_array_plan(path).selection.narrowing != selection.narrowing:
+        for path in filter(None, map(place.shared_file, names)):
+            if read_array_plan(path).selection.narrowing != selection.narrowing:
                 return
     place.storage.remove(*(f"{STATE_DIR}/{name}" for name in (*names, MERGED_NAME)))
 
 
+def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:
+    """The plan of which a merge found parts that did not finish, where this task is one of theirs."""
+    path = None if overwrite else place.shared_file(MERGED_PLAN_NAME)
+    if path is None:
+        return None
+    plan = read_array_plan(path)
+    return path if plan.count == part.count and not differences(plan.settings, settings) else None
+
+
 def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> None:
     """A new plan takes the place of an incomplete one, and must not have fewer videos by what it was given."""
-    path = newest_plan(place.storage)
+    path = place.shared_file(MERGED_PLAN_NAME)
     if path is None or selection.narrowing is None:
         return
     before = read_array_plan(path)
@@ -268,6 +184,22 @@ def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> Non
             " its videos; run its parts that did not finish, or an array of all videos",
             path=place.shown,
         )
+
+
+def _plan_in_force(place: Destination, part: Partition, settings: RunSettings) -> ArrayPlan:
+    path = place.shared_file(PLAN_NAME)
+    if path is None:
+        raise DestinationError("could not be written: start this task again", path=place.shared / PLAN_NAME)
+    plan = read_array_plan(path)
+    first = f"let its tasks end and `vidprep merge {place.shown}` first"
+    if plan.count != part.count:
+        raise DestinationError(f"is at work for an array run of {plan.count} parts; {first}", path=place.shown)
+    if difference := "; ".join(differences(plan.settings, settings)):
+        raise DestinationError(
+            f"an array run was started here with different settings: {difference}. Give all its tasks the same, or {first}",
+            path=place.shown,
+        )
+    return plan
 
 
 def _check_same_sources(place: Destination, plan: ArrayPlan, units: Sequence[Unit], selection: Selection) -> None:
@@ -294,7 +226,7 @@ def _share(sources: SourceList, part: Partition, parts: Mapping[str, int]) -> So
     return replace(sources, units=units, problems=sources.problems if part.index == 0 else ())
 
 
-def _written(count: int, settings: RunSettings, selection: Selection, units: tuple[Unit, ...], number: int) -> bytes:
+def _written(count: int, settings: RunSettings, selection: Selection, units: tuple[Unit, ...]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -310,7 +242,7 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
     about = {
         "count": count, "settings": settings.as_dict(), "settings_digest": settings.digest,
         "selection": {name: getattr(selection, name) for name in Selection.__slots__},
-    } | ({"number": number} if number else {})  # fmt: skip
+    }  # fmt: skip
     table = pa.table(
         {
             "id": pa.array([unit.id for unit, _ in rows], pa.string()),
@@ -364,20 +296,6 @@ def read_end(path: Path) -> PartitionEnd | None:
         return PartitionEnd(str(found["plan"]), int(found["units"]), texts(found["absent"]), texts(found["unplanned"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def read_merged(path: Path) -> MergedParts:
-    """Raises DestinationError for a merged.json that cannot be read."""
-    if not path.exists():
-        return MergedParts()
-    try:
-        found = parse_json(read_regular(path))
-        missing = {str(id_): str(why) for id_, why in found["missing"].items()}
-        ended = frozenset(whole_between("part", index, 0, MAX_PARTITIONS) for index in found["ended"])
-        return MergedParts(str(found["plan"]), ended, missing)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        why = f"cannot be read ({error}); remove it: what was joined before is then not known"
-        raise DestinationError(why, path=path) from error
 
 
 def texts(values: Iterable[Any]) -> tuple[str, ...]:

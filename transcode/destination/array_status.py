@@ -1,37 +1,45 @@
-"""What an array run was to make against the rows that are there: which parts did not finish, and which videos are missing, and why."""
+"""What an array run was to make against the rows that are there: which parts did not finish, and which videos are missing, and why.
+
+DST/.vidprep/merged.json   {"plan": digest, "ended": [0, 2], "missing": {id: why}}: the parts of the plan that ended and were
+                           joined, and videos that running the same tasks again does not make
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vidprep.formats.errors import DestinationError
 from vidprep.formats.manifest.table import read_table, with_columns
-from vidprep.formats.storage.local import LocalStorage
-from vidprep.transcode.destination.array_plan import (
-    STATE_COLUMNS,
-    ArrayPlan,
-    MergedParts,
-    newest_plan,
-    read_array_plan,
-    read_end,
-    read_merged,
-)
+from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
+from vidprep.transcode.destination.array_plan import STATE_COLUMNS, ArrayPlan, read_array_plan, read_end
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
+    MERGED_PLAN_NAME,
     PART_END_NAME,
     PART_PLAN_NAME,
+    PLAN_NAME,
 )
-from vidprep.transcode.destination.partition import Partition, partitions_in
+from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, partitions_in
 from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 ROW_COLUMNS = ["id", "settings_digest", *STATE_COLUMNS]
 UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"
 ABSENT = "no row: in the plan of the array run, but no longer among the sources"
+
+
+@dataclass(frozen=True, slots=True)
+class MergedParts:
+    """What merged.json says."""
+
+    plan_digest: str = ""
+    ended: frozenset[int] = frozenset()
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     """Of the rows in all manifests of a destination. parts: those that stand in it. Raises DestinationError, ManifestError."""
     state_dir = root / STATE_DIR
     parts = partitions_in(root, state_dir) if parts is None else parts
-    plan, before = _plan_of(root), read_merged(state_dir / MERGED_NAME)
+    plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
     digest = plan.settings_digest if plan else _digest_of_run(state_dir)
     missing = {
         id_: f"made with different settings than this destination (their digest is {found}, not {digest})"
@@ -103,9 +111,24 @@ def merged_json(root: Path, found: ArrayStatus) -> bytes | None:
     return json.dumps(content).encode()
 
 
-def _plan_of(root: Path) -> ArrayPlan | None:
-    path = newest_plan(LocalStorage(root))
-    return None if path is None else read_array_plan(path)
+def _plan_of(state_dir: Path) -> ArrayPlan | None:
+    for name in (PLAN_NAME, MERGED_PLAN_NAME):
+        if (state_dir / name).exists():
+            return read_array_plan(state_dir / name)
+    return None
+
+
+def _merged(path: Path) -> MergedParts:
+    if not path.exists():
+        return MergedParts()
+    try:
+        found = parse_json(read_regular(path))
+        missing = {str(id_): str(why) for id_, why in found["missing"].items()}
+        ended = frozenset(whole_between("part", index, 0, MAX_PARTITIONS) for index in found["ended"])
+        return MergedParts(str(found["plan"]), ended, missing)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f"cannot be read ({error}); remove it: what was joined before is then not known"
+        raise DestinationError(why, path=path) from error
 
 
 def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:

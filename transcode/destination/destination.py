@@ -41,6 +41,7 @@ from vidprep.formats.manifest.table import (
 )
 from vidprep.formats.storage.base import Storage
 from vidprep.formats.storage.no_links import refuse_links, remove_file
+from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.formats.storage.untrusted import read_json
 from vidprep.formats.stores.shards import PARTS_MAX
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME, GivenLabels
@@ -58,7 +59,8 @@ if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
     from vidprep.transcode.unit.job import Upload
 
-MERGED_NAME, PART_PLAN_NAME, PART_END_NAME = "merged.json", "plan.json", "end.json"
+PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
+PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
@@ -151,16 +153,18 @@ class Destination:
         self.manifest = self.root / (part.manifest_name if part else MANIFEST_NAME)
         self.journal = Journal(self.state_dir / "journal.jsonl")
         self.labels = GivenLabels(storage, self.own, self.write_own)
-        self._sent = SentRows(storage, self.own, self.journal) if storage.is_remote else None
+        self._sent = SentRows(storage, self.own, self.journal) if isinstance(storage, ObjectStorage) else None
         self.say: Callable[[str], object] = lambda _text: None
         self.lease: Lease | None = None
         self.is_manifest_lost = False
         self.outputs = make_outputs(self)
 
     def refresh(self) -> None:
-        """Have here what a run must know of a destination behind a URL, as it is now; a whole run also how far its parts are."""
-        kinds = (STATE, PART_FILE) if self.part is None else (STATE,)
-        self.storage.refresh(lambda name: any(kind.fullmatch(name) for kind in kinds))
+        """Have here what a run must know of a destination behind a URL, as it is now; of other parts a part knows that they are there."""
+        known = (STATE, PART_FILE) if self.part is None else (STATE,)
+        self.storage.refresh(
+            lambda name: any(kind.fullmatch(name) for kind in known), lambda name: PART_FILE.fullmatch(name) is not None
+        )
 
     def of_part(self, part: Partition) -> Destination:
         """Return what a task of an array run left here."""
@@ -184,8 +188,11 @@ class Destination:
                 refuse_links(self.shared, enter=lambda name: not name.startswith("part-"))
                 if self.part:
                     refuse_links(self.state_dir)
+                is_new = not self.state_dir.exists()
                 self.partials.mkdir(parents=True, exist_ok=True)
                 self._take_lease(held)
+                if is_new:
+                    held.callback(self._leave_nothing)
                 self.refresh()  # what was there before another ended is not what is there now
             except InUseError as error:
                 if merging or self.part:
@@ -198,8 +205,13 @@ class Destination:
             if self._sent is not None:
                 held.enter_context(self._sent.kept_up(self.check_held))
             held.callback(self.journal.close)
-            if not merging:
-                self.check_no_others()
+            others = {part.count for part in partitions_in(self.root, self.shared)}
+            others -= {self.part.count} if self.part else set()
+            if others and not merging:
+                raise DestinationError(
+                    f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
+                    path=self.shown,
+                )
             unreadable = _put_unreadable_aside(self) if overwrite else []
             lost = _why_lost(self)
             if lost and not overwrite:
@@ -211,27 +223,13 @@ class Destination:
             self.is_manifest_lost = lost is not None or MANIFEST_NAME in unreadable
             yield
 
-    def check_no_others(self) -> None:
-        """Raises DestinationError where parts of an array run of another number of tasks have begun."""
-        others = {part.count for part in partitions_in(self.root, self.shared)}
-        others -= {self.part.count} if self.part else set()
-        if others:
-            raise DestinationError(
-                f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
-                path=self.shown,
-            )
-
     def _take_lease(self, held: ExitStack) -> None:
         """Its own first, and then a look at the others: of two that do so at once, one at least sees the other.
 
         Its number is higher than any that was given here, to the whole or, before the whole, to a part: so is that of the run.
         """
-        names = [STATE_DIR]
-        if self.part is None:
-            names = [f"{STATE_DIR}/{name}" for name in self.storage.folders(STATE_DIR) if name.startswith("part-")]
-        others = [LeasePlace(self.storage, name) for name in names]
         manifests = [self.root / MANIFEST_NAME, self.manifest] if self.part else manifest_paths(self.root)
-        given = [entry.number for other in others if (entry := other.read()) is not None]
+        given = [entry.number for other in self._other_leases() if (entry := other.read()) is not None]
         for path in manifests:
             with suppress(ManifestError):  # whoever must read it will say so
                 given.append(fence_of(path))
@@ -239,16 +237,23 @@ class Destination:
         lease.take(max(given, default=0))
         held.callback(lease.release)
         self.lease = lease
-        held.callback(self._leave_nothing)
-        if (holder := first_at_work(others, self.say)) is not None:
+        self.partials.mkdir(parents=True, exist_ok=True)  # the run before may have left nothing
+        if (holder := first_at_work(self._other_leases(), self.say)) is not None:
             raise InUseError(holder, self.shown)
+
+    def _other_leases(self) -> list[LeasePlace]:
+        """Where the leases of the parts stand; of the whole, for a part."""
+        folders = [STATE_DIR]
+        if self.part is None:
+            folders = [f"{STATE_DIR}/{name}" for name in self.storage.folders(STATE_DIR) if name.startswith("part-")]
+        return [LeasePlace(self.storage, folder) for folder in folders]
 
     def _leave_nothing(self) -> None:
         """A run that was refused before anything was made leaves no state."""
-        if not (self.shared / "run.json").exists() and not self.journal.files():
+        if self.lease is not None and not (self.shared / "run.json").exists() and not self.journal.files():
             with suppress(OSError):
                 self.partials.rmdir()
-                self.storage.remove(self.lease.name if self.lease else "")
+                self.lease.remove()
 
     def check_held(self) -> None:
         """Before anything takes its name. Raises TakenOverError when another run has taken this one for dead."""
@@ -347,7 +352,7 @@ class Destination:
             return None
         from vidprep.transcode.unit.job import Upload
 
-        return Upload(f"{self.shown}/{file_name}", self.shown, self.lease.name, self.lease.mine.token)
+        return Upload(f"{self.shown}/{file_name}", self.shown, self.own, self.lease.mine.token)
 
     def remove_leftovers(self) -> None:
         """What nobody works on any more, of workers that were killed."""

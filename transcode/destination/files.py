@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError
@@ -68,7 +68,7 @@ class Files:
         self.publish(row, partial)
 
     def remove(self, file_name: str) -> None:
-        with suppress(OSError):
+        with nullcontext() if self._storage.is_remote else suppress(OSError):
             self._storage.remove(file_name)
 
     def recover(self) -> int:

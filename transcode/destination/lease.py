@@ -39,6 +39,7 @@ SHOWN_LETTERS = 200
 NUMBER_MAX = 10**12
 LEASE, OLD_LEASE = re.compile(r"lease-\d{6,15}", re.ASCII), "lock"  # the latter: of vidprep 0.1, behind a URL
 PLACE_LETTERS = 100
+LEASE_BYTES_MAX, GONE_PAUSE_SECONDS = 1 << 16, 0.05
 FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS = 2.0, 30.0
 STORE_BEAT_SECONDS, STORE_GONE_SECONDS = 5.0, 60.0
 # Other machines may see a change in a shared folder this much later, and a write in a store that has no conditions.
@@ -124,16 +125,20 @@ class LeasePlace:
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage, self._folder = storage, folder
         if storage.is_remote:
-            self.beat_seconds, self.gone_seconds, self.trusted_seconds = STORE_BEAT_SECONDS, STORE_GONE_SECONDS, 10.0
+            self.beat_seconds, self.gone_seconds = STORE_BEAT_SECONDS, STORE_GONE_SECONDS
+            self.trusted_seconds = 2 * STORE_BEAT_SECONDS
         else:
-            self.beat_seconds, self.gone_seconds, self.trusted_seconds = FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS, 0.0
+            self.beat_seconds, self.gone_seconds = FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS
+            self.trusted_seconds = 0.0
 
     @property
     def id(self) -> str:
         """What tells this place from one that holds a copy of it."""
         if self._storage.is_remote:
             return f"{self._storage.shown}/{self._folder}"[:PLACE_LETTERS]
-        return f"inode {(self._storage.root / self._folder).stat().st_ino}"
+        folder = self._storage.root / self._folder
+        folder.mkdir(parents=True, exist_ok=True)  # the run before may have left nothing
+        return f"inode {folder.stat().st_ino}"
 
     def name(self, number: int) -> str:
         """Return the name of the lease of a number."""
@@ -141,17 +146,16 @@ class LeasePlace:
 
     def read(self) -> LeaseEntry | None:
         """Return the lease that counts; None where there never was one."""
-        while names := self._storage.list(self._is_lease, self._folder):
-            newest = {max(names, key=_number_in), *({OLD_LEASE} & names.keys())}
+        while sizes := self._storage.list(self._is_lease, self._folder):
+            newest = {max(sizes, key=_number_in), *({OLD_LEASE} & sizes.keys())}
             with suppress(FileNotFoundError):  # it made place for the next
-                return max(map(self._entry, newest), key=attrgetter("number"))
+                return max((self._entry(name, sizes[name]) for name in newest), key=attrgetter("number"))
+            time.sleep(GONE_PAUSE_SECONDS)
         return None
 
-    def _entry(self, name: str) -> LeaseEntry:
-        try:
-            data = self._storage.read(f"{self._folder}/{name}")
-        except ValueError:  # nobody's of ours
-            data = b""
+    def _entry(self, name: str, size: int = 0) -> LeaseEntry:
+        """One of another size was not written by a run."""
+        data = self._storage.read(f"{self._folder}/{name}") if size <= LEASE_BYTES_MAX else b""
         holder = Holder.of(data)
         return LeaseEntry(data, _number_in(name) or (holder.number if holder else 0), holder)
 
@@ -285,10 +289,9 @@ class Lease:
             self._confirmed = begun
             return True
 
-    @property
-    def name(self) -> str:
-        """The name of its file in the storage."""
-        return self._place.name(self.mine.number)
+    def remove(self) -> None:
+        """Take the file away, unless it is another's by now."""
+        self._place.remove(self.mine)
 
     def check(self) -> None:
         """Raises TakenOverError when another has taken over. Asks the storage, unless it has just answered."""

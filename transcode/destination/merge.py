@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table
 from vidprep.formats.storage.no_links import refuse_links
-from vidprep.transcode.destination.array_plan import newest_plan, plan_names
 from vidprep.transcode.destination.array_status import array_status as array_status
 from vidprep.transcode.destination.array_status import merged_json
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
+    MERGED_PLAN_NAME,
     PART_END_NAME,
     PART_PLAN_NAME,
+    PLAN_NAME,
     Destination,
 )
 from vidprep.transcode.destination.opening import open_destination, open_finished
@@ -76,14 +77,13 @@ def merge(where: Path | str) -> Merged:
             given += [one.labels.given()]
         if parts and manifest_paths(whole.root):
             _join(whole, [labels for labels in given if labels is not None])
-        newest_plan(whole.storage)
-        whole.shared_file(MERGED_NAME)
+        for name in (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME):
+            whole.shared_file(name)
         found = array_status(whole.root, parts)
         if (merged := merged_json(whole.root, found)) is not None:
             whole.write_own(MERGED_NAME, merged)
         _forget_parts(whole, parts)
-        gone = plan_names(whole.storage) if not found.unended else plan_names(whole.storage)[:-1]
-        whole.storage.remove(*(f"{STATE_DIR}/{name}" for name in gone))
+        _put_plan_away(whole, is_done=not found.unended)
         whole.outputs.recover()
         whole.finish()
         ok = failed = 0
@@ -114,9 +114,18 @@ def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
     storage.remove(*(f"{folder}/{name}" for name in (PART_PLAN_NAME, PART_END_NAME) for folder in folders))
     storage.remove(*(part.manifest_name for part in parts))
     for folder in folders:
-        names = storage.list(lambda name: name != whole.partials.name, folder)
-        storage.remove(*(f"{folder}/{name}" for name in names))
+        if storage.is_remote:
+            storage.remove(*(f"{folder}/{name}" for name in storage.list(lambda _name: True, folder)))
         shutil.rmtree(whole.root / folder, ignore_errors=True)
+
+
+def _put_plan_away(whole: Destination, *, is_done: bool) -> None:
+    """What is left of the plan of an array run is for tasks that did not finish."""
+    plan = whole.shared_file(PLAN_NAME)
+    if not is_done and plan is not None:
+        whole.write_own(MERGED_PLAN_NAME, plan.read_bytes())
+    gone = (MERGED_PLAN_NAME, PLAN_NAME) if is_done else (PLAN_NAME,)
+    whole.storage.remove(*(f"{STATE_DIR}/{name}" for name in gone))
 
 
 def _to_be_merged(where: Path | str) -> Destination:
@@ -125,7 +134,7 @@ def _to_be_merged(where: Path | str) -> Destination:
         return open_finished(where)
     except StoreError:
         place = open_destination(where, None)
-        has_plan = place.root.is_dir() and newest_plan(place.storage) is not None
+        has_plan = place.root.is_dir() and place.shared_file(PLAN_NAME) is not None
         if not has_plan or manifest_paths(place.root) or (place.shared / "run.json").exists():
             raise
         return place

@@ -15,7 +15,7 @@ from vidprep.transcode.destination.files import Files
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME
 from vidprep.transcode.destination.labels import PlannedLabels as PlannedLabels
 from vidprep.transcode.destination.labels import plan_labels as plan_labels
-from vidprep.transcode.destination.lease import LeasePlace
+from vidprep.transcode.destination.lease import LeasePlace as LeasePlace
 from vidprep.transcode.destination.other_stores import clear_other_stores as clear_other_stores
 from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.destination.room import disk_of as disk_of

@@ -40,6 +40,7 @@ def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     left = {*storage.list(lambda name: any(layout.is_file(name) for layout in others))}
     if kept != ENCODED:
         left |= {name for name, status, container in rows if status == "ok" and _kind(container) == ENCODED}
+    storage.list(left.__contains__)  # which refuses links and folders of these names, before anything goes
     return sorted(left)
 
 

@@ -1,7 +1,7 @@
 """Parts of a run that array tasks work on, each alone: which units, and which files in the destination.
 
 DST/manifest-00003-of-00064.parquet   the rows of part 3, counted from 0; all parts are read as one
-DST/.vidprep/part-00003-of-00064/     its lock, journal and partial files
+DST/.vidprep/part-00003-of-00064/     its lease, journal and partial files
     plan.json                         written before its work (array_plan.py)
     end.json                          written after it
 """
@@ -95,7 +95,7 @@ def partitions_in(root: Path, state_dir: Path) -> list[Partition]:
     files = (
         *root.glob("manifest-*.parquet"),
         *state_dir.glob("part-*/plan.json"),
-        *state_dir.glob("part-*/journal.jsonl"),
+        *state_dir.glob("part-*/journal*.jsonl"),
     )
     names = {path.name if path.parent == root else path.parent.name for path in files}
     found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from vidprep.formats.errors import DestinationError, StorageError, TakenOverError
 from vidprep.formats.manifest.journal import SEGMENT, Journal
-from vidprep.formats.storage.base import Storage
+from vidprep.formats.storage.remote import ObjectStorage
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 
@@ -22,7 +22,7 @@ SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 class SentRows:
     """The segments of a journal. folder: that they stand in, by its name in the storage."""
 
-    def __init__(self, storage: Storage, folder: str, journal: Journal) -> None:
+    def __init__(self, storage: ObjectStorage, folder: str, journal: Journal) -> None:
         self._storage, self._folder, self._journal = storage, folder, journal
         self._segment = f"{folder}/journal-{time.time_ns():020d}"
         self._guard = threading.Lock()
@@ -37,8 +37,7 @@ class SentRows:
             while not over.wait(SEND_SECONDS):
                 # The next turn sends them, and the end of the run says what stays unsent.
                 with suppress(StorageError, DestinationError):
-                    check_held()
-                    self._send()
+                    self._send(check_held)
 
         keeper = threading.Thread(target=keep, daemon=True)
         keeper.start()
@@ -48,10 +47,9 @@ class SentRows:
             over.set()
             keeper.join()
             with suppress(TakenOverError):
-                check_held()
-                self._send()
+                self._send(check_held)
 
-    def _send(self) -> None:
+    def _send(self, check_held: Callable[[], object]) -> None:
         with self._guard:
             try:
                 with self._journal.path.open("rb") as file:
@@ -62,7 +60,8 @@ class SentRows:
             data = data[: data.rfind(b"\n") + 1]
             if self._whole + len(data) <= self._sent:
                 return
-            self._storage.update(f"{self._segment}-{self._number:05d}.jsonl", data)
+            check_held()
+            self._storage.send(f"{self._segment}-{self._number:05d}.jsonl", data)
             self._sent = self._whole + len(data)
             if len(data) > SEGMENT_BYTES:
                 self._whole, self._number = self._sent, self._number + 1

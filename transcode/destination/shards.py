@@ -80,13 +80,10 @@ class Shards:
         """Bytes of each shard that is there, by name. Raises DestinationError for one that is a link, or no regular file."""
         return self._storage.list(self._layout.is_shard)
 
-    def holds(self, unit: KnownUnit, file_name: str) -> bool:  # noqa: ARG002
-        return self._is_there(unit)
-
     def has(self, row: ManifestRow) -> bool:
-        return not row.ok or self._is_there(row)
+        return not row.ok or self.holds(row, row.file_name)
 
-    def _is_there(self, unit: KnownUnit | ManifestRow) -> bool:
+    def holds(self, unit: KnownUnit | ManifestRow, file_name: str) -> bool:  # noqa: ARG002
         if unit.offset is None or unit.stored_bytes is None:
             return False
         if self._there is None:
@@ -106,7 +103,7 @@ class Shards:
     def recover(self) -> int:
         """After a kill shards stay as they are."""
         self._place.remove_leftovers()
-        self._there = self.sizes()
+        self._there = self.sizes() if self._place.part is None else None
         return 0
 
     # ------------------------------------------------------------------------------------------- one unit
@@ -201,18 +198,7 @@ class Shards:
         return Compacted(len(chosen), sum(map(sizes.dead, gone)))
 
     def _measured(self) -> ShardSizes:
-        return ShardSizes(self.sizes(), self._alive_bytes(), len(self._layout.tail))
-
-    def _alive_bytes(self) -> dict[str, int]:
-        """Of the shards that rows name."""
-        alive: dict[str, int] = defaultdict(int)
-        table = read_table(self._place.root, PLACE_COLUMNS)
-        if table is not None:
-            columns = (with_columns(table, PLACE_COLUMNS)[name].to_pylist() for name in PLACE_COLUMNS)
-            for status, name, size in zip(*columns, strict=True):
-                if status == "ok":
-                    alive[name] += size or 0
-        return dict(alive)
+        return ShardSizes(self.sizes(), _alive_bytes(self._place.root), len(self._layout.tail))
 
     def _due(self, sizes: ShardSizes) -> set[str]:
         """The shards that have too many dead bytes, and the small ones where most are."""
@@ -228,7 +214,7 @@ class Shards:
         """
         self._move_units(chosen)
         self._write_index()
-        unnamed = sizes.there.keys() - (self._alive_bytes() if chosen else sizes.alive).keys()
+        unnamed = sizes.there.keys() - (_alive_bytes(self._place.root) if chosen else sizes.alive).keys()
         if unnamed:
             self._remove_shards(unnamed)
         return unnamed
@@ -237,7 +223,7 @@ class Shards:
         """Copy the units of some shards into shards of this run, and let the manifest name those."""
         if not names:
             return
-        for row in self._good_rows():
+        for row in _good_rows(self._place.root):
             if row.file_name in names:
                 self._writer.copy(row, self._stored(row))
                 row.run = self._place.run
@@ -245,15 +231,12 @@ class Shards:
                 self._place.journal.append(row)
         self._place.merge_journal()
 
-    def _good_rows(self) -> Iterator[ManifestRow]:
-        return (row for row in manifest_rows(self._place.root) if row.ok)
-
     def _write_index(self) -> None:
         """Beside what says of the index of before, which then is here."""
         root = self._place.root
         self._place.check_held()
         self._storage.local(f"{self._layout.name}.json")
-        for path in self._layout.write_index(root, self._good_rows(), read_run(self._place.shared)):
+        for path in self._layout.write_index(root, _good_rows(self._place.root), read_run(self._place.shared)):
             self._storage.push(path.name)
 
     def _remove_shards(self, names: Iterable[str]) -> None:
@@ -266,6 +249,22 @@ class Shards:
             os.close(folder)
         gone = [file for name in sorted(names) for file in (*self._layout.sidecars(name), name)]
         self._storage.remove(*gone)
+
+
+def _alive_bytes(root: Path) -> dict[str, int]:
+    """Bytes that rows name, by shard."""
+    alive: dict[str, int] = defaultdict(int)
+    table = read_table(root, PLACE_COLUMNS)
+    if table is not None:
+        columns = (with_columns(table, PLACE_COLUMNS)[name].to_pylist() for name in PLACE_COLUMNS)
+        for status, name, size in zip(*columns, strict=True):
+            if status == "ok":
+                alive[name] += size or 0
+    return dict(alive)
+
+
+def _good_rows(root: Path) -> Iterator[ManifestRow]:
+    return (row for row in manifest_rows(root) if row.ok)
 
 
 def _stated(labels: Mapping[str, Any]) -> str:

@@ -188,7 +188,7 @@ def label(
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination.array_plan import is_at_work
+    from vidprep.transcode.destination.array_plan import PLAN_NAME
     from vidprep.transcode.destination.opening import open_finished
     from vidprep.transcode.destination.relabel import relabel
     from vidprep.transcode.settings.parse import as_place
@@ -197,7 +197,7 @@ def label(
     if table is None and not removed:
         raise SettingsError("give a table of labels with a column `id` or `path`, or <remove>", remove="NAME")
     place = open_finished(as_place(destination))
-    if is_at_work(place):
+    if place.shared_file(PLAN_NAME) is not None:
         raise SettingsError(f"{destination}: an array run is at work or was not joined; `vidprep merge` first")
     with nullcontext() if dry_run else place.lock():
         if not dry_run:

@@ -26,7 +26,7 @@ from vidprep.transcode.sources.unit import Unit
 
 PREFIX = "vidprep-scratch-"
 HOLDER_BYTES_MAX = 1 << 16
-LEASE = re.compile(rf"{re.escape(STATE_DIR)}/(?:lock|lease-\d+)")
+LEASE = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[^/]+/)?(?:lock|lease-\d+)")
 
 
 def _is_ours(folder: Path) -> bool:

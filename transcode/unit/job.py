@@ -131,7 +131,7 @@ Made = Done | JobNotDone
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """url: that an output goes to, while the lease in the object `lease` of the folder `destination` has this token."""
+    """url: that an output goes to, while the lease that counts in the folder `lease` of `destination` has this token."""
 
     url: str
     destination: str

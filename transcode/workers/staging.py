@@ -10,7 +10,6 @@ from vidprep.formats.errors import DestinationError, ReadError, StorageError, Ta
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.base import is_url, split_url
 from vidprep.formats.storage.local import is_disk_full
-from vidprep.formats.storage.untrusted import parse_object
 from vidprep.transcode.sources.remote import fetch, remote_folder
 from vidprep.transcode.unit.job import Job, Made, Upload, discard, fail, new_row
 
@@ -45,13 +44,12 @@ def staged(job: Job, make: Callable[[Job], Made]) -> Made:
 
 def _put(path: Path, upload: Upload) -> None:
     """Raises DestinationError; TakenOverError when another run has taken over meanwhile."""
+    from vidprep.transcode.destination.opening import LeasePlace
+
     url, name = split_url(upload.url)
     try:
-        try:
-            lease = parse_object(remote_folder(upload.destination).read(upload.lease))
-        except (FileNotFoundError, ValueError):
-            lease = {}
-        if lease.get("token") == upload.token:
+        lease = LeasePlace(remote_folder(upload.destination), upload.lease).read()
+        if lease is not None and lease.holder is not None and lease.holder.token == upload.token:
             remote_folder(url).put(path, name)
             return
     except OSError as error:

@@ -121,7 +121,8 @@ class StorageContract:
         assert [(mine.root / f"f/{name}.json").read_bytes() for name in "ab"] == [b"1", b"1"]
         other.write("f/a.json", b"22")
         other.remove("f/b.json")
-        mine.refresh(lambda name: name.endswith(".json"))
+        mine.refresh(lambda name: name.endswith(".json"), lambda name: name.endswith(".bin"))
+        assert (mine.root / "f/c.bin").exists()
         assert (mine.root / "f/a.json").read_bytes() == b"22" and not (mine.root / "f/b.json").exists()
 
     def test_what_is_pushed_stands_here_and_there(self, opened: Opener) -> None:
@@ -137,6 +138,9 @@ class TestFolder(StorageContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Opener:
         return lambda: LocalStorage(tmp_path / "storage")
+
+    def test_what_is_gone_is_not_brought_back_by_an_update(self, opened: Opener) -> None:
+        gone_for_good(opened)
 
     def test_no_link_is_followed(self, opened: Opener, tmp_path: Path) -> None:
         storage, outside = opened(), tmp_path / "outside"
@@ -176,10 +180,17 @@ class TestS3(StorageContract):
         for name, value in there.environment.items():
             if name.startswith("AWS_"):
                 monkeypatch.setenv(name, value)
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()  # another test's server is not this one
         prefix = f"contract{next(NUMBERS)}"
         there.fail_every(0 if request.param == "well" else 3)
         yield lambda: ObjectStorage(f"s3://videos/{prefix}", emptied(tmp_path))
         there.fail_every(0)
+        s3fs.S3FileSystem.clear_instance_cache()
+
+    def test_what_is_gone_is_not_brought_back_by_an_update(self, opened: Opener) -> None:
+        gone_for_good(opened)
 
     def test_what_another_wrote_since_is_not_replaced(self, opened: Opener) -> None:
         mine, other = opened(), opened()
@@ -192,6 +203,16 @@ class TestS3(StorageContract):
         with pytest.raises(DestinationError, match="written by another run meanwhile"):
             mine.push("table", unchanged=True)
         assert opened().read("table") == b"of " + str(id(other)).encode()
+
+
+def gone_for_good(opened: Opener) -> None:
+    mine, other = opened(), opened()
+    assert mine.create("lease", b"beat 1")
+    mine.update("lease", b"beat 2")
+    other.remove("lease")
+    with pytest.raises(FileNotFoundError):
+        mine.update("lease", b"beat 3")
+    assert opened().local("lease") is None
 
 
 def emptied(folder: Path) -> Path:

@@ -112,7 +112,7 @@ def test_dead_bytes_go_behind_a_url_too(there: Bucket, sources: Path, tmp_path: 
 
 
 CHANGES_THERE = (
-    points.OBJECT_STORAGE_PUT, points.OBJECT_STORAGE_SWAP, points.OBJECT_STORAGE_UPDATE, points.OBJECT_STORAGE_REMOVE,
+    points.OBJECT_STORAGE_PUT, points.OBJECT_STORAGE_SWAP, points.OBJECT_STORAGE_SEND, points.OBJECT_STORAGE_REMOVE,
 )  # fmt: skip
 
 
