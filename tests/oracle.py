@@ -48,7 +48,7 @@ VARIABLE = (
     (r"[\d,.]+ (?:bytes are free|free)", "N free"), (r"(free in [^:]+): [\d.]+ \w+", r"\1: N"), (r"[\d.,]+ (?:[kMG]i?)?B/s", "SPEED"), (r"x[\d.]+ realtime", "SPEED"),
     (r"(?:process|pid) \d+", "process N"), (r"[\d.]+ (?:videos|frames)/s", "SPEED"), (r"127\.0\.0\.1:\d+", "HOST"),
     (r"vidprep-scratch-\w+", "SCRATCH"), (r"(?<=\"seconds\": )[\de.-]+", "TIME"), (r"(/partial/[0-9a-f]{24})[0-9a-f]{8}", r"\1"),
-    (r"(?<=such as )[^:\n]+:.*", "ONE"), (r"\"examples\": \{[^}]*\}", "ONES"), (r"\"(?:encode|cpu|wall|elapsed)\w*\": [\d.]+", "TIME"), (r"\"source_mtime_ns\": \d+", "TIME"),
+    (r"vidprep: \d+ of \d+ videos, .*", "PROGRESS"), (r"(?<=such as )[^:\n]+:.*", "ONE"), (r"\"examples\": \{[^}]*\}", "ONES"), (r"\"(?:encode|cpu|wall|elapsed)\w*\": [\d.]+", "TIME"), (r"\"source_mtime_ns\": \d+", "TIME"),
 )  # fmt: skip
 SHORT = ("--short-side", 96, "--preset", "ultrafast")
 BURST = ("--short-side", 64, "--jobs", 1)  # units go into shards in the order in which they end
@@ -126,10 +126,8 @@ class World:
 
     def names(self, folder: str) -> None:
         """Keep the names of all files below a folder, but for what a worker was making."""
-        self.keep(
-            f"names in {folder}",
-            self.plain("\n".join(str(path.relative_to(self.work)) for path in (self.work / folder).rglob("*"))),
-        )
+        there = (path for path in (self.work / folder).rglob("*") if path.parent.name != "partial")
+        self.keep(f"names in {folder}", self.plain("\n".join(str(path.relative_to(self.work)) for path in there)))
 
     def keep(self, what: str, seen: Any) -> None:
         self.seen[f"{len(self.seen):02d} {self.plain(what)[0]}"] = seen
