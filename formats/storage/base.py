@@ -17,8 +17,8 @@ USER_INFO = re.compile(r"(?<=://)[^/?#@]*@")  # RFC 3986, 3.2.1
 class Storage(Protocol):
     """A folder, here or behind a URL. Names are relative to it, with slashes; no link in it is followed.
 
-    A file is written whole or not at all, also when the process is killed. Each method raises StorageError or OSError for what
-    cannot be reached, and DestinationError for a link, or for what is no regular file, where a file of vidprep should be.
+    A file is written whole or not at all, also when the process is killed, but for `update`. Each method raises StorageError or OSError
+    for what cannot be reached, and DestinationError for a link, or for what is no regular file, where a file of vidprep should be.
 
     Attributes:
         root: The folder here; of a URL, one in which files of it stand as they were when they were fetched or written last.

@@ -101,7 +101,9 @@ class LocalStorage:
                 yield piece
 
     def create(self, name: str, data: bytes) -> bool:
-        """Link a whole file to the name; where the file system knows no links, create the name with O_EXCL, and rename the file to it."""
+        """Link a whole file to the name. Where the file system knows no links, create the name with O_EXCL, and rename the file to it:
+        killed in between, it is empty.
+        """
         path = self.root / name
         partial = own_partial_of(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL

@@ -240,9 +240,8 @@ class ObjectStorage:
         try:
             if self.has_conditions:
                 tag = self._swap(name, data, NONE)
-                if tag is None and not self._holds(
-                    name, data
-                ):  # else it was written, and the answer was lost on its way
+                # Refused, and still its own: it was written, and the answer was lost on its way.
+                if tag is None and not self._holds(name, data):
                     return False
                 self._created[name] = tag or self._tag_of(name)
                 # Conditions that cannot hold, on what is one's own: a store that writes all the same ignores them.
@@ -253,7 +252,6 @@ class ObjectStorage:
                 return True
         except NoConditionsError:
             self.has_conditions = False
-
         if self._knows_conditions:  # or so it was thought, and this one does not
             if self.file(name) is None:
                 self.send(name, data)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from vidprep.formats.storage.local import NO_LINKS
+from vidprep.formats.storage.local import NO_LINKS, LocalStorage
 from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.transcode.check.finding import Finding
 
@@ -93,26 +93,18 @@ def seen_after(path: str, name: str) -> float | None:
 
 
 def take_all(path: str) -> tuple[str, list[int]]:
-    """How names were made, and which of them by this worker."""
-    own, how, mine = Path(path, f"own-{secrets.token_hex(4)}"), "link", []
+    """How names are created in this folder, and which of them this worker created, as a run does it."""
+    own, storage = Path(path, f"own-{secrets.token_hex(4)}"), LocalStorage(Path(path))
     own.write_bytes(b"")
+    how = "link"
+    try:
+        os.link(own, f"{own}-linked")
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        how = "O_EXCL"
     leave(path, f"ready-{own.name}")
     begun = time.monotonic()
     while len([*Path(path).glob("ready-*")]) < 2 and time.monotonic() - begun < WAIT_SECONDS:
         time.sleep(LOOK_SECONDS)
-    for number in range(ROUNDS):
-        name = Path(path, f"name-{number}")
-        try:
-            if how == "link":
-                try:
-                    os.link(own, name)
-                except OSError as error:
-                    if error.errno not in NO_LINKS:
-                        raise
-                    how = "O_EXCL"
-            if how == "O_EXCL":
-                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            continue
-        mine.append(number)
-    return how, mine
+    return how, [number for number in range(ROUNDS) if storage.create(f"name-{number}", own.name.encode())]

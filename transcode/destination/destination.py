@@ -52,12 +52,12 @@ from vidprep.transcode.destination.run_file import KnownUnit, differences, is_ot
 from vidprep.transcode.destination.sent_rows import SentRows
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.unit.job import Upload
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from vidprep.formats.manifest.labels import Labels
-    from vidprep.transcode.unit.job import Upload
 
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
@@ -350,8 +350,6 @@ class Destination:
         """Where a worker puts a proven output; None leaves that to `outputs.publish`."""
         if not self.storage.is_remote or self.lease is None or not self.outputs.is_put_by_workers:
             return None
-        from vidprep.transcode.unit.job import Upload
-
         return Upload(f"{self.shown}/{file_name}", self.shown, self.own, self.lease.mine.token)
 
     def remove_leftovers(self) -> None:
@@ -382,9 +380,8 @@ class Destination:
                 if gone[id_] not in named:
                     self.outputs.remove(gone[id_])
         self.clear_journal()
-        self.labels.are_written(
-            stay=self.part is not None
-        )  # what a part has not made, `vidprep merge` gives its labels
+        # What a part has not made, `vidprep merge` gives its labels.
+        self.labels.are_written(stay=self.part is not None)
 
     def clear_journal(self) -> None:
         """Its rows are in the manifest, or are to be made again."""

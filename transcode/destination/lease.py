@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.25
 RECORD_BYTES = 512
 SHOWN_LETTERS = 200
 NUMBER_MAX = 10**12
-LEASE, OLD_LEASE = re.compile(r"lease-\d{6,15}", re.ASCII), "lock"  # the latter: of vidprep 0.1, behind a URL
+LEASE, OLD_LEASE = re.compile(r"lease-\d{6,15}", re.ASCII), "lock"  # the latter: of earlier versions, behind a URL
 PLACE_LETTERS = 100
 LEASE_BYTES_MAX, GONE_PAUSE_SECONDS = 1 << 16, 0.05
 FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS = 2.0, 30.0
@@ -204,7 +204,7 @@ class LeasePlace:
 
 
 def _number_in(name: str) -> int:
-    """The number that the name of a lease says; 0 for the one of vidprep 0.1, which says it in its text."""
+    """The number that the name of a lease says; 0 for the one of earlier versions, which says it in its text."""
     return 0 if name == OLD_LEASE else int(name.removeprefix("lease-"))
 
 

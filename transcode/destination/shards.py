@@ -232,7 +232,7 @@ class Shards:
         self._place.merge_journal()
 
     def _write_index(self) -> None:
-        """Beside what says of the index of before, which then is here."""
+        """Write the index and have it in the storage. The description of the index before is fetched first, as it is written beside it."""
         root = self._place.root
         self._place.check_held()
         self._storage.local(f"{self._layout.name}.json")
@@ -240,7 +240,7 @@ class Shards:
             self._storage.push(path.name)
 
     def _remove_shards(self, names: Iterable[str]) -> None:
-        """What the manifest and the index that name them no more are on the disk."""
+        """Remove shards that nothing names any more, once the manifest and the index without them are safe on disk."""
         self._place.check_held()
         folder = os.open(self._place.root, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -270,7 +270,7 @@ def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lease", ["lease-000001", "lock"], ids=["as it was made", "as vidprep 0.1 named it"])
+@pytest.mark.parametrize("lease", ["lease-000001", "lock"], ids=["as it was made", "as earlier versions named it"])
 def test_a_killed_run_goes_on_and_its_lease_is_forgotten(lease, s3, here, tmp_path):
     killed = fault(*points.JOURNAL_APPEND, at=4, only="parent")
     env = s3.environment | environment(tmp_path / "hook", killed)
