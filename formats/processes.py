@@ -1,44 +1,316 @@
-"""Children that import nothing from the current folder, and take no more of the machine than they may.
+"""The one kind of child process: a plain interpreter that does the calls it is sent. And which process is which.
 
-`python -c` and `multiprocessing` look for modules in the current folder first, whoever may write into it; and what a video makes its
-decoder do is up to whoever made the video.
+`multiprocessing` would do, but its `spawn` imports the script of the parent in each child, which then must be written for that, looks
+for modules in the current folder first, whoever may write into it, and starts one more process to keep count. A child here imports
+nothing but what its calls need, takes no more of the machine than it may, and dies with its parent.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import mmap
 import os
+import pickle
+import queue
 import resource
+import select
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
-SAFE_PATH = "PYTHONSAFEPATH"
+# In argv of every child, for whoever looks for them.
+MARK = "vidprep-child"
+TAKEN, MEMORY, WORK, CORES = range(4)  # the numbers that parent and child share
+LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1, signal.SIGHUP}
+LONGEST_WAIT_SECONDS = 10**6
+SECONDS_TO_END = 10
+SIZE_BYTES = 8  # of the length in front of a message
+PR_SET_PDEATHSIG = 1
 MAX_OPEN_FILES, MAX_FILE_BYTES = 1024, 1 << 42
 LEAST_MEMORY_BYTES = 2 << 30  # a 4K video needs it, whatever the others of its machine do
 MEMORY_SHARE = 0.9
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
+class DiedError(Exception):
+    """The process ended. taken: whether it had taken the call. exit_code: negative is a signal."""
+
+    def __init__(self, *, taken: bool, exit_code: int) -> None:
+        super().__init__(taken, exit_code)
+        self.taken, self.exit_code = taken, exit_code
+
+
+class Answer(NamedTuple):
+    """The end of a call: what its function returned, or what it raised."""
+
+    made: object
+    error: Exception | None
+
+
+class Channel:
+    """Sends pickled messages to another process, and receives its own. One thread may send while another receives."""
+
+    def __init__(self, end: socket.socket) -> None:
+        """end: of a pair of connected sockets."""
+        self._socket = end
+
+    def send(self, message: object) -> None:
+        """Raises BrokenPipeError when the other process has ended."""
+        self.send_pickled(pickle.dumps(message))
+
+    def send_pickled(self, data: bytes) -> None:
+        self._socket.sendall(len(data).to_bytes(SIZE_BYTES, "little") + data)
+
+    def receive(self) -> Any:
+        """Wait for the next message. Raises EOFError when the other process has ended."""
+        return pickle.loads(self._read(int.from_bytes(self._read(SIZE_BYTES), "little")))
+
+    def _read(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while len(view):
+            try:
+                count = self._socket.recv_into(view)
+            except ConnectionResetError:  # it ended before it had read all that was sent
+                count = 0
+            if not count:
+                raise EOFError
+            view = view[count:]
+        return data
+
+    def has_message(self, seconds: float = 0.0) -> bool:
+        """Whether `receive` would return, or raise, within so many seconds."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return bool(poller.poll(min(LONGEST_WAIT_SECONDS, max(0.0, seconds)) * 1000))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def forever() -> float:
+    """The deadline of a call that has none."""
+    return LONGEST_WAIT_SECONDS
+
+
+class Process:
+    """A child process that does one call after another. Used by one thread at a time; any may call `kill`."""
+
+    def __init__(
+        self, imports: str = "", *, share: Sequence[int] = (), environment: Mapping[str, str] | None = None, is_quiet: bool = False
+    ) -> None:  # fmt: skip
+        """imports: a module that it imports before its first call. share: file descriptors that it has under the same numbers.
+        environment: more variables than are set here. is_quiet: nothing that it writes on stderr is shown.
+
+        Raises OSError where no process can be started.
+        """
+        import tempfile
+
+        self.num_calls = 0
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as shared, ExitStack() as opened:
+            opened.callback(ours.close)
+            shared.truncate(mmap.PAGESIZE)
+            self.numbers = memoryview(mmap.mmap(shared.fileno(), mmap.PAGESIZE)).cast("q")
+            numbers = theirs.fileno(), shared.fileno()
+            first_lines = (
+                f"import sys; sys.path[:] = {sys.path!r}; from vidprep.formats.processes import serve; "
+                f"serve({numbers[0]}, {numbers[1]}, {os.getpid()}, {imports!r})"
+            )
+            self._popen, self._keeper = _started(
+                [*interpreter(), *_flags(), "-c", first_lines, MARK], pass_fds=(*numbers, *share),
+                env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL if is_quiet else None,
+            )  # fmt: skip
+            opened.pop_all()
+        self._channel = Channel(ours)
+
+    def begin(self, function: Callable[..., Any], *arguments: object) -> Self:
+        """Have it do a call. Raises DiedError."""
+        self.numbers[TAKEN] = False
+        self.num_calls += 1
+        self.send((function, arguments))
+        return self
+
+    def result(self, more_seconds: Callable[[], float] = forever) -> Any:
+        """Wait until the call has ended, and return what its function returned, or raise what it raised.
+
+        more_seconds: asked again when what it told before has passed. Raises DiedError, and TimeoutError when it tells 0.
+        """
+        made, error = self.receive(more_seconds)
+        if error is not None:
+            raise error
+        return made
+
+    def send(self, message: object) -> None:
+        """Send something to the function that is being called. Raises DiedError."""
+        try:
+            self._channel.send(message)
+        except BrokenPipeError:
+            raise self._died() from None
+
+    def receive(self, more_seconds: Callable[[], float] = forever) -> Any:
+        """Wait for what the function sends, or for its Answer. Raises as `result` does."""
+        deadline = time.monotonic() + more_seconds()
+        while not self._channel.has_message(deadline - time.monotonic()):
+            if time.monotonic() >= deadline:
+                longer = more_seconds()
+                if longer <= 0:
+                    raise TimeoutError
+                deadline += longer
+        try:
+            return self._channel.receive()
+        except EOFError:
+            raise self._died() from None
+
+    def _died(self) -> DiedError:
+        """The error for one that has closed its end."""
+        self._keeper.join(SECONDS_TO_END)
+        self._popen.kill()
+        self._keeper.join()
+        return DiedError(taken=bool(self.numbers[TAKEN]), exit_code=self._popen.returncode)
+
+    @property
+    def lives(self) -> bool:
+        return self._keeper.is_alive()
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    def close(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self._popen.kill()
+        self._keeper.join()
+        self._channel.close()
+
+
+def _started(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+    """Start a process from a thread that lives as long as the process does.
+
+    The system kills a child when the thread that started it ends, which here only the end of the whole program can do.
+    """
+    started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
+
+    def keep() -> None:
+        # Blocked in the child from its first instruction, and in the ffmpeg that it may run: Ctrl-C goes to the whole group, and
+        # the videos in flight have the grace time to finish.
+        signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
+        try:
+            popen = subprocess.Popen(command, **how)
+        except Exception as error:  # noqa: BLE001 (raised by whoever waits for it)
+            started.put(error)
+            return
+        started.put(popen)
+        popen.wait()
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    try:
+        keeper.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
+    found = started.get()
+    try:
+        if isinstance(found, Exception):
+            raise found
+        return found, keeper
+    finally:
+        del found  # or an error would keep this frame, and this frame the error
+
+
 def interpreter() -> list[str]:
-    """Return the beginning of a command that runs this Python."""
+    """Return the beginning of a command that runs this Python, which looks for no module in the current folder."""
     return [sys.executable, "-P"]
 
 
-@contextmanager
-def isolated() -> Iterator[None]:
-    """Processes that `multiprocessing` starts in this block, and those that they start, do the same."""
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
+def _flags() -> list[str]:
+    """How this interpreter was told to behave, where no variable of the environment says so."""
+    return [*(f"-W{option}" for option in sys.warnoptions), *(["-B"] if sys.dont_write_bytecode else [])]
+
+
+# --------------------------------------------------------------------------------------------------- in the child
+
+_parent: Channel
+_numbers: memoryview
+
+
+def serve(descriptor: int, shared: int, parent: int, imports: str) -> None:
+    """Take a call, do it, send its Answer, until the parent ends. descriptor, shared, imports: of `Process`."""
+    global _parent, _numbers
+    _die_with(parent)
+    limit_files()
+    os.set_inheritable(descriptor, False)
+    _parent = Channel(socket.socket(fileno=descriptor))
+    _numbers = memoryview(mmap.mmap(shared, mmap.PAGESIZE)).cast("q")
+    os.close(shared)
+    if imports:
+        import_module(imports)
+    with suppress(BrokenPipeError):
+        while True:
+            try:
+                function, arguments = _parent.receive()
+            except EOFError:
+                return
+            except Exception as error:  # noqa: BLE001 (a call that cannot be read here)
+                answer = _pickled(Answer(None, error))
+            else:
+                _numbers[TAKEN] = True
+                if _numbers[MEMORY]:
+                    limit_memory(_numbers[MEMORY])
+                answer = _answer(function, arguments)
+            _parent.send_pickled(answer)
+
+
+def parent_channel() -> Channel:
+    """Return the channel by which the function that is being called speaks with the parent."""
+    return _parent
+
+
+def worked() -> None:
+    """Count a step of the call at work, which its deadline grows with."""
+    _numbers[WORK] += 1
+
+
+def cores() -> int:
+    """Return how many cores the call at work may use now."""
+    return int(_numbers[CORES])
+
+
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[SAFE_PATH]
-        else:
-            os.environ[SAFE_PATH] = before
+        return _pickled(Answer(function(*arguments), None))
+    except Exception as error:  # noqa: BLE001 (raised again by whoever called)
+        error.add_note(traceback.format_exc())
+        return _pickled(Answer(None, error))
+
+
+def _pickled(answer: Answer) -> bytes:
+    try:
+        data = pickle.dumps(answer)
+        pickle.loads(data)  # some exceptions are pickled and then cannot be made again
+    except Exception as fault:  # noqa: BLE001 (whatever cannot be pickled)
+        return pickle.dumps(Answer(None, RuntimeError(f"{answer.error!r} cannot be given back: {fault}")))
+    return data
+
+
+def _die_with(parent: int) -> None:
+    """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def limit_files() -> None:
@@ -90,14 +362,14 @@ class ProcessId:
     @classmethod
     def mine(cls) -> ProcessId:
         """Return that of this process."""
-        return cls(socket.gethostname(), _machine(), os.getpid(), _started(os.getpid()))
+        return cls(socket.gethostname(), _machine(), os.getpid(), _start_of(os.getpid()))
 
     @property
     def is_dead(self) -> bool | None:
         """Whether the process has ended; None where that cannot be asked from here."""
         if not self.machine or (self.machine, self.host) != (_machine(), socket.gethostname()):
             return None
-        return not self.started or _started(self.pid) != self.started
+        return not self.started or _start_of(self.pid) != self.started
 
 
 def _machine() -> str:
@@ -108,7 +380,7 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> str:
+def _start_of(pid: int) -> str:
     """When a living process started, in clock ticks since the boot; "" where there is none."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

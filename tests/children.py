@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from vidprep.transcode.workers.child import Child
-from vidprep.transcode.workers.process import Process
+from vidprep.formats.processes import Process
+from vidprep.transcode.workers.child import Child, start_process
 
 
 class KeptChildren:
@@ -16,7 +15,6 @@ class KeptChildren:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._idle: list[Process] = []
-        self._starter = ThreadPoolExecutor(1)  # a process dies with the thread that started it
 
     def __call__(
         self, giving_up: threading.Event, _process: Process | None = None, *, count: int | None = None
@@ -25,7 +23,7 @@ class KeptChildren:
 
     def take(self) -> Process:
         with self._guard:
-            return self._idle.pop() if self._idle else self._starter.submit(Process).result()
+            return self._idle.pop() if self._idle else start_process()
 
     def keep(self, process: Process) -> None:
         with self._guard:
@@ -34,7 +32,6 @@ class KeptChildren:
     def close(self) -> None:
         for process in self._idle:
             process.close()
-        self._starter.shutdown()
 
 
 class _KeptChild(Child):

@@ -51,7 +51,7 @@ def kept_children() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vidprep.transcode.workers.local.Child", kept)
         patch.setattr(
-            "vidprep.transcode.run.session.Process", Mock(side_effect=OSError)
+            "vidprep.transcode.run.session.start_process", Mock(side_effect=OSError)
         )  # or none would be taken that is kept
         yield
     kept.close()

@@ -427,6 +427,8 @@ class PrefetchLoader:
                 self._take(worker, Done(at_work.position, error, {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
         self._tell(self._coming, now, [worker])
+        if gone.error is not None:
+            raise CrashedError(f"a worker cannot go on: {type(gone.error).__name__}: {gone.error}") from gone.error
         if gone.code >= 0:
             raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
 

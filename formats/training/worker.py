@@ -9,21 +9,19 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import signal
 import sys
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
-from multiprocessing import spawn
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.processes import Channel, parent_channel
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.training.cache import FrameCache
 from vidprep.formats.training.dataset import Item, VideoDataset
@@ -83,6 +81,8 @@ class About(NamedTuple):
 
     def opened(self) -> VideoDataset:
         if self.main is not None:
+            from multiprocessing import spawn
+
             spawn.prepare(self.main)
         found: VideoDataset = pickle.loads(self.dataset)
         return found
@@ -247,34 +247,25 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Line:
-    """A connection as an inbox."""
+    """A channel as an inbox."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
 
     def get(self) -> Any:
         try:
-            return self._connection.recv()
-        except (EOFError, OSError):  # the loader is gone
+            return self._channel.receive()
+        except EOFError:  # the loader is gone
             return None
 
     def empty(self) -> bool:
-        return not self._connection.poll()
+        return not self._channel.has_message()
 
 
-def main() -> None:
-    """A process: file descriptors of the connection and of the shared memory, its size, and the bound are the arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loader, whose end is ours
-    connection_fd, memory_fd, size, frame_bytes = map(int, sys.argv[1:])
-    connection = Connection(connection_fd)
-    memory = mmap.mmap(memory_fd, size)
-    os.close(memory_fd)
-    line = _Line(connection)
+def serve_from_process(about: About, memory: int, size: int, frame_bytes: int) -> None:
+    """Be a worker, in a process of its own. memory: file descriptor of what is shared, of so many bytes."""
     global _is_worker
     _is_worker = True
-    about = line.get()
-    try:
-        if about is not None:
-            Worker(about.opened(), memory, frame_bytes).serve(line, connection.send)
-    except BrokenPipeError:
-        return
+    shared, channel = mmap.mmap(memory, size), parent_channel()
+    os.close(memory)
+    Worker(about.opened(), shared, frame_bytes).serve(_Line(channel), channel.send)

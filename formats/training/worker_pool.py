@@ -6,14 +6,11 @@ import contextlib
 import mmap
 import os
 import queue
-import subprocess
-import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,20 +18,23 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.processes import interpreter
+from vidprep.formats.processes import Answer, DiedError, Process
 from vidprep.formats.training.dataset import VideoDataset
-from vidprep.formats.training.worker import About, Done, Reset, Worker
+from vidprep.formats.training.worker import About, Done, Reset, Worker, serve_from_process
 
 SHARED_MEMORY = Path("/dev/shm")
 END_SECONDS = 5.0
-PROGRAM = "from vidprep.formats.training.worker import main; main()"
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A worker process ended unasked. code: its exit code, or the signal that killed it, negative."""
+    """A worker ended unasked. code: the exit code of its process, or the signal that killed it, negative. error: what ended it, where
+    it could still say so.
+    """
 
     code: int
+    error: Exception | None = None
 
 
 Inbox = queue.SimpleQueue[tuple[int, Done | Reset | Gone]]
@@ -56,7 +56,7 @@ class WorkerPool:
         self._file = _reserved(memory_bytes) if processes else None
         self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
         self._size = memory_bytes
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Process] = {}
         self._lines: dict[int, Line] = {}
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._threads, self._file)
@@ -83,16 +83,11 @@ class WorkerPool:
             made = Worker(self._dataset, self._memory, self._frame_bytes)
             self._start_thread(_serve, made, line, _Reply(self.inbox, worker))
             return
-        ours, theirs = Pipe()
-        fds = theirs.fileno(), self._file.fileno()
-        process = self._processes[worker] = subprocess.Popen(
-            [*interpreter(), "-c", PROGRAM, *map(str, (*fds, self._size, self._frame_bytes))],
-            pass_fds=fds, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
-        )  # fmt: skip
-        theirs.close()
-        speaker = self._start_thread(_pass_on, line, ours)
-        self._start_thread(_listen, worker, process, ours, line, speaker, self.inbox)
-        line.put(self._about)
+        memory = self._file.fileno()
+        process = self._processes[worker] = Process(share=(memory,), environment=ONE_THREAD)
+        call = serve_from_process, self._about, memory, self._size, self._frame_bytes
+        speaker = self._start_thread(_pass_on, line, process, call)
+        self._start_thread(_listen, worker, process, line, speaker, self.inbox)
 
     def _start_thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -125,41 +120,40 @@ def _serve(made: Worker, line: Line, reply: _Reply) -> None:
         raise
 
 
-def _listen(
-    worker: int, process: subprocess.Popen[bytes], connection: Connection, line: Line, speaker: threading.Thread, inbox: Inbox
-) -> None:  # fmt: skip
-    """Always reading, so that no worker ever waits for the loader to listen. The connection is closed when the speaker has
+def _listen(worker: int, process: Process, line: Line, speaker: threading.Thread, inbox: Inbox) -> None:
+    """Always reading, so that no worker ever waits for the loader to listen. The process is closed when the speaker has
     ended: its descriptor is then another's, the next worker's perhaps, who would be told what was meant for the last.
     """
-    with connection:
-        while True:
-            try:
-                inbox.put((worker, connection.recv()))
-            except (EOFError, OSError):
-                break
-        line.put(None)
-        speaker.join()
-    inbox.put((worker, Gone(process.wait())))
+    gone = Gone(0)
+    try:
+        while not isinstance(message := process.receive(), Answer):
+            inbox.put((worker, message))
+        gone = Gone(0, message.error)
+    except DiedError as died:
+        gone = Gone(died.exit_code)
+    line.put(None)
+    speaker.join()
+    process.close()
+    inbox.put((worker, gone))
 
 
-def _pass_on(line: Line, connection: Connection) -> None:
+def _pass_on(line: Line, process: Process, call: tuple[Any, ...]) -> None:
     """So that the loader never waits for a worker to listen."""
-    with contextlib.suppress(OSError):  # the worker is gone, and whoever listens to it says so
+    with contextlib.suppress(DiedError):  # the worker is gone, and whoever listens to it says so
+        process.begin(*call)
         while (message := line.get()) is not None:
-            connection.send(message)
-        connection.send(None)
+            process.send(message)
+        process.send(None)
 
 
 def _end(
-    processes: dict[int, subprocess.Popen[bytes]], lines: dict[int, Line], threads: list[threading.Thread], file: IO[bytes] | None
-) -> None:  # fmt: skip
+    processes: dict[int, Process], lines: dict[int, Line], threads: list[threading.Thread], file: IO[bytes] | None
+) -> None:
     """A thread that is still in a decoder when Python ends is torn out of it, and C++ ends the program for that."""
     for line in lines.values():
         line.put(None)
     for process in processes.values():
         process.kill()  # it has nothing to lose; the item at work may take seconds, and so may the end of torch
-    for process in processes.values():
-        process.wait()
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join(END_SECONDS)

@@ -230,12 +230,21 @@ def test_settings_serve_many_calls(clips: Path, tmp_path: Path) -> None:
 def test_a_script_needs_no_guard_as_workers_import_nothing_of_it(clips: Path, tmp_path: Path) -> None:
     path = tmp_path / "unguarded.py"
     path.write_text(
-        "print('once', flush=True)\nfrom vidprep.transcode import transcode, validate\n"
+        "print('once', flush=True)\nfrom vidprep.transcode import bench, doctor, transcode, validate\n"
         f"transcode({str(clips)!r}, {str(tmp_path / 'out')!r}, jobs=2)\n"
         f"assert not validate({str(tmp_path / 'out')!r}, jobs=2).faults\n"
+        f"measured = bench([{str(tmp_path / 'out')!r}], loader=('vidprep',), workers=(1, 2), seconds=0.1)\n"
+        "assert {cell['workers'] for cell in measured['cell'] if not cell['refused']} == {1, 2}, measured\n"
+        f"assert {{each.ok for each in doctor({str(tmp_path / 'new')!r}) if each.needed}} == {{True}}\n"
     )
-    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "once\n", "")
+    # From a file and from stdin, which no process could import.
+    for ran in (
+        subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, check=False),
+        subprocess.run(
+            [sys.executable], input=path.read_text(), capture_output=True, text=True, timeout=300, check=False
+        ),
+    ):
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "once\n", "")
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 

@@ -15,7 +15,6 @@ from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.transcode.settings.keyword_types import SourceKeywords
 from vidprep.transcode.settings.run_options import SourceOptions
 from vidprep.transcode.settings.typed import typed
-from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.transcode.check.finding import Finding
@@ -69,7 +68,6 @@ def validate(
         MissingError: A program or library is not installed.
         KeyboardInterrupt: The check was interrupted; the same call continues it.
     """
-    end_if_worker_starts()
     from vidprep.transcode.check.results import VALIDATION_NAME
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.destination.run_file import made_by_run, settings_of
@@ -129,7 +127,6 @@ def doctor(
     Returns:
         One Finding per test. A run will work if `finding.ok` for every one with `finding.needed`.
     """
-    end_if_worker_starts()
     from vidprep.transcode.check.doctor import examine, examine_destination
     from vidprep.transcode.settings.parse import as_place
 

@@ -11,15 +11,15 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vidprep.formats.errors import VerifyError, VidprepError
-from vidprep.formats.processes import interpreter, isolated
+from vidprep.formats.processes import DiedError, Process
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.check.finding import Finding
@@ -38,13 +38,6 @@ EXTRAS = {
     "s3": ("s3fs",), "bench": ("torchcodec", "decord", "cv2", "webdataset"),
 }  # fmt: skip
 FREE_BYTES = 1 << 30
-LOAD_TORCHCODEC = """
-import sys
-try:
-    import torchcodec.decoders
-except Exception as error:
-    sys.exit(str(error).strip().partition("\\n")[0] or type(error).__name__)
-"""
 GOP = 5
 WIDTH, HEIGHT, NUM_FRAMES = 128, 96, 12
 # Lossy codecs keep these apart: the corner that is bright, and the other three.
@@ -82,21 +75,16 @@ def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
 
 def examine_destination(destination: Path | str) -> Iterator[Finding]:
     """What its file system or store does of what runs lean on; a folder is tried by two processes of this machine."""
-    from concurrent.futures import ProcessPoolExecutor
-    from contextlib import ExitStack
-    from multiprocessing import get_context
-
     from vidprep.formats.storage.local import file_system_of
     from vidprep.transcode.check.storage_trial import try_folder, try_store
 
     with ExitStack() as stack:
         if isinstance(destination, Path):
-            stack.enter_context(isolated())
             asked = destination
             while not destination.exists():
                 destination = destination.parent
-            workers = [stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for _ in range(2)]
-            found = try_folder(destination, workers[0].submit, workers[1].submit)
+            first, second = (stack.enter_context(closing(Process())) for _ in range(2))
+            found = try_folder(destination, first.begin, second.begin)
             made_later = f"; {asked} is not there yet" if asked != destination else ""
             shown = f"{destination} ({file_system_of(destination) or 'file system'}{made_later})"
         else:
@@ -281,10 +269,17 @@ def _check_pictures(read: Callable[[list[int]], object]) -> None:
 
 def _torchcodec() -> Finding:
     """Tried in a process of its own: torch may end the one that it cannot load in, and some of it complains at exit."""
-    trial = subprocess.run([*interpreter(), "-c", LOAD_TORCHCODEC], capture_output=True, text=True, check=False)
-    if trial.returncode:
-        from vidprep.transcode.check.other_readers import TORCHCODEC_ADVICE
+    from vidprep.transcode.check.other_readers import TORCHCODEC_ADVICE
 
-        lines = trial.stderr.splitlines() or [f"exit code {trial.returncode}"]
-        return Finding("torchcodec", False, f"does not load: {lines[-1]}", TORCHCODEC_ADVICE, needed=False)
+    with closing(Process(is_quiet=True)) as process:
+        try:
+            process.begin(_import_torchcodec).result()
+        except Exception as error:  # noqa: BLE001 (the same)
+            what = f"exit code {error.exit_code}" if isinstance(error, DiedError) else ""
+            why = what or str(error).strip().partition("\n")[0] or type(error).__name__
+            return Finding("torchcodec", False, f"does not load: {why}", TORCHCODEC_ADVICE, needed=False)
     return Finding("torchcodec", True, version("torchcodec"), needed=False)
+
+
+def _import_torchcodec() -> None:
+    import torchcodec.decoders  # noqa: F401

@@ -21,7 +21,6 @@ from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_
 from vidprep.transcode.settings.run import HDR
 from vidprep.transcode.settings.run_options import SourceOptions
 from vidprep.transcode.settings.typed import typed
-from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.transcode.choose.tune import Tuned
@@ -101,7 +100,6 @@ def sweep(
         MissingError: A library is not installed.
         StoppedError: The sweep was interrupted, or the disk is full.
     """
-    end_if_worker_starts()
     from datetime import datetime
 
     from vidprep.transcode.choose.sweep import FILES, SweepOptions, check_out, measure
@@ -168,7 +166,6 @@ def tune(
         MissingError: A library is not installed.
         StoppedError: The search was interrupted, or the disk is full.
     """
-    end_if_worker_starts()
     from vidprep.transcode.choose.sweep import SweepOptions, check_out
     from vidprep.transcode.choose.tune import Reading, recommend
     from vidprep.transcode.workers.child import make, stops_the_run
@@ -244,7 +241,6 @@ def bench(
         StoreError: A path is no store.
         MissingError: A loader that was named is not installed.
     """
-    end_if_worker_starts()
     from datetime import datetime
 
     from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey

@@ -12,7 +12,6 @@ from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.settings.parse import parse_bytes
 from vidprep.transcode.settings.typed import typed
-from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
@@ -68,7 +67,6 @@ def pack(
         DestinationError: `out` cannot be written.
         SettingsError: A value is not allowed.
     """
-    end_if_worker_starts()
     from vidprep.formats.stores.registry import open_store
     from vidprep.transcode.export.folders import export
     from vidprep.transcode.export.labels import carry_over

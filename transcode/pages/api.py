@@ -10,7 +10,6 @@ from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.option import Option
 from vidprep.formats.storage.local import check_writable
 from vidprep.transcode.settings.typed import typed
-from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.transcode.pages.report import ReportFiles
@@ -54,7 +53,6 @@ def report(
         StoreError, ManifestError: A destination cannot be read.
         KeyboardInterrupt: The call was interrupted; nothing was written.
     """
-    end_if_worker_starts()
     from contextlib import ExitStack
     from datetime import datetime
 

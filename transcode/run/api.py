@@ -17,7 +17,6 @@ from vidprep.transcode.settings.parse import parse_names
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import BAD_ROWS, RunOptions, SourceOptions
 from vidprep.transcode.settings.typed import typed
-from vidprep.transcode.workers.unguarded import end_if_worker_starts
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow
@@ -93,7 +92,6 @@ def _run(
     source: str | Path | ArrowStream, destination: str | Path, settings: RunSettings | None, progress: bool,
     on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], *, of_frames: bool,
 ) -> Summary:  # fmt: skip
-    end_if_worker_starts()
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.session import execute
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vidprep.formats.errors import DestinationError, SettingsError
 from vidprep.formats.manifest.row import removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
+from vidprep.formats.processes import Process
 from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.formats.storage.base import OBJECT_STORES
 from vidprep.formats.text import count_of
@@ -49,9 +50,9 @@ from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_table, one_lin
 from vidprep.transcode.sources.unit import SourceList
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.backends import workers_of
+from vidprep.transcode.workers.child import start_process
 from vidprep.transcode.workers.host import expected_of_hosts, sample_of
 from vidprep.transcode.workers.local import Workers, default_jobs
-from vidprep.transcode.workers.process import Process
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
@@ -256,7 +257,7 @@ def _begin(request: RunRequest, sources: SourceList, settings: RunSettings) -> S
 def _start_a_child(held: ExitStack) -> Process | None:
     """None where none can be started now: whoever needs it will say why."""
     try:
-        process = Process()
+        process = start_process()
     except OSError:
         return None
     held.callback(process.close)

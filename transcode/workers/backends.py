@@ -6,12 +6,12 @@ from collections.abc import Callable
 from importlib import import_module
 
 from vidprep.formats.errors import MissingError
+from vidprep.formats.processes import Process
 from vidprep.transcode.settings.run_options import BACKENDS
 from vidprep.transcode.unit.job import Job, Made
 from vidprep.transcode.workers.child import make, stops_the_run
 from vidprep.transcode.workers.host import Expected
 from vidprep.transcode.workers.local import Workers
-from vidprep.transcode.workers.process import Process
 
 
 def workers_of(

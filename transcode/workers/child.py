@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.processes import memory_of_each
+from vidprep.formats.processes import CORES, MEMORY, WORK, DiedError, Process, memory_of_each
 from vidprep.formats.storage.base import is_url
 from vidprep.transcode.unit.job import Context, Job, JobNotDone, Made, discard, fail, new_row
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault
-from vidprep.transcode.workers.process import CORES, MEMORY, WORK, DiedError, Process
 
 OPEN_SECONDS = 120
 MIN_SECONDS = 300
@@ -39,6 +38,11 @@ R = TypeVar("R")
 
 class Interrupted(Exception):
     """The child was stopped on purpose; its video has no row and is taken up again by the next run."""
+
+
+def start_process() -> Process:
+    """Return a process that loads what a video needs, which this one never does. Raises OSError."""
+    return Process("vidprep.transcode.unit.run_job")
 
 
 class Child:
@@ -115,13 +119,13 @@ class Child:
             return allowed - before
 
         try:
-            return process.call(function, argument, more_seconds)
+            return process.begin(function, argument).result(more_seconds)
         except TimeoutError:
             self.end_process()
             raise DeadlineError(f"stopped after {allowed:g} s; raise --timeout if it needs longer") from None
 
     def _started(self) -> Process:
-        return Process()
+        return start_process()
 
     def end_process(self) -> None:
         """Have another for what comes next."""
@@ -248,7 +252,7 @@ def _how_it_died(exit_code: int) -> str:
 
 
 def _run_in_child(job: Job) -> Made:
+    from vidprep.formats.processes import cores, worked
     from vidprep.transcode.unit.run_job import run_job
-    from vidprep.transcode.workers.serve import cores, worked
 
     return run_job(job, Context(worked, cores))

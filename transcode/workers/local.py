@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, Self, TypeVar
 
+from vidprep.formats.processes import Process
 from vidprep.transcode.workers.child import Child, Interrupted
-from vidprep.transcode.workers.process import Process
 
 # Of control groups of version 2 and 1: "max" and -1 are none.
 CPU_QUOTAS = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))

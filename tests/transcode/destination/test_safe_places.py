@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,6 @@ from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.formats.storage.untrusted import seal_footer
 from vidprep.transcode.destination.lease import myself
 from vidprep.transcode.sources.scratch import PREFIX, scratch_folder
-from vidprep.transcode.workers.process import FIRST_LINES, MARK
 
 
 @pytest.fixture
@@ -199,9 +200,13 @@ def test_an_argument_of_another_type_is_refused(given: dict[str, object], tmp_pa
 
 def test_a_child_whose_parent_is_gone_says_nothing() -> None:
     """A run that was killed as it began printed the EOFError of its child."""
-    calls, end = os.pipe()
-    os.close(end)
-    program = [sys.executable, "-c", FIRST_LINES, MARK, str(calls), "0", "0", str(os.getpid())]
-    ran = subprocess.run(program, pass_fds=[calls], capture_output=True, text=True, check=False, timeout=300)
-    os.close(calls)
-    assert (ran.returncode, ran.stderr) == (1, "")
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs, tempfile.TemporaryFile() as shared:
+        shared.truncate(mmap.PAGESIZE)
+        numbers = theirs.fileno(), shared.fileno()
+        program = f"from vidprep.formats.processes import serve; serve({numbers[0]}, {numbers[1]}, {os.getpid()}, '')"
+        ran = subprocess.run(
+            [sys.executable, "-c", program], pass_fds=numbers, capture_output=True, text=True, check=False, timeout=300
+        )
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -28,8 +28,8 @@ ALSO = (
     "pyarrow",
 )
 IMPORTED = (
-    "import sys, vidprep.transcode.workers.serve, vidprep.transcode.unit.run_job, vidprep.formats.training.worker, "
-    "vidprep.transcode.check.doctor, vidprep.transcode.choose.bench.bench, multiprocessing.spawn, multiprocessing.resource_tracker; "
+    "import sys, vidprep.formats.processes, vidprep.transcode.unit.run_job, vidprep.formats.training.worker, "
+    "vidprep.transcode.check.doctor, vidprep.transcode.choose.bench.bench, multiprocessing.spawn; "
     "print(*sorted({name.partition('.')[0] for name in sys.modules}), sep=chr(10))"
 )
 
