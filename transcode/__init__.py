@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from vidprep.transcode.pages.report import ReportFiles
     from vidprep.transcode.run.api import burst, compact, label, merge, transcode
     from vidprep.transcode.run.run import Summary
-    from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
+    from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
+    from vidprep.transcode.settings.output import FrameOutput, VideoOutput
     from vidprep.transcode.settings.run import RunSettings
 
 _HOMES = {
@@ -32,12 +33,13 @@ _HOMES = {
     "ReportFiles": "transcode.pages.report", "Packed": "transcode.export.api", "Tuned": "transcode.choose.tune",
     "Merged": "transcode.destination.merge", "Relabelled": "transcode.destination.relabel",
     "Compacted": "transcode.destination.opening", "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
-    **dict.fromkeys(("FrameOptions", "Limits", "QualityGate", "Retime", "Scale", "Target"), "transcode.settings.options"),
+    **dict.fromkeys(("Limits", "QualityGate", "Retime", "Scale", "Target"), "transcode.settings.options"),
+    "FrameOutput": "transcode.settings.output", "VideoOutput": "transcode.settings.output",
 }  # fmt: skip
 __all__ = [
-    "Compacted", "EncoderOptions", "Finding", "FrameOptions", "Limits", "Merged", "Packed", "QualityGate", "Relabelled", "ReportFiles",
-    "Retime", "RunSettings", "Scale", "Summary", "Target", "Tuned", "ValidationReport", "bench", "burst", "compact", "doctor", "label",
-    "merge", "pack", "report", "sweep", "transcode", "tune", "validate",
+    "Compacted", "EncoderOptions", "Finding", "FrameOutput", "Limits", "Merged", "Packed", "QualityGate", "Relabelled", "ReportFiles",
+    "Retime", "RunSettings", "Scale", "Summary", "Target", "Tuned", "ValidationReport", "VideoOutput", "bench", "burst", "compact",
+    "doctor", "label", "merge", "pack", "report", "sweep", "transcode", "tune", "validate",
 ]  # fmt: skip
 
 

@@ -56,13 +56,14 @@ import os, sys
 from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.sources.unit import Unit
 source, codec, lines, partial, gop = sys.argv[1:6]
 facts = os.stat(source)
 scale = Scale(short_side=int(lines)) if int(lines) else Scale()
-settings = RunSettings(encoder=EncoderOptions(codec=codec, gop=int(gop)), scale=scale)
+settings = RunSettings(VideoOutput(EncoderOptions(codec=codec, gop=int(gop))), scale=scale)
 row = run_job(Job(Unit("x", source, facts.st_size, facts.st_mtime_ns), settings, "x", partial))
 assert row.ok, row.message
 # Not ru_maxrss: it begins at the size of the process that forked this one.

@@ -41,6 +41,7 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import Cropping, Cut
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -176,8 +177,8 @@ def lag(ours: Samples, theirs: Samples) -> float | None:
 def compared(clip: Path, asked: RunSettings, seconds: float | None, folder: Path, cli: Ffmpeg) -> Compared | str:
     stat = clip.stat()
     if asked.hdr is None and shown(cli, clip).is_hdr:
-        asked = replace(asked, encoder=replace(asked.encoder, pixel_format="yuv420p10le"))
-    made = folder / f"made.{asked.encoder.container_name}"
+        asked = replace(asked, output=VideoOutput(replace(asked.video.encoder, pixel_format="yuv420p10le")))
+    made = folder / f"made.{asked.output.extension}"
     unit = Unit(clip.name, str(clip), stat.st_size, stat.st_mtime_ns, Cut(None, seconds))
     row = run_job(Job(unit, asked, made.name, str(made), ffmpeg=cli.exe))
     if not isinstance(row, ManifestRow) or not row.ok:
@@ -220,9 +221,11 @@ def main() -> int:
     given = parser.parse_args()
     cli = Ffmpeg(imageio_ffmpeg.get_ffmpeg_exe())
     asked = RunSettings(
-        engine=given.engine,
-        encoder=EncoderOptions(container=given.container, preset="ultrafast", crf=1),
-        audio="aac" if given.engine == "av" else "drop",
+        VideoOutput(
+            EncoderOptions(container=given.container, preset="ultrafast", crf=1),
+            audio="aac" if given.engine == "av" else "drop",
+            engine=given.engine,
+        )
     )
     num_clips = num_differing = 0
     warned: Counter[str] = Counter()

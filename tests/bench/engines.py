@@ -26,6 +26,7 @@ from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 
@@ -38,7 +39,7 @@ WAYS = {
     "--size 64x48 --fit crop": RunSettings(scale=Scale(size=FrameSize(64, 48), fit="crop")),
     "--size 64x48 --fit stretch": RunSettings(scale=Scale(size=FrameSize(64, 48), fit="stretch")),
     "--pixel-format yuv420p10le": RunSettings(
-        encoder=EncoderOptions(pixel_format="yuv420p10le"), scale=Scale(short_side=96)
+        VideoOutput(EncoderOptions(pixel_format="yuv420p10le")), scale=Scale(short_side=96)
     ),
 }
 

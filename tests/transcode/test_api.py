@@ -203,7 +203,7 @@ def test_settings_are_checked_when_they_are_built_and_described_by_help(tmp_path
             "settings has no frames; burst takes",
         ),
         (
-            lambda: made.transcode(tmp_path, tmp_path / "a", settings=made.RunSettings(frames=made.FrameOptions())),
+            lambda: made.transcode(tmp_path, tmp_path / "a", settings=made.RunSettings(frames=made.FrameOutput())),
             "transcode does not take",
         ),
         (
@@ -213,7 +213,7 @@ def test_settings_are_checked_when_they_are_built_and_described_by_help(tmp_path
     ):
         with pytest.raises(SettingsError, match=said):
             build()
-    for name in ("EncoderOptions", "FrameOptions", "Limits", "QualityGate", "Retime", "RunSettings", "Scale", "Target"):
+    for name in ("EncoderOptions", "FrameOutput", "Limits", "QualityGate", "Retime", "RunSettings", "Scale", "Target"):
         shown = pydoc.render_doc(getattr(made, name), renderer=pydoc.plaintext)
         assert not re.search("Annotated|Option\\(", shown.partition("Data and other attributes")[0]), name
         for each in inspect.signature(getattr(made, name)).parameters:
@@ -275,8 +275,8 @@ def test_interrupted_it_leaves_what_the_command_leaves(tmp_path: Path) -> None:
 def test_settings_are_built_and_rows_read_by_what_the_packages_export(clips: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from vidprep.formats import read_manifest\n"
-        "from vidprep.transcode import EncoderOptions, RunSettings, Scale, transcode\n"
-        "settings = RunSettings(encoder=EncoderOptions(codec='vp9', gop=4), scale=Scale(short_side=48))\n"
+        "from vidprep.transcode import EncoderOptions, RunSettings, Scale, VideoOutput, transcode\n"
+        "settings = RunSettings(VideoOutput(EncoderOptions(codec='vp9', gop=4)), scale=Scale(short_side=48))\n"
         "transcode(*sys.argv[1:], settings=settings)\n"
         "print([(row.codec, row.height, row.keyframe_interval_max) for row in read_manifest(sys.argv[2])])"
     )

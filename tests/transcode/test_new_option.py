@@ -20,7 +20,7 @@ from vidprep.transcode import transcode
 from vidprep.transcode.settings.keywords import build_settings
 
 assert "    min_frames: int | None\\n" in keyword_types()
-assert build_settings({"min_frames": 8}, of_frames=False).limits.min_frames == 8
+assert build_settings({"min_frames": 8}, VideoOutput).limits.min_frames == 8
 try:
     transcode("src", "dst", min_frames=0)
 except SettingsError as error:

@@ -92,7 +92,7 @@ def validate(
             found = find_sources(
                 as_source(source),
                 place,
-                extension=settings_of(folder, str(place)).extension,
+                extension=settings_of(folder, str(place)).output.extension,
                 **asdict(choice),
             )
             asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))

@@ -24,7 +24,7 @@ from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.check.finding import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
-from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 
 PYAV_MAJORS = ("18", "19")
@@ -136,10 +136,10 @@ def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
         return
     for codec, encoder in ((name, row.encoder) for name, row in CODECS.items()):
         options = EncoderOptions(codec=codec, gop=GOP)
-        settings = RunSettings(encoder=options, audio=CONTAINERS[options.container_name].audio[1])
+        settings = RunSettings(VideoOutput(options, audio=CONTAINERS[options.container_name].audio[1]))
         advice = f"{reinstall} 'av>=18.1,<20', or take another --codec"
         yield _tried(codec, folder, settings, f"{encoder} makes it with audio", advice)
-    yield _tried("burst", folder, RunSettings(frames=FrameOptions()), "JPEGs", f"{reinstall} simplejpeg")
+    yield _tried("burst", folder, RunSettings(FrameOutput()), "JPEGs", f"{reinstall} simplejpeg")
     engine = "--engine ffmpeg"
     try:
         binary = find_ffmpeg(asked_ffmpeg)
@@ -154,7 +154,7 @@ def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
         yield Finding("ffmpeg", False, error.message, advice, needed=asked_ffmpeg is not None)
         return
     if CODECS["h264"].encoder in built:
-        settings = RunSettings(engine="ffmpeg", encoder=EncoderOptions(gop=GOP))
+        settings = RunSettings(VideoOutput(EncoderOptions(gop=GOP), engine="ffmpeg"))
         advice = "give --ffmpeg the path of another ffmpeg, or take --engine av"
         yield _tried(engine, folder, settings, "libx264 makes it", advice, ffmpeg=binary, needed=False)
     else:
@@ -184,7 +184,7 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.backends import workers_of
 
-    found = find_sources(sources, destination, extension=settings.extension)
+    found = find_sources(sources, destination, extension=settings.output.extension)
     with workers_of("local", None, 1, lambda _text: None) as workers:
         (row,) = run_trial(settings, found.units, destination, workers, ffmpeg=ffmpeg)
     if not row.ok:
@@ -197,7 +197,7 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
         raise VerifyError(f"validate: {faults[0]}")
     store = open_store(destination)
     _check_pictures(lambda numbers: store["clip"].frames(numbers))
-    if settings.audio != "drop":
+    if settings.output.audio != "drop":
         with open_video(destination / row.file_name) as container:
             if not container.streams.audio:
                 raise VerifyError(f"its audio is lost ({'; '.join(row.warnings)})")

@@ -22,20 +22,20 @@ ALL_OF, SEQUENCES, SEQUENCE_FRAMES = 64, 4, 8
 MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
 
 
-def opened_ids(destination: Path, layout: str | None) -> tuple[pa.Array | None, str]:
+def opened_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
     """The ids of the videos that `open_store` finds; None where it opens nothing of the kind, and why.
 
     Args:
         destination: A finished one.
-        layout: Of the store that the settings speak of; None: encoded videos.
+        kind: Of the store that the settings speak of.
     """
     try:
         store = open_store(destination)
         found = pa.array(store.ids, pa.string())
     except (StoreError, OSError) as error:
         return None, f"open_store does not open it: {error}"
-    if store.kind != (layout or ENCODED):
-        due = f"a {layout} store" if layout else "encoded videos"
+    if store.kind != kind:
+        due = "encoded videos" if kind == ENCODED else f"a {kind} store"
         return None, f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store hides it"
     return found, ""
 

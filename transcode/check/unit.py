@@ -45,6 +45,7 @@ from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualityS
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.media.versions import is_of_this_pyav
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 
@@ -69,6 +70,11 @@ class Check:
     seeks: int = 0
     loaders: tuple[str, ...] = ()
     opens: bool = True
+
+    @property
+    def is_video(self) -> bool:
+        """Whether the unit is a video, and not frames in a store."""
+        return isinstance(self.settings.output, VideoOutput)
 
     def read_as(self) -> list[int]:
         """Sizes and times of the files that are read, by which one is known that changed since."""
@@ -118,7 +124,7 @@ def check_unit(check: Check) -> Checked:
     path = check.destination / row.file_name
     done = Checked(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
     try:
-        done.faults += _faults_of_frames(path, check) if check.settings.frames else _faults_of_video(path, check)
+        done.faults += (_faults_of_video if check.is_video else _faults_of_frames)(path, check)
         if check.source is not None and not done.faults:
             done.faults += _against_source(path, check, check.source, done)
     except (VidprepError, AvError, OSError, ValueError) as error:
@@ -184,9 +190,8 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
 
 def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
     row, settings = check.row, check.settings
-    assert settings.frames is not None
     decoded_later = check.source is not None and settings.gate.verify_every == 1
-    layout = layout_of(settings.frames.store)
+    layout = layout_of(settings.stored_frames.store)
     frames, complete = _stored(path, row, layout)
     sampled, expected = set(sample_of(row)), dict[int, int]()
     for number, (data, crc32, offset) in enumerate(
@@ -194,7 +199,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
     ):
         if zlib.crc32(data) != crc32:
             yield f"frame {number} at offset {offset} is damaged: its checksum does not hold"
-        elif settings.frames.is_coded:
+        elif settings.stored_frames.is_coded:
             try:
                 height, width, *_ = simplejpeg.decode_jpeg_header(data)
                 if number in sampled:
@@ -234,14 +239,14 @@ def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], 
 
 def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) -> Iterator[str]:
     row, settings = check.row, check.settings
-    value = row.crf if settings.frames is None else row.jpeg_quality
+    value = row.crf if row.crf is not None else row.jpeg_quality
     if value is not None:  # a target may have given it one of its own
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         whole = SeekPoint(source.packets())  # so that frames are counted as they are decoded
         stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), entry=whole)
-        if settings.frames is None:
+        if check.is_video:
             yield from _faults_of_tags(path, stream.output)
             quality: QualityReport | None = measure_file(settings, path, stream).quality
         else:
@@ -322,27 +327,26 @@ def _compare_stored(
     path: Path, row: ManifestRow, settings: RunSettings, stream: FrameStream
 ) -> Generator[str, None, QualityReport | None]:
     """Frames of a store against those that the source makes. Returns their scores, None where they have no loss."""
-    assert settings.frames is not None
     output = stream.output
-    frames, _ = _stored(path, row, layout_of(settings.frames.store))
+    frames, _ = _stored(path, row, layout_of(settings.stored_frames.store))
     sums = QualitySums()
     scorer = FrameScorer(output.size, output.pixel_format, output.colour)
-    coder = jpeg_coder(settings.frames.quality)
+    coder = jpeg_coder(settings.stored_frames.quality)
     levels = SAME_LEVELS if is_of_this_pyav(row.encoder_version) else NEARLY_LEVELS
     for number, item in enumerate(stream):
         filtered = stream.picture_filter.apply(item.frame)
         if number >= len(frames):
             yield f"holds {len(frames)} frames, its source yields more"
             return None
-        if settings.frames.is_coded and number % settings.gate.verify_every == 0:
+        if settings.stored_frames.is_coded and number % settings.gate.verify_every == 0:
             sums.add(number, scorer.score(filtered, coder.decode(frames[number], filtered)))
-        elif not settings.frames.is_coded and _levels_apart(filtered.to_ndarray(), frames[number]) > levels:
+        elif not settings.stored_frames.is_coded and _levels_apart(filtered.to_ndarray(), frames[number]) > levels:
             yield f"frame {number} differs from what its source makes"
             return None
     if (count := len(stream.source_indexes)) != len(frames):
         yield f"holds {len(frames)} frames, its source yields {count}"
         return None
-    return sums.report(255) if settings.frames.is_coded else None
+    return sums.report(255) if settings.stored_frames.is_coded else None
 
 
 def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:

@@ -33,7 +33,7 @@ from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.storage.no_links import open_unlinked, refuse_links
 from vidprep.formats.storage.untrusted import parse_json, read_regular
-from vidprep.formats.stores.registry import ENCODED, layout_of
+from vidprep.formats.stores.registry import layout_of
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import differing_ids, opened_ids
 from vidprep.transcode.check.results import table_of, write_results
@@ -43,6 +43,7 @@ from vidprep.transcode.destination.merge import array_status, partitions_in
 from vidprep.transcode.destination.opening import is_at_work, is_unfinished
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.sample import choose, choose_ids
@@ -124,9 +125,9 @@ def check_destination(
     Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
     """
     settings, states = _settings_of_finished(destination), _states(destination)
-    layout = layout_of(settings.frames.store) if settings.frames else None
+    is_video, kind = isinstance(settings.output, VideoOutput), settings.output.store_kind
     # First, as it takes most memory for a while.
-    found, why_not_opened = opened_ids(destination, layout.name if layout else None)
+    found, why_not_opened = opened_ids(destination, kind)
     seen = _seen(destination)
     missing = _missing(destination, seen["id"], sources)
     if not len(seen) and not missing:
@@ -154,8 +155,12 @@ def check_destination(
         tell(faults)
         return report
     names = set(pc.unique(there["file_name"]).to_pylist())
-    faults += faults_of_store(destination, layout, there, rows) if layout else files_without_row(destination, names)
-    faults += faults_of_others(destination, settings.frames.store if settings.frames else ENCODED, names)
+    faults += (
+        files_without_row(destination, names)
+        if is_video
+        else faults_of_store(destination, layout_of(kind), there, rows)
+    )
+    faults += faults_of_others(destination, kind, names)
     unopened = None
     if found is None:
         faults.append(why_not_opened)
@@ -170,7 +175,7 @@ def check_destination(
     if faults and is_at_work(destination):
         raise StoreError(UNFINISHED, path=destination)
     tell(faults)
-    checks = _checks(destination, rows, settings, sources, options, unopened)
+    checks = _checks(destination, rows, settings, sources, options, unopened, is_video=is_video)
     if sources is not None:
         tell(
             f"{check.row.id}: its source is not among those given, or not cut like this (if it is gone, a run with --prune removes it)"
@@ -260,9 +265,9 @@ def _read_again(
 
 def _checks(
     destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, options: ValidateOptions,
-    unopened: set[str] | None,
+    unopened: set[str] | None, *, is_video: bool,
 ) -> list[Check]:  # fmt: skip
-    if (options.vmaf or options.seeks) and settings.frames is not None:
+    if (options.vmaf or options.seeks) and not is_video:
         raise SettingsError(
             "<vmaf> and <seek_check> are for encoded videos; this destination holds frames one by one",
             vmaf=options.vmaf, seek_check=options.seeks,
@@ -271,7 +276,7 @@ def _checks(
         raise SettingsError("<vmaf> compares with the sources; give them too", vmaf=True)
     loaders = tuple(installed()) if options.seeks else ()
     ffmpeg, crossed = "", set[str]()
-    if sources is not None and settings.frames is None and (options.vmaf or options.cross_check):
+    if sources is not None and is_video and (options.vmaf or options.cross_check):
         ffmpeg = _witness(options.ffmpeg, vmaf=options.vmaf)
         crossed = {row.id for row in (rows if options.vmaf else choose(rows, options.cross_check))}
     return [

@@ -32,7 +32,8 @@ from vidprep.transcode.choose.rates import on_limited_scale
 from vidprep.transcode.choose.reading import read_times
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of
 from vidprep.transcode.run.trial import excerpt, run_trial
-from vidprep.transcode.settings.options import FrameOptions, Retime, Scale
+from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
@@ -82,7 +83,9 @@ class SweepOptions:
             for gop, preset in kinds:
                 usual = Cell(codec, gop, preset, 90 if codec == "jpeg" else None)
                 for value in self.values.get(codec) or ladder(usual.settings()):
-                    found.append(Cell(codec, gop, usual.settings().encoder.resolved.preset if gop else None, value))
+                    found.append(
+                        Cell(codec, gop, usual.settings().video.encoder.resolved.preset if gop else None, value)
+                    )
                     found[-1].settings()
         return list(dict.fromkeys(found))
 
@@ -107,15 +110,15 @@ class Cell:
     def settings(self) -> RunSettings:
         if self.codec == "jpeg":
             assert self.value is not None
-            return RunSettings(frames=FrameOptions(quality=self.value))
+            return RunSettings(FrameOutput(quality=self.value))
         assert self.gop is not None
         crf = None if self.value is None else float(self.value)
-        return RunSettings(encoder=EncoderOptions(codec=self.codec, gop=self.gop, preset=self.preset, crf=crf))
+        return RunSettings(VideoOutput(EncoderOptions(codec=self.codec, gop=self.gop, preset=self.preset, crf=crf)))
 
 
 def ladder(settings: RunSettings) -> tuple[int, ...]:
     """Four values of what sets the quality, coarsest first."""
-    scale = settings.quality_scale
+    scale = settings.output.quality_scale
     return tuple(dict.fromkeys(scale.values[scale.guess(db)] for db in LADDER_DB))
 
 
@@ -187,7 +190,7 @@ def prepare(
     on_row: Callable[[], object] = lambda: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """Make lossless copies of the first seconds of the sources, scaled and retimed."""
-    settings = RunSettings(encoder=LOSSLESS, retime=options.retime, scale=options.scale)
+    settings = RunSettings(VideoOutput(LOSSLESS), retime=options.retime, scale=options.scale)
     cuts = [excerpt(unit, options.seconds) for unit in sample]
     return run_trial(settings, cuts, root, workers, on_row=lambda _row: on_row())
 

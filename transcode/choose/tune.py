@@ -22,7 +22,8 @@ from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, p
 from vidprep.transcode.choose.sweep_tables import MAX_DB
 from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, shared_value
 from vidprep.transcode.run.trial import excerpt, run_trial
-from vidprep.transcode.settings.options import FrameOptions, Limits, Target
+from vidprep.transcode.settings.options import Limits, Target
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
@@ -121,7 +122,7 @@ def recommend(
     left_out = [f"{row.id}: {row.message}" for row in made if not row.ok]
     if not ready:
         raise SettingsError(f"none of the {len(sample)} sampled sources can be read: {'; '.join(left_out[:3])}")
-    again = run_trial(RunSettings(encoder=LOSSLESS), ready, work / "lossless", workers)
+    again = run_trial(RunSettings(VideoOutput(LOSSLESS)), ready, work / "lossless", workers)
     seconds_each = _total_seconds(sample, options) / len(sample)
     frame_rate = _frames(again) / sum(row.duration_seconds or 0.0 for row in again)
     whole = _Whole(
@@ -133,11 +134,8 @@ def recommend(
         for gop in (None,) if codec == "jpeg" else reading.gops():
             name = codec if gop is None else f"{codec} gop {gop}"
             say(f"trying {name}")
-            settings = (
-                RunSettings(frames=FrameOptions())
-                if gop is None
-                else RunSettings(encoder=EncoderOptions(codec=codec, gop=gop))
-            )
+            output = FrameOutput() if gop is None else VideoOutput(EncoderOptions(codec=codec, gop=gop))
+            settings = RunSettings(output)
             root = work / name.replace(" ", "_")
             try:
                 aimed = replace(settings, target=Target(target_db))

@@ -14,6 +14,7 @@ from vidprep.transcode.cli.command import USAGE_ERROR, Command, LinePrinter
 from vidprep.transcode.cli.options import QUIET, Decorator, FolderOrUrl, options
 from vidprep.transcode.run.api import request_of
 from vidprep.transcode.settings.keywords import options_of_command
+from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
 
 
 def _command(name: str) -> Decorator:
@@ -54,7 +55,7 @@ def transcode(source: Path | str, destination: Path | str, **given: Any) -> None
     vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 5  for short random sequences
     vidprep transcode clips.csv ready/ --size 224x224 --fit crop     cuts and labels from a table
     """
-    _run(source, destination, given, of_frames=False)
+    _run(source, destination, given, VideoOutput)
 
 
 @_command("burst")
@@ -72,10 +73,10 @@ def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
     vidprep burst raw/ frames/ --format webdataset            tar shards that webdataset reads
     vidprep burst raw/ frames/ --format tensor --size 112x112 raw uint8 frames, memory-mapped
     """
-    _run(source, destination, given, of_frames=True)
+    _run(source, destination, given, FrameOutput)
 
 
-def _run(source: Path | str, destination: Path | str, given: dict[str, Any], *, of_frames: bool) -> None:
+def _run(source: Path | str, destination: Path | str, given: dict[str, Any], kind: type[Output]) -> None:
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.session import execute, preview
 
@@ -85,7 +86,7 @@ def _run(source: Path | str, destination: Path | str, given: dict[str, Any], *, 
     printer = LinePrinter()
     on_row = (lambda row: printer.print(row.as_json())) if as_json else None
     progress = Progress(is_shown=True, has_bar=not quiet, on_row=on_row)
-    request = request_of(source, destination, given, progress, of_frames=of_frames, dry_run=dry_run)
+    request = request_of(source, destination, given, progress, kind, dry_run=dry_run)
     if dry_run:
         from vidprep.transcode.cli.dry_run import print_dry_run
 

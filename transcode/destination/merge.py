@@ -24,6 +24,7 @@ from vidprep.transcode.destination.destination import (
 from vidprep.transcode.destination.opening import open_destination, open_finished
 from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.destination.partition import partitions_in as partitions_in
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _to_be_merged(where: Path | str) -> Destination:
     try:
         return open_finished(where)
     except StoreError:
-        place = open_destination(where, None)
+        place = open_destination(where, VideoOutput())
         has_plan = place.root.is_dir() and place.shared_file(PLAN_NAME) is not None
         if not has_plan or manifest_paths(place.root) or (place.shared / "run.json").exists():
             raise

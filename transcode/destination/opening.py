@@ -25,21 +25,21 @@ from vidprep.transcode.destination.run_file import KnownUnit as KnownUnit
 from vidprep.transcode.destination.run_file import settings_of
 from vidprep.transcode.destination.shards import Compacted as Compacted
 from vidprep.transcode.destination.shards import Shards as Shards
-from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.output import FrameOutput, Output
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.scratch import scratch_folder
 
 
-def open_destination(where: Path | str, frames: FrameOptions | None, part: Partition | None = None) -> Destination:
-    """Return the destination in a folder or behind a URL, for outputs of these settings. frames: None for encoded videos."""
-    return _opened(_storage(where), frames, part)
+def open_destination(where: Path | str, output: Output, part: Partition | None = None) -> Destination:
+    """Return the destination in a folder or behind a URL, for outputs of this kind."""
+    return _opened(_storage(where), output, part)
 
 
 def open_finished(where: Path | str) -> Destination:
     """Return a destination as its run.json says that it is. Raises StoreError for what is no destination of a run, StorageError."""
     storage = _storage(where)
     storage.local(f"{STATE_DIR}/run.json")
-    return _opened(storage, settings_of(storage.root, storage.shown).frames)
+    return _opened(storage, settings_of(storage.root, storage.shown).output)
 
 
 def is_unfinished(root: Path) -> bool:
@@ -54,8 +54,9 @@ def is_at_work(root: Path) -> bool:
     return lease is not None and not lease.is_free
 
 
-def _opened(storage: Storage, frames: FrameOptions | None, part: Partition | None = None) -> Destination:
-    place = Destination(storage, Files if frames is None else partial(Shards, options=frames), part)
+def _opened(storage: Storage, output: Output, part: Partition | None = None) -> Destination:
+    make_outputs = partial(Shards, options=output) if isinstance(output, FrameOutput) else Files
+    place = Destination(storage, make_outputs, part)
     place.refresh()
     return place
 

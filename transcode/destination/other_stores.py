@@ -20,7 +20,7 @@ from vidprep.transcode.settings.run import RunSettings
 
 def clear_other_stores(place: Destination, settings: RunSettings) -> None:
     """Before all is made anew: take away what runs of another layout made here. Raises DestinationError, ManifestError."""
-    kept = settings.frames.store if settings.frames else ENCODED
+    kept = settings.output.store_kind
     place.storage.remove(*_left_by_others(place.storage, place.journal, kept))
     place.storage.remove(*_forget_rows_of_others(place.root, kept))
     if any(_kind(row.container) != kept for row in place.journal.rows()):

@@ -17,7 +17,8 @@ from vidprep.formats.model import Cut
 from vidprep.formats.option import options_of
 from vidprep.formats.storage.untrusted import read_json
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.settings.options import FrameOptions, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.options import QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 
@@ -29,7 +30,7 @@ STATE_COLUMNS = [
     "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes", "run", "source_digest",
     "source",
 ]  # fmt: skip
-SETTINGS = (RunSettings, EncoderOptions, FrameOptions, Retime, Scale, QualityGate, Target)
+SETTINGS = (RunSettings, VideoOutput, EncoderOptions, FrameOutput, Retime, Scale, QualityGate, Target)
 
 
 def settings_of(destination: Path, shown: str = "") -> RunSettings:
@@ -71,7 +72,7 @@ def value_found_for(target: Target, state_dir: Path) -> int | None:
         before = RunSettings.from_dict(read_run(state_dir)["settings"])
     except (OSError, ValueError):
         return None
-    return int(before.quality_value) if before.target == target else None
+    return int(before.output.quality_value) if before.target == target else None
 
 
 def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:

@@ -23,7 +23,7 @@ from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter
 from vidprep.transcode.destination.destination import Destination
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
-from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.output import FrameOutput
 
 DEAD_SHARE_MAX = 0.25
 SMALL_SHARE = 0.25  # of the size of a shard
@@ -69,7 +69,7 @@ class Shards:
 
     is_put_by_workers = False
 
-    def __init__(self, place: Destination, options: FrameOptions) -> None:
+    def __init__(self, place: Destination, options: FrameOutput) -> None:
         self._place, self._storage, self._options = place, place.storage, options
         self._layout = layout_of(options.store)
         self.torn = tuple(f".{name}.partial" for name in self._layout.index_files)

@@ -71,17 +71,17 @@ def pack(
     from vidprep.transcode.export.folders import export
     from vidprep.transcode.export.labels import carry_over
     from vidprep.transcode.export.pack import pack_store
-    from vidprep.transcode.settings.options import FrameOptions
+    from vidprep.transcode.settings.output import FrameOutput
 
     store, out = Path(store), Path(out)
     opened = open_store(store)
     carried = None if labels is None else carry_over(store, Path(labels) if isinstance(labels, str) else labels)
     if to in STORES_OF_FRAMES:
         count = pack_store(
-            opened, out, FrameOptions(to, quality, subsampling, parse_bytes(str(shard_size))), overwrite=overwrite
+            opened, out, FrameOutput(to, quality, subsampling, parse_bytes(str(shard_size))), overwrite=overwrite
         )
     else:
-        count = export(opened, out, to, FrameOptions("burst", quality, subsampling), overwrite=overwrite)
+        count = export(opened, out, to, FrameOutput("burst", quality, subsampling), overwrite=overwrite)
     if carried is None:
         return Packed(count)
     carried.write(out)

@@ -30,11 +30,11 @@ from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url, open_video
 from vidprep.transcode.export.pack import PACK_NAME, coded, make_empty, refuse_linked_files, refuse_odd_ids
 from vidprep.transcode.export.splits import ids_of_splits, numbered_classes, write_class_numbers
-from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.sources.tables import csv_cell
 
 
-def export(store: FrameStore, out: Path, kind: str, options: FrameOptions, *, overwrite: bool = False) -> int:
+def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, overwrite: bool = False) -> int:
     """Write `out` as `kind` says. Returns how many videos are in it. Raises DestinationError, StoreError, OSError."""
     if kind in ("hf", "torchcodec", "dali") and not isinstance(store, VideoStore):
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)
@@ -52,7 +52,7 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOptions, *, ov
     return len(store)
 
 
-def _frames(store: FrameStore, out: Path, options: FrameOptions) -> None:
+def _frames(store: FrameStore, out: Path, options: FrameOutput) -> None:
     for id_ in store.ids:
         folder = out / id_
         folder.mkdir(parents=True)
@@ -60,7 +60,7 @@ def _frames(store: FrameStore, out: Path, options: FrameOptions) -> None:
             (folder / f"img_{number:05d}.jpg").write_bytes(data)
 
 
-def _hf(store: FrameStore, out: Path, _options: FrameOptions) -> None:
+def _hf(store: FrameStore, out: Path, _options: FrameOutput) -> None:
     splits = ids_of_splits(store)
     write_class_numbers(store, out)
     for split, ids in splits.items():
@@ -104,7 +104,7 @@ def _into_mp4(source: Path, target: Path) -> None:
                 made.mux_one(packet)
 
 
-def _torchcodec(store: FrameStore, out: Path, _options: FrameOptions) -> None:
+def _torchcodec(store: FrameStore, out: Path, _options: FrameOutput) -> None:
     store = cast(VideoStore, store)
     for id_ in store.ids:
         with open_video(store.file(id_)) as container:
@@ -122,11 +122,11 @@ def _listed(text: str, out: Path) -> str:
     return text
 
 
-def _dali(store: FrameStore, out: Path, _options: FrameOptions) -> None:
+def _dali(store: FrameStore, out: Path, _options: FrameOutput) -> None:
     _write_lists(store, out, "file_list", cast(VideoStore, store))
 
 
-def _mmaction(store: FrameStore, out: Path, options: FrameOptions) -> None:
+def _mmaction(store: FrameStore, out: Path, options: FrameOutput) -> None:
     if isinstance(store, VideoStore):
         _write_lists(store, out, "videos", store)
     else:

@@ -26,7 +26,7 @@ from vidprep.formats.stores.shards import ShardWriter
 from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
 from vidprep.transcode.export.splits import ids_of_splits, write_class_numbers
 from vidprep.transcode.media.versions import used_versions
-from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.tables import storable
@@ -34,7 +34,7 @@ from vidprep.transcode.sources.tables import storable
 PACK_NAME = ".vidprep-pack"  # no .json: people list those
 
 
-def pack_store(store: FrameStore, out: Path, options: FrameOptions, *, overwrite: bool = False) -> int:
+def pack_store(store: FrameStore, out: Path, options: FrameOutput, *, overwrite: bool = False) -> int:
     """Write `out` as a store of its own, with manifest and index; in webdataset shards, one for each split. Returns how many videos went
     into it.
 
@@ -50,7 +50,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOptions, *, overwrite
     return len(store)
 
 
-def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOptions) -> None:
+def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput) -> None:
     layout = layout_of(options.store)
     if as_videos := layout.takes_videos and isinstance(store, VideoStore):
         layout = _VideoTarLayout(store)
@@ -69,7 +69,7 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOption
     if as_videos:
         return
     write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
-    settings = RunSettings(frames=options)
+    settings = RunSettings(options)
     about = {"settings": settings.as_dict(), "versions": used_versions(settings, "")}
     (out / STATE_DIR / "partial").mkdir(parents=True)
     with replacing(out / STATE_DIR / "run.json") as file:
@@ -125,7 +125,7 @@ def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None
         raise DestinationError(f"cannot be written: {error.strerror}", path=out) from error
 
 
-def coded(store: FrameStore, id_: str, options: FrameOptions) -> list[Any]:
+def coded(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
     """The frames of a video as `options` stores them: the very JPEGs where the store has them, else encoded from RGB."""
     video = store[id_]
     if not options.is_coded:
@@ -136,18 +136,18 @@ def coded(store: FrameStore, id_: str, options: FrameOptions) -> list[Any]:
     return [jpeg_of(frame, options) for frame in video.frames()]
 
 
-def jpeg_of(frame: Any, options: FrameOptions) -> bytes:
+def jpeg_of(frame: Any, options: FrameOutput) -> bytes:
     """frame: (H, W, 3) uint8 RGB."""
     subsampling = {"gray": "Gray"}.get(options.subsampling, options.subsampling)
     return bytes(simplejpeg.encode_jpeg(frame, options.quality, "RGB", subsampling))
 
 
-def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOptions, *, as_videos: bool) -> ManifestRow:
+def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput, *, as_videos: bool) -> ManifestRow:
     facts = store.facts(id_)
     data = b"".join(frames)
     row = ManifestRow(id=id_, file_name="", source=storable(str(store.path)), status="ok", container=options.store)
     row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
-    row.settings_digest = RunSettings(frames=options).digest
+    row.settings_digest = RunSettings(options).digest
     row.pixel_format = options.pixel_format
     row.codec = "jpeg" if options.is_coded else "rawvideo"
     if facts.frame_rate is not None:

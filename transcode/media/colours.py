@@ -83,7 +83,7 @@ def output_colour(colour: Colour, settings: RunSettings, warnings: list[Remark])
             else Remark("hdr_kept", f"{name} kept")
         )
     out = Colour(BT709, BT709, BT709) if tone_map else replace(colour, full_range=False)
-    if settings.frames is not None:
+    if settings.output.is_full_range:
         out = replace(out, matrix=BT470BG, full_range=True)
     return out, tone_map
 

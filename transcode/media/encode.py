@@ -36,7 +36,7 @@ def encode_and_measure(
 
     Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
     """
-    options, output = settings.encoder, stream.output
+    options, output = settings.video.encoder, stream.output
     writer = VideoWriter(partial, options, output, cores())
     durations: dict[int, int] = {}
     end = 0

@@ -101,7 +101,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
     """The command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
     import ffmpeg  # every child process imports this module, and few run ffmpeg
 
-    options, info, output = settings.encoder, stream.info, stream.output
+    options, info, output = settings.video.encoder, stream.info, stream.output
     box = CONTAINERS[options.container_name]
     reading = _reading(binary, info, settings)
     writing: dict[str, object] = {
@@ -225,7 +225,7 @@ def measure_file(
 
     PTS are in ticks of the output, as from the other engine. Raises VerifyError.
     """
-    options, output = settings.encoder, stream.output
+    options, output = settings.video.encoder, stream.output
     try:
         with open_video(partial) as container:
             if len(container.streams.video) != 1:
@@ -269,7 +269,7 @@ def score_with_ffmpeg(
 ) -> CliScores:
     """An output against its source, n-th frame with n-th, by one ffmpeg command. Raises FfmpegError."""
     info = stream.info
-    counted = f"format={settings.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
+    counted = f"format={settings.output.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "vmaf.json"
         graph = f"[0:{info.stream_index}]{filter_chain(stream)},{counted},split[due][again];"

@@ -41,8 +41,7 @@ def store_frames(settings: RunSettings, partial: Path, stream: FrameStream, core
 
     A frame that stands twice in a row is coded and scored once. Raises EncodeError, VerifyError, OSError.
     """
-    options, every, output = settings.frames, settings.gate.verify_every, stream.output
-    assert options is not None
+    options, every, output = settings.stored_frames, settings.gate.verify_every, stream.output
     coder = jpeg_coder(options.quality) if options.is_coded else None
     scorer = FrameScorer(output.size, output.pixel_format, output.colour) if coder else None
     stored, sums = StoredFrames(), QualitySums()

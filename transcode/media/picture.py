@@ -91,11 +91,7 @@ def _depth_reduced(source: str, output: str, settings: RunSettings) -> list[Rema
     held, kept = _bits(source), _bits(output)
     if held <= USUAL_DEPTH or held <= kept:
         return []
-    deeper = (
-        [each for each in settings.encoder.profile.pixel_formats if _bits(each) > kept]
-        if settings.frames is None
-        else []
-    )
+    deeper = [each for each in settings.output.other_pixel_formats if _bits(each) > kept]
     advice = f"; --pixel-format {deeper[0]} keeps {_bits(deeper[0])}" if deeper else ""
     return [Remark("depth_reduced", f"{held} bits per sample ({source}) became {kept}{advice}")]
 
@@ -112,7 +108,7 @@ class _Chain:
     def __init__(self, source: SourcePicture, settings: RunSettings, pixel_format: str, colour: Colour) -> None:
         self._source, self._pixel_format, self.colour = source, pixel_format, colour
         self._scaler = settings.scale.scaler
-        self._is_jpeg = settings.frames is not None and settings.frames.is_coded
+        self._is_jpeg = settings.output.is_jpeg
         self._yuv_in = not (source.is_rgb or source.has_alpha)
         self.picture, self.size = source.pixel_format, source.size
         self.filters: list[tuple[str, str]] = []

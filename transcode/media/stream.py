@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from av.video.frame import VideoFrame
 
-from vidprep.formats.errors import LimitError, PictureError
+from vidprep.formats.errors import LimitError
 from vidprep.formats.model import Cut, OutputFormat, VideoInfo
 from vidprep.formats.moments import OutputClock
 from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.ticks import file_time_base
 from vidprep.formats.video.window import Window
 from vidprep.transcode.media.alpha import shows_never
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
@@ -93,15 +92,12 @@ class FrameStream:
             opened.frame,
             self.info,
             settings,
-            settings.pixel_format,
+            settings.output.pixel_format,
             lambda: shows_never(source, settings.limits, worked),
         )
         self.output = _output_format(self.picture_filter, self.info, settings)
-        file_base = None
-        if settings.frames is None:
-            is_constant = self.output.frame_rate is not None
-            box = settings.encoder.container_name
-            file_base = file_time_base(box, self.output.time_base, is_constant=is_constant)
+        is_constant = self.output.frame_rate is not None
+        file_base = settings.output.file_time_base(self.output.time_base, is_constant=is_constant)
         self.window, self.clock = timing.window.counted_from(self.facts.origin_pts), timing.clock
         self.opening, self.first_tick = self.facts.opening if opening is None else opening, opened.pts
         frames = retimed(
@@ -131,13 +127,8 @@ class FrameStream:
 
 def _output_format(picture_filter: PictureFilter, info: VideoInfo, settings: RunSettings) -> OutputFormat:
     rate = settings.retime.frame_rate
-    profile = settings.encoder.profile
     size = picture_filter.picture.size
-    if settings.frames is None and (size.width < profile.smallest[0] or size.height < profile.smallest[1]):
-        low = "x".join(str(n) for n in profile.smallest)
-        raise PictureError(
-            f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec"
-        )
+    settings.output.check_size(size)
     if size.width * size.height > settings.limits.max_pixels:
         raise LimitError(f"the output would be {size}, over --max-pixels {settings.limits.max_pixels}")
     nominal = rate or info.frame_rate or Fraction(25)

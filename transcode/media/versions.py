@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version
+from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.run import RunSettings
 
 
@@ -12,13 +13,12 @@ def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
     """What the bytes of an output depend on beside its settings."""
     import av
 
-    if settings.frames is not None:
+    output = settings.output
+    if isinstance(output, FrameOutput):
         from importlib.metadata import version  # late, as children that encode never need what it loads
 
-        return f"PyAV {av.__version__}, " + (
-            f"simplejpeg {version('simplejpeg')}" if settings.frames.is_coded else "raw"
-        )
-    if settings.engine == "ffmpeg":
+        return f"PyAV {av.__version__}, " + (f"simplejpeg {version('simplejpeg')}" if output.is_coded else "raw")
+    if output.engine == "ffmpeg":
         return f"ffmpeg {ffmpeg_version(ffmpeg)}, measured by PyAV {av.__version__}"
     numbers = ".".join(str(number) for number in av.library_versions["libavcodec"])
     return f"PyAV {av.__version__}, libavcodec {numbers}"

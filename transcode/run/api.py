@@ -13,6 +13,7 @@ from vidprep.formats.option import Option
 from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
 from vidprep.transcode.settings.keywords import build_options, build_settings, decides_output, options_of_command
+from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
 from vidprep.transcode.settings.parse import parse_names
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import BAD_ROWS, RunOptions, SourceOptions
@@ -55,7 +56,7 @@ def transcode(
         BackendError, MissingError: The cluster or a library is not available.
         KeyboardInterrupt: The run was interrupted; the same call continues it.
     """
-    return _run(source, destination, settings, progress, on_row, keywords, of_frames=False)
+    return _run(source, destination, settings, progress, on_row, keywords, VideoOutput)
 
 
 @typed(*options_of_command("burst"))
@@ -85,26 +86,24 @@ def burst(
         BackendError, MissingError: The cluster or a library is not available.
         KeyboardInterrupt: The run was interrupted; the same call continues it.
     """
-    return _run(source, destination, settings, progress, on_row, keywords, of_frames=True)
+    return _run(source, destination, settings, progress, on_row, keywords, FrameOutput)
 
 
 def _run(
     source: str | Path | ArrowStream, destination: str | Path, settings: RunSettings | None, progress: bool,
-    on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], *, of_frames: bool,
+    on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], kind: type[Output],
 ) -> Summary:  # fmt: skip
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.session import execute
 
     if settings is not None:
-        if build_settings(keywords, of_frames=of_frames) != build_settings({}, of_frames=of_frames):
+        if build_settings(keywords, kind) != build_settings({}, kind):
             both = ", ".join(name for name in keywords if decides_output(name))
             raise SettingsError(f"settings was given, and so were {both}, which are part of it; give one of them")
-        if of_frames and settings.frames is None:
-            raise SettingsError("settings has no frames; burst takes RunSettings(frames=FrameOptions())")
-        if settings.frames is not None and not of_frames:
-            raise SettingsError("settings has frames, which transcode does not take; leave them out, or call burst")
+        if not isinstance(settings.output, kind):
+            raise SettingsError(f"settings.output is a {type(settings.output).__name__}; give a {kind.__name__}")
     reporter = Progress(is_shown=progress, on_row=on_row)
-    summary = execute(request_of(source, destination, keywords, reporter, of_frames=of_frames, settings=settings))
+    summary = execute(request_of(source, destination, keywords, reporter, kind, settings))
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if summary.disk_full:
@@ -115,14 +114,14 @@ def _run(
 
 
 def request_of(
-    source: str | Path | ArrowStream, destination: str | Path, keywords: Mapping[str, Any], reporter: Progress, *, of_frames: bool,
-    settings: RunSettings | None = None, dry_run: bool = False,
+    source: str | Path | ArrowStream, destination: str | Path, keywords: Mapping[str, Any], reporter: Progress, kind: type[Output],
+    settings: RunSettings | None = None, *, dry_run: bool = False,
 ) -> RunRequest:  # fmt: skip
     """What the functions and the commands ask for. settings: in the place of those that keywords say. dry_run: no events are written."""
     from vidprep.transcode.run.events import Events
     from vidprep.transcode.run.session import make_request
 
-    settings = settings or build_settings(keywords, of_frames=of_frames)
+    settings = settings or build_settings(keywords, kind)
     choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)
     if options.events and not dry_run:
         reporter.events = Events(str(options.events))

@@ -83,7 +83,7 @@ def plan(
     of the sources is the same. takes_all: whether the sources are all that there are. prune: rows whose source is gone are to go.
     folder: the one that was searched; what lies elsewhere is not gone because it is not in there.
     """
-    extension = settings.extension
+    extension = settings.output.extension
     digest = settings.digest
     known = destination.known_units()
     asked = sources.problem_units or (None,) * len(sources.problems)

@@ -41,6 +41,7 @@ from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.progress import Progress
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
+from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.parse import as_place, as_source
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
@@ -211,17 +212,17 @@ def _destination(where: Path | str, settings: RunSettings, options: RunOptions, 
             raise SettingsError(
                 f"{where}: would be a folder named {protocol}: here; give {url}, or the full path of such a folder"
             )
-    elif options.backend != "local" and settings.frames is not None:
+    elif options.backend != "local" and isinstance(settings.output, FrameOutput):
         raise SettingsError("burst on a cluster needs a destination that all workers see as a folder, and no URL")
-    return open_destination(where, settings.frames, part)
+    return open_destination(where, settings.output, part)
 
 
 def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
-    if settings.engine != "ffmpeg":
+    if settings.output.engine != "ffmpeg":
         if options.ffmpeg:
             raise SettingsError("<ffmpeg> needs <engine>", ffmpeg=options.ffmpeg, engine="ffmpeg")
         return ""
-    binary, encoder = find_ffmpeg(options.ffmpeg), settings.encoder.profile.name
+    binary, encoder = find_ffmpeg(options.ffmpeg), settings.video.encoder.profile.name
     if not has_encoder(binary, encoder):
         raise SettingsError(f"<encoder>: {binary} was built without it", encoder=encoder)
     return binary
@@ -229,7 +230,7 @@ def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
 
 def _find(request: RunRequest) -> SourceList:
     return find_sources(
-        request.source, request.where, extension=request.settings.extension, progress=request.reporter.found,
+        request.source, request.where, extension=request.settings.output.extension, progress=request.reporter.found,
         **asdict(request.choice),
     )  # fmt: skip
 
@@ -287,7 +288,7 @@ def _search(
     )
     shutil.rmtree(probes, ignore_errors=True)
     request.reporter.message(
-        f"{settings.quality_scale.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
+        f"{settings.output.quality_scale.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
         f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
     )
     return settings.at(found.value)
@@ -346,7 +347,7 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
             if row.id == unit.id:
                 place.journal.append(replace(row, source=unit.path, run=place.run))
                 continue
-            name = row.file_name if request.settings.frames else f"{unit.id}.{request.settings.extension}"
+            name = request.settings.output.moved_name(unit.id, row.file_name)
             place.outputs.move(replace(row, id=unit.id, file_name=name, source=unit.path, run=place.run), row)
 
 

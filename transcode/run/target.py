@@ -61,7 +61,7 @@ def shared_value(
     probed, StoppedError."""
     target = settings.target
     assert target is not None
-    scale = settings.quality_scale
+    scale = settings.output.quality_scale
     sampled = {unit.id: excerpt(unit, PROBE_SECONDS) for unit in choose(units, sample_size(len(units)))}
     searches = {id_: Search(scale, target.psnr_db) for id_ in sampled}
     probes, cpu_seconds = 0, 0.0

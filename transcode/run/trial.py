@@ -23,7 +23,7 @@ def run_trial(
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""
-    place = open_destination(root, settings.frames)
+    place = open_destination(root, settings.output)
     with place.lock():
         place.outputs.recover()
         made_by = encoder_version(settings, ffmpeg)

@@ -9,7 +9,8 @@ from typing import Any, TypeVar, get_args
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import Declared, options_of
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
 
@@ -18,7 +19,7 @@ Built = TypeVar("Built")
 SOURCES = (SourceOptions,)
 SAMPLE = (*SOURCES, Retime, Scale)
 _REST = (RunSettings, Target, QualityGate, RunOptions, Limits)
-KINDS = {"transcode": (*SAMPLE, EncoderOptions, *_REST), "burst": (*SAMPLE, FrameOptions, *_REST)}
+KINDS = {"transcode": (*SAMPLE, EncoderOptions, VideoOutput, *_REST), "burst": (*SAMPLE, FrameOutput, *_REST)}
 
 
 def options_of_command(name: str) -> list[Declared]:
@@ -56,11 +57,11 @@ def build_scale(keywords: Mapping[str, Any]) -> Scale:
     return build_options(Scale, keywords)
 
 
-def build_settings(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettings:
-    """What these keywords ask for. of_frames: frames stored one by one, instead of videos. Raises SettingsError."""
+def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettings:
+    """What these keywords ask for. kind: of the output. Raises SettingsError."""
     target = None
     if keywords.get("target_psnr") is not None:
-        value = "quality" if of_frames else "crf"
+        value = kind.quality_keyword
         if keywords.get(value) is not None:
             raise SettingsError(
                 f"<{value}> and <target_psnr> exclude each other; give one",
@@ -71,9 +72,9 @@ def build_settings(keywords: Mapping[str, Any], *, of_frames: bool) -> RunSettin
         usual = {"target_psnr": 40.0}
         if build_options(Target, usual | {"target_mode": mode}) != build_options(Target, usual):
             raise SettingsError("<target_mode> needs <target_psnr>", target_mode=mode, target_psnr=40)
-    frames = build_options(FrameOptions, keywords) if of_frames else None
+    more = {"encoder": build_options(EncoderOptions, keywords)} if kind is VideoOutput else {}
     return build_options(
-        RunSettings, keywords, frames=frames, target=target, encoder=build_options(EncoderOptions, keywords),
+        RunSettings, keywords, output=build_options(kind, keywords, **more), target=target,
         retime=build_options(Retime, keywords), scale=build_scale(keywords), gate=build_options(QualityGate, keywords),
         limits=build_options(Limits, keywords),
     )  # fmt: skip

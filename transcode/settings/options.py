@@ -9,14 +9,11 @@ from typing import Annotated, Any, ClassVar
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.option import Option, check_options, documented
-from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
-from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
 
 FITS = ("pad", "crop", "stretch")
 MIN_MEMORY_BYTES = 1 << 29
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
-MIN_SHARD_BYTES = 1 << 20
 INT32_MAX = 2**31 - 1
 
 
@@ -162,42 +159,3 @@ class Limits:
 
     def __post_init__(self) -> None:
         check_options(self)
-
-
-@documented
-@dataclass(frozen=True, slots=True)
-class FrameOptions:
-    """Frames stored one by one: which store, and how each is coded ("tensor" holds them uncoded).
-
-    shard_bytes: a shard takes no more units once it would grow over this; how units fall into shards changes no unit.
-    """
-
-    HEADING: ClassVar[str] = "Frames"
-
-    store: Annotated[str, Option("How frames are stored.", keyword="format", choices=STORES_OF_FRAMES)] = "burst"
-    quality: Annotated[int, Option("JPEG quality, higher is better.", "Q", least=1, most=100)] = 90
-    subsampling: Annotated[str, Option("Chroma subsampling of the JPEGs.", choices=JPEG_SUBSAMPLINGS)] = "420"
-    shard_bytes: Annotated[
-        int,
-        Option(
-            "Start a new shard beyond this size.", "BYTES", keyword="shard_size", parse=parse_bytes, written="1GiB",
-            least=MIN_SHARD_BYTES, must="give bytes, 1 MiB or more (such as 1GiB)",
-        ),
-    ] = 1 << 30  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    @property
-    def is_coded(self) -> bool:
-        return STORES_OF_FRAMES[self.store].is_coded
-
-    @property
-    def pixel_format(self) -> str:
-        return JPEG_SUBSAMPLINGS[self.subsampling] if self.is_coded else "rgb24"
-
-    def as_dict(self) -> dict[str, object]:
-        """Every option that decides what is stored, by its name."""
-        if not self.is_coded:
-            return {"store": self.store}
-        return {"store": self.store, "quality": self.quality, "subsampling": self.subsampling}

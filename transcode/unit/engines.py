@@ -20,6 +20,7 @@ from vidprep.transcode.media.ffmpeg_program import ffmpeg_version
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
+from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.unit.job import Context, Job
 from vidprep.transcode.unit.join import join
 from vidprep.transcode.unit.segments import facts_of
@@ -64,9 +65,9 @@ Engine = Callable[[Job, FrameStream, Context], Outcome]
 
 
 def engine_of(job: Job) -> Engine:
-    if job.settings.frames is not None:
+    if isinstance(job.settings.output, FrameOutput):
         return store_frame_by_frame
-    if job.settings.engine == "ffmpeg":
+    if job.settings.output.engine == "ffmpeg":
         return encode_by_ffmpeg
     return join_segments if job.segments else encode_in_process
 
@@ -134,15 +135,17 @@ def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
 def _audio(job: Job, stream: FrameStream) -> AudioTrack:
     settings, window, base = job.settings, stream.window, stream.info.time_base
     seconds = None if window.end is None else (window.end - stream.opening) * base
-    box = settings.encoder.container_name
+    box = settings.video.encoder.container_name
     return AudioTrack(
-        job.unit.path, settings.audio, box, origin=(stream.facts.origin_pts + stream.opening) * base, seconds=seconds,
+        job.unit.path, settings.output.audio, box, origin=(stream.facts.origin_pts + stream.opening) * base, seconds=seconds,
         ends_with_pictures=window.end_frame is not None,
     )  # fmt: skip
 
 
 def _read_back(job: Job, stream: FrameStream, measured: Measured, context: Context) -> FileTimes:
-    return check_file(Path(job.partial), measured, job.settings.encoder.codec, stream.output.time_base, context.cores())
+    return check_file(
+        Path(job.partial), measured, job.settings.video.encoder.codec, stream.output.time_base, context.cores()
+    )
 
 
 def _outcome(stream: FrameStream, measured: Measured | StoredFrames, times: FileTimes, verified_in: str) -> Outcome:

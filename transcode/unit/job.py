@@ -173,7 +173,7 @@ class Job:
 def new_row(job: Job) -> ManifestRow:
     """A row that knows what was asked, and nothing yet of what came out."""
     unit = job.unit
-    row = ManifestRow(
+    return ManifestRow(
         id=unit.id,
         file_name=job.file_name,
         source=unit.path,
@@ -185,19 +185,10 @@ def new_row(job: Job) -> ManifestRow:
         source_size_bytes=unit.size_bytes,
         source_mtime_ns=unit.mtime_ns,
         settings_digest=job.settings.digest,
-        engine=job.settings.engine,
-        pixel_format=job.settings.pixel_format,
+        engine=job.settings.output.engine,
+        pixel_format=job.settings.output.pixel_format,
+        **job.settings.output.row_values(),
     )
-    frames, encoder = job.settings.frames, job.settings.encoder.resolved
-    if frames is None:
-        row.encoder, row.crf, row.preset = encoder.encoder, encoder.crf, encoder.preset
-        row.codec, row.container = encoder.codec, encoder.container
-    elif frames.is_coded:
-        row.encoder, row.codec, row.container = "simplejpeg", "jpeg", frames.store
-        row.jpeg_quality, row.subsampling = frames.quality, frames.subsampling
-    else:
-        row.codec, row.container = "rawvideo", frames.store
-    return row
 
 
 def discard(job: Job) -> None:

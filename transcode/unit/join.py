@@ -39,12 +39,12 @@ def join(
     measured = measured_of(made)
     order = sorted(measured.pts)
     ends = dict(zip(order, [*order[1:], max(end_pts, order[-1] + 1)], strict=True))
-    writer = VideoWriter(partial, settings.encoder, output)
+    writer = VideoWriter(partial, settings.video.encoder, output)
     try:
         audio.add_to(writer)
         writer.take_order(measured.pts)
         for each in made:
-            for packet in _packets(each, settings.encoder.codec, output.time_base):
+            for packet in _packets(each, settings.video.encoder.codec, output.time_base):
                 assert packet.pts is not None
                 audio.mux_until(packet.pts * output.time_base)
                 writer.mux(packet, ends[packet.pts] - packet.pts)

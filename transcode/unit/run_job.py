@@ -108,8 +108,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] |
     if not begun == before == _state(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
-    is_whole_video = settings.frames is None and not unit.cut
-    if is_whole_video and (row.size_bytes or 0) > row.source_size_bytes:
+    if settings.output.replaces_source and not unit.cut and (row.size_bytes or 0) > row.source_size_bytes:
         row.warn(
             Remark("larger_than_source", f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
         )
@@ -136,7 +135,7 @@ def _segments(job: Job, source: Source, seconds: float) -> tuple[Segment, ...] |
 
 
 def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[Remark]:
-    split = job.settings.split
+    split = job.settings.output.split
     if job.not_split and not isinstance(split, str) and made.facts.duration * stream.info.time_base > split:
         yield Remark("not_split", f"not split: {job.not_split}")
 
@@ -175,7 +174,8 @@ def _make_segment(job: Job, segment: Segment, context: Context) -> MadeSegment:
     held against what was measured here. Raises what making the whole would.
     """
     unit = job.unit
-    settings = replace(job.settings, encoder=replace(job.settings.encoder, container="mp4"), audio="drop")
+    output = replace(job.settings.video, encoder=replace(job.settings.video.encoder, container="mp4"), audio="drop")
+    settings = replace(job.settings, output=output)
     before = _state(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
@@ -204,11 +204,11 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
 
     Returns the row of the one that stays, which stands under the partial name. Raises GateError when none reaches it.
     """
-    search = Search(job.settings.quality_scale, target.psnr_db)
+    search = Search(job.settings.output.quality_scale, target.psnr_db)
     best_row = row
     tried: list[float] = []
     reached: list[float] = []
-    value = job.settings.quality_value
+    value = job.settings.output.quality_value
     while True:
         assert row.psnr_y_p1_db is not None
         tried.append(value)
@@ -242,7 +242,7 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
 def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
     floor = settings.gate.min_psnr_db
     if floor is not None and row.psnr_y_db is not None and row.psnr_y_db < floor:
-        scale = settings.quality_scale
+        scale = settings.output.quality_scale
         change = "lower" if scale.values[0] < scale.values[-1] else "raise"
         raise GateError(
             f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change} {scale.option}",

@@ -59,11 +59,11 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
         return "frames share a timestamp"
     if is_held and clock is None:
         return "its first picture is on screen before it begins"
-    if clock is None and (why := _unfit(ticks, base, settings.encoder.container_name)):
+    if clock is None and (why := _unfit(ticks, base, settings.video.encoder.container_name)):
         return why
 
     rate = clock.rate if clock else source.info.frame_rate or USUAL_RATE
-    length = _segment_frames(seconds, rate, settings.encoder.gop)
+    length = _segment_frames(seconds, rate, settings.video.encoder.gop)
     starts = _starts(ticks, survey.keyframes, steps, base, opening, clock, settings, length)
     if starts is None:
         return ()  # making the whole refuses it
@@ -102,7 +102,7 @@ def _starts(
     """Where segments of about `length` frames begin: numbers of output frames, and of the source frames in `ticks` that they show
     first. None for more frames than are allowed.
     """
-    gop = settings.encoder.gop
+    gop = settings.video.encoder.gop
     inside = [tick for tick in keyframes if ticks[0] <= tick <= ticks[-1]]
     if clock is None:
         firsts = _cuts(len(ticks), length, gop, [bisect_left(ticks, tick) for tick in inside])

@@ -16,7 +16,8 @@ from vidprep.formats.model import FrameSize, rescale, round_half_away
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode import bench, sweep, validate
 from vidprep.transcode.settings.keywords import build_settings
-from vidprep.transcode.settings.options import FrameOptions, Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.parse import parse_rate, parse_size
 from vidprep.transcode.settings.run import RunSettings
 
@@ -66,10 +67,10 @@ def test_what_is_no_size_is_refused(text):
         (lambda: Limits(max_pixels=0), "1 to 2147483647"),
         (lambda: RunSettings(hdr="yes"), "sdr, keep"),
         (lambda: RunSettings(on_damage="ignore"), "not one of warn, fail"),
-        (lambda: RunSettings(engine="gpu"), "av, ffmpeg"),
-        (lambda: RunSettings(audio="mp3"), "drop, copy, aac, opus"),
-        (lambda: RunSettings(audio="aac", encoder=EncoderOptions(codec="vp9")), "webm takes drop, copy, opus"),
-        (lambda: RunSettings(encoder=EncoderOptions(encoder="h264_nvenc")), "needs engine=.ffmpeg."),
+        (lambda: RunSettings(VideoOutput(engine="gpu")), "av, ffmpeg"),
+        (lambda: RunSettings(VideoOutput(audio="mp3")), "drop, copy, aac, opus"),
+        (lambda: RunSettings(VideoOutput(EncoderOptions(codec="vp9"), audio="aac")), "webm takes drop, copy, opus"),
+        (lambda: RunSettings(VideoOutput(EncoderOptions(encoder="h264_nvenc"))), "needs engine=.ffmpeg."),
     ],
 )
 def test_a_bad_setting_is_refused_with_what_is_allowed(build, named):
@@ -80,15 +81,15 @@ def test_a_bad_setting_is_refused_with_what_is_allowed(build, named):
 
 PLAIN = RunSettings()
 CHANGES: dict[str, RunSettings] = {
-    "codec": replace(PLAIN, encoder=EncoderOptions(codec="hevc")),
-    "container": replace(PLAIN, encoder=EncoderOptions(container="mkv")),
-    "gop": replace(PLAIN, encoder=EncoderOptions(gop=15)),
-    "crf": replace(PLAIN, encoder=EncoderOptions(crf=20.5)),
-    "preset": replace(PLAIN, encoder=EncoderOptions(preset="slow")),
-    "tune": replace(PLAIN, encoder=EncoderOptions(tune="visual")),
-    "pixel_format": replace(PLAIN, encoder=EncoderOptions(pixel_format="yuv444p")),
-    "threads": replace(PLAIN, encoder=EncoderOptions(threads=2)),
-    "encoder": replace(PLAIN, encoder=EncoderOptions(encoder="h264_nvenc"), engine="ffmpeg"),
+    "codec": RunSettings(VideoOutput(EncoderOptions(codec="hevc"))),
+    "container": RunSettings(VideoOutput(EncoderOptions(container="mkv"))),
+    "gop": RunSettings(VideoOutput(EncoderOptions(gop=15))),
+    "crf": RunSettings(VideoOutput(EncoderOptions(crf=20.5))),
+    "preset": RunSettings(VideoOutput(EncoderOptions(preset="slow"))),
+    "tune": RunSettings(VideoOutput(EncoderOptions(tune="visual"))),
+    "pixel_format": RunSettings(VideoOutput(EncoderOptions(pixel_format="yuv444p"))),
+    "threads": RunSettings(VideoOutput(EncoderOptions(threads=2))),
+    "encoder": RunSettings(VideoOutput(EncoderOptions(encoder="h264_nvenc"), engine="ffmpeg")),
     "frame_rate": replace(PLAIN, retime=Retime(Fraction(15))),
     "cut_origin": replace(PLAIN, retime=Retime(cut_origin="container")),
     "short_side": replace(PLAIN, scale=Scale(short_side=240)),
@@ -99,14 +100,14 @@ CHANGES: dict[str, RunSettings] = {
     "min_psnr_db": replace(PLAIN, gate=QualityGate(min_psnr_db=30)),
     "verify_every": replace(PLAIN, gate=QualityGate(verify_every=2)),
     "hdr": replace(PLAIN, hdr="keep"),
-    "audio": replace(PLAIN, audio="copy"),
+    "audio": RunSettings(VideoOutput(audio="copy")),
     "on_damage": replace(PLAIN, on_damage="fail"),
-    "engine": replace(PLAIN, engine="ffmpeg"),
-    "split": replace(PLAIN, split=60.0),
-    "frames": replace(PLAIN, frames=FrameOptions()),
-    "store": replace(PLAIN, frames=FrameOptions(store="gulp")),
-    "quality": replace(PLAIN, frames=FrameOptions(quality=91)),
-    "subsampling": replace(PLAIN, frames=FrameOptions(subsampling="444")),
+    "engine": RunSettings(VideoOutput(engine="ffmpeg")),
+    "split": RunSettings(VideoOutput(split=60.0)),
+    "frames": RunSettings(FrameOutput()),
+    "store": RunSettings(FrameOutput(store="gulp")),
+    "quality": RunSettings(FrameOutput(quality=91)),
+    "subsampling": RunSettings(FrameOutput(subsampling="444")),
     "target": replace(PLAIN, target=Target(38.0)),
     "psnr_db": replace(PLAIN, target=Target(40.0)),
     "per_video": replace(PLAIN, target=Target(38.0, per_video=True)),
@@ -121,17 +122,17 @@ def test_every_setting_that_decides_an_output_changes_the_digest():
 def test_no_setting_is_forgotten_by_the_test_above():
     every = {
         field.name
-        for kind in (EncoderOptions, Retime, Scale, QualityGate, FrameOptions, Target)
+        for kind in (EncoderOptions, Retime, Scale, QualityGate, VideoOutput, FrameOutput, Target)
         for field in fields(kind)
     }
     every |= {field.name for field in fields(RunSettings)}
-    every -= {"retime", "scale", "gate", "limits", "shard_bytes"}
-    assert every - {"encoder"} == CHANGES.keys() - {"encoder"}
+    every -= {"output", "retime", "scale", "gate", "limits", "shard_bytes"}
+    assert every - {"encoder"} == CHANGES.keys() - {"encoder", "frames"}
 
 
 def test_limits_are_no_part_of_the_digest():
     assert replace(PLAIN, limits=Limits(timeout_seconds=5, max_pixels=10**6, max_frames=10)).digest == PLAIN.digest
-    assert replace(PLAIN, frames=FrameOptions(shard_bytes=10**7)).digest == CHANGES["frames"].digest
+    assert RunSettings(FrameOutput(shard_bytes=10**7)).digest == CHANGES["frames"].digest
 
 
 def test_what_is_written_out_and_what_is_left_to_the_default_are_the_same():
@@ -139,7 +140,7 @@ def test_what_is_written_out_and_what_is_left_to_the_default_are_the_same():
         codec="h264", encoder="libx264", container="mp4", gop=16, preset="medium", pixel_format="yuv420p",
         crf=EncoderOptions().resolved.crf,
     )  # fmt: skip
-    assert RunSettings(encoder=said, hdr="sdr").digest == PLAIN.digest
+    assert RunSettings(VideoOutput(said), hdr="sdr").digest == PLAIN.digest
 
 
 def test_the_dict_is_json_and_comes_back_the_same():
@@ -150,7 +151,7 @@ def test_the_dict_is_json_and_comes_back_the_same():
 def test_settings_are_frozen_and_hashable():
     assert len({PLAIN, RunSettings(), *CHANGES.values()}) == len(CHANGES) + 1
     with pytest.raises(AttributeError):
-        PLAIN.engine = "ffmpeg"
+        PLAIN.hdr = "keep"
 
 
 def test_the_digest_of_given_settings_never_changes():
@@ -158,13 +159,9 @@ def test_the_digest_of_given_settings_never_changes():
 
     When a default of the encoder is changed on purpose, take the new value from the message of this test.
     """
-    settings = RunSettings(
-        encoder=EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30, preset="2", tune="visual", threads=2),
-        retime=Retime(Fraction(30000, 1001)), scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"),
-        gate=QualityGate(min_psnr_db=35.5, verify_every=3), on_damage="fail",
-    )  # fmt: skip
+    settings = RunSettings(VideoOutput(EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30, preset="2", tune="visual", threads=2)), retime=Retime(Fraction(30000, 1001)), scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"), gate=QualityGate(min_psnr_db=35.5, verify_every=3), on_damage="fail")  # fmt: skip
     assert settings.digest == "5d4af1c92cd8c495"
-    assert build_settings({}, of_frames=False).digest == "462d86851fbd9391"  # of a command without flags
+    assert build_settings({}, VideoOutput).digest == "462d86851fbd9391"  # of a command without flags
 
 
 @pytest.mark.parametrize(
@@ -185,7 +182,7 @@ def test_ticks_go_to_the_nearest_of_another_time_base():
 )  # fmt: skip
 def test_settings_do_not_differ_by_how_a_number_is_written(one, other):
     """A destination of `crf=23` was made again by `--crf 23`."""
-    assert build_settings(one, of_frames=False).digest == build_settings(other, of_frames=False).digest
+    assert build_settings(one, VideoOutput).digest == build_settings(other, VideoOutput).digest
 
 
 @pytest.mark.parametrize(
@@ -197,11 +194,11 @@ def test_settings_do_not_differ_by_how_a_number_is_written(one, other):
 )  # fmt: skip
 def test_what_used_to_slip_through_is_refused(keywords, said):
     with pytest.raises(SettingsError, match=said):
-        build_settings(keywords, of_frames=False)
+        build_settings(keywords, VideoOutput)
 
 
 def test_defaults_may_be_said(tmp_path):
-    build_settings({"fit": "pad", "short_side": 240, "target_psnr": None, "target_mode": "dataset"}, of_frames=False)
+    build_settings({"fit": "pad", "short_side": 240, "target_psnr": None, "target_mode": "dataset"}, VideoOutput)
     with pytest.raises(SettingsError, match=r"limit=0: give 1 or more"):
         validate(tmp_path, limit=0)
     with pytest.raises(SettingsError, match="not one of whole, consecutive, strided, single"):

@@ -63,7 +63,7 @@ def test_of_another_format_nothing_stays(fresh: dict[str, Path], tmp_path: Path)
             (destination / name).parent.mkdir(exist_ok=True)
             (destination / name).write_text("not vidprep's")
         settings = settings_of(fresh[after])
-        clear_other_stores(open_destination(destination, settings.frames), settings)
+        clear_other_stores(open_destination(destination, settings.output), settings)
         assert sorted(outputs(destination)) == ["a/mine.mp4", "mine.mp4", "mine.parquet", "mine.txt"]
         assert not (destination / "manifest.parquet").exists()
 

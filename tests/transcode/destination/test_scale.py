@@ -24,7 +24,7 @@ from vidprep.formats.storage.local import sha256_of
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.versions import encoder_version
-from vidprep.transcode.settings.options import FrameOptions
+from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.run import RunSettings
 
 UNITS = 100_000
@@ -73,7 +73,7 @@ def finished_destination(src: Path, dst: Path) -> None:
 
 def finished_store(dst: Path) -> None:
     """UNITS videos of ten frames in one sparse shard, a class each of four hundred."""
-    settings = RunSettings(frames=FrameOptions("burst", 90, "420"))
+    settings = RunSettings(FrameOutput("burst", 90, "420"))
     rows = []
     for number in range(UNITS):
         row = ManifestRow(
@@ -159,10 +159,11 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.unit.run_job import run_job
 from vidprep.transcode.unit.job import Job
 from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 source, folder, codec, engine, count, warm = sys.argv[1:]
-settings = RunSettings(encoder=EncoderOptions(codec=codec, preset={"h264": "ultrafast", "av1": "12"}[codec]), engine=engine)
+settings = RunSettings(VideoOutput(EncoderOptions(codec=codec, preset={"h264": "ultrafast", "av1": "12"}[codec]), engine=engine))
 status = Path(source).stat()
 unit = Unit("a", source, status.st_size, status.st_mtime_ns)
 job = Job(unit, settings, "a.mp4", folder + "/partial.mp4", ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())

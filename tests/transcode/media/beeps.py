@@ -11,6 +11,7 @@ import numpy as np
 
 from vidprep.formats.model import Cut
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -77,12 +78,12 @@ def settings(mode: str, container: str, **more: Any) -> RunSettings:
         if container == "webm"
         else EncoderOptions(container=container, preset="ultrafast")
     )
-    return RunSettings(encoder=encoder, audio=mode, **more)
+    return RunSettings(VideoOutput(encoder, audio=mode), **more)
 
 
 def made(source: Path, asked: RunSettings, folder: Path, cut: tuple[float, float] | None = None) -> tuple[Any, Path]:
     start, end = cut or (None, None)
-    name = f"out.{asked.encoder.container_name}"
+    name = f"out.{asked.output.extension}"
     stat = source.stat()
     row = run_job(
         Job(Unit("out", str(source), stat.st_size, stat.st_mtime_ns, Cut(start, end)), asked, name, str(folder / name))

@@ -9,6 +9,7 @@ from typing import Any
 
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -25,7 +26,7 @@ class Outputs:
 
     def fresh(self, path: Path, settings: RunSettings) -> tuple[Any, Path]:
         self.count += 1
-        name = f"{self.count}.{settings.encoder.container_name}"
+        name = f"{self.count}.{settings.output.extension}"
         stat = path.stat()
         unit = Unit(name, str(path), stat.st_size, stat.st_mtime_ns)
         row = run_job(Job(unit, settings, name, str(self.folder / name)))
@@ -36,7 +37,7 @@ def encoded(
     codec: str, container: str | None = None, *, fps: Fraction | None = None, engine: str = "av", **options: Any
 ) -> RunSettings:
     encoder = EncoderOptions(codec=codec, container=container, **options)
-    return RunSettings(encoder=encoder, retime=Retime(fps), engine=engine)
+    return RunSettings(VideoOutput(encoder, engine=engine), retime=Retime(fps))
 
 
 def good(made: tuple[Any, Path]) -> tuple[Any, Path]:

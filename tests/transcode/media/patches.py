@@ -19,7 +19,7 @@ FINE = EncoderOptions(crf=10)
 
 def made(path: Path, settings: RunSettings, tmp_path: Path) -> tuple[Any, Path]:
     stat = path.stat()
-    name = f"out.{settings.encoder.container_name}"
+    name = f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
     row = run_job(Job(unit, settings, name, str(tmp_path / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     assert row.ok, f"{row.stage}: {row.message}"

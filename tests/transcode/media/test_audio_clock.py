@@ -26,6 +26,7 @@ from tests.transcode.media.beeps import (
 )
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 
 KINDS = [
@@ -87,7 +88,7 @@ def test_ffmpeg_hears_and_sees_them_together_too(mode, container, clips, cli, tm
 )
 def test_with_other_codecs_and_another_rate(codec, mode, container, clips, tmp_path):
     asked = RunSettings(
-        encoder=EncoderOptions(codec=codec, container=container), audio=mode, retime=Retime(Fraction(50))
+        VideoOutput(EncoderOptions(codec=codec, container=container), audio=mode), retime=Retime(Fraction(50))
     )
     _, path = good(clips.get("mp4"), asked, tmp_path)
     assert in_sync(path) == FLASHES

@@ -32,6 +32,7 @@ from tests.transcode.media.beeps import (
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.transcode.media.audio_output import AudioTrack
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 
 BROKEN = b"\x2a"  # of no meaning to an AAC decoder, and no sync word to a muxer
@@ -234,12 +235,12 @@ def test_its_own_handle_follows_no_playlist(clips, tmp_path):
 
 
 def test_sound_goes_with_one_engine_and_into_some_containers():
-    plain = RunSettings(audio="aac")
+    plain = RunSettings(VideoOutput(audio="aac"))
     with pytest.raises(SettingsError, match="audio='aac' needs engine='av'"):
-        replace(plain, engine="ffmpeg")
+        replace(plain, output=replace(plain.video, engine="ffmpeg"))
     with pytest.raises(SettingsError, match="webm takes drop, copy, opus"):
         settings("aac", "webm")
-    assert RunSettings(engine="ffmpeg").audio == "drop"
+    assert VideoOutput(engine="ffmpeg").audio == "drop"
 
 
 @pytest.mark.parametrize("codec", ["aac", "ac3", "libmp3lame", "libopus", "flac"])

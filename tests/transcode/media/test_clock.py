@@ -30,6 +30,7 @@ from vidprep.transcode.media.frames import OutputFrame, SourceFacts, SourceFrame
 from vidprep.transcode.media.stream import FilteredFrame
 from vidprep.transcode.media.verify import check_file
 from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 
 INT32 = (1 << 31) - 1
@@ -113,7 +114,7 @@ def test_any_time_base_with_any_gap_gives_the_right_times_or_a_clear_failure(tic
     made = tmp_path / f"made.{box}"
     codec = "vp9" if box == "webm" else "h264"
     options = EncoderOptions(codec=codec, container=box, preset=None, gop=6)
-    chosen = RunSettings(encoder=options)
+    chosen = RunSettings(VideoOutput(options))
     output = OutputFormat(
         FrameSize(*SIZE), "yuv420p", Colour(1, 1, 1), time_base, 1 / time_base if constant else None, Fraction(30)
     )

@@ -13,7 +13,8 @@ from tests.sampling import in_turn
 from tests.transcode.media.patches import FINE, made, planes, psnr
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.settings.options import FrameOptions, Scale
+from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 
 # What each source means, told to ffmpeg in so many words: matrix, range.
@@ -44,7 +45,7 @@ TO_RGB = (
 )
 @pytest.mark.parametrize("name", in_turn(MEANING, 2))
 def test_colours_come_out_as_they_went_in(name, pixel_format, engine, media, cli, tmp_path):
-    settings = RunSettings(encoder=EncoderOptions(crf=10, pixel_format=pixel_format), engine=engine)
+    settings = RunSettings(VideoOutput(EncoderOptions(crf=10, pixel_format=pixel_format), engine=engine))
     row, path = made(media[name], settings, tmp_path)
     matrix, range_ = MEANING[name]
     source = cli.raw(media[name], TO_RGB.format(matrix, range_), 128, 96)
@@ -59,7 +60,7 @@ def test_colours_come_out_as_they_went_in(name, pixel_format, engine, media, cli
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 def test_an_untagged_source_of_many_lines_is_taken_for_bt709_and_tagged(engine, media, cli, tmp_path):
-    row, path = made(media["colour_untagged_hd.mp4"], RunSettings(encoder=FINE, engine=engine), tmp_path)
+    row, path = made(media["colour_untagged_hd.mp4"], RunSettings(VideoOutput(FINE, engine=engine)), tmp_path)
     assert any("not tagged; taken for BT.709 by its 720 lines" in said for said in row.warnings)
     assert "yuv420p(tv, bt709" in cli.says("-i", path)
     source = cli.raw(media["colour_untagged_hd.mp4"], TO_RGB.format("bt709", "limited"), 128, 720)
@@ -68,7 +69,7 @@ def test_an_untagged_source_of_many_lines_is_taken_for_bt709_and_tagged(engine, 
 
 @pytest.mark.parametrize("name", MEANING)
 def test_colours_survive_scaling(name, media, cli, tmp_path):
-    _, path = made(media[name], RunSettings(encoder=FINE, scale=Scale(short_side=48)), tmp_path)
+    _, path = made(media[name], RunSettings(VideoOutput(FINE), scale=Scale(short_side=48)), tmp_path)
     matrix, range_ = MEANING[name]
     source = cli.raw(media[name], TO_RGB.format(matrix, range_) + ",scale=64:48:flags=bicubic", 64, 48)
     assert psnr(source, cli.raw(path, TO_RGB.format(matrix, "limited"), 64, 48)) > 34
@@ -89,7 +90,7 @@ def test_colours_survive_scaling(name, media, cli, tmp_path):
 )
 @pytest.mark.parametrize("name", in_turn(TAGS, 2))
 def test_tags_are_written_and_true(name, codec, container, engine, media, cli, tmp_path):
-    settings = RunSettings(encoder=EncoderOptions(codec=codec, container=container), engine=engine)
+    settings = RunSettings(VideoOutput(EncoderOptions(codec=codec, container=container), engine=engine))
     _, path = made(media[name], settings, tmp_path)
     said = re.search(r"Video: .*", cli.says("-i", path))
     assert said
@@ -111,10 +112,10 @@ def test_reserved_colours_are_as_good_as_none_in_every_output_with_one_note(case
     source = tmp_path / "source.m2v"
     cli.run("-i", media["cfr.mp4"], "-frames:v", 3, "-c:v", "mpeg2video", "-q:v", 2, "-bsf:v", bsf, source)
     settings = {
-        "plain": RunSettings(), "444": RunSettings(encoder=EncoderOptions(pixel_format="yuv444p")),
-        "short": RunSettings(scale=Scale(short_side=32)), "burst": RunSettings(frames=FrameOptions("burst", subsampling="444")),
-        "grey": RunSettings(frames=FrameOptions("burst", subsampling="gray")), "tensor": RunSettings(frames=FrameOptions("tensor")),
-        "ffmpeg": RunSettings(engine="ffmpeg", scale=Scale(short_side=32)),
+        "plain": RunSettings(), "444": RunSettings(VideoOutput(EncoderOptions(pixel_format="yuv444p"))),
+        "short": RunSettings(scale=Scale(short_side=32)), "burst": RunSettings(FrameOutput("burst", subsampling="444")),
+        "grey": RunSettings(FrameOutput("burst", subsampling="gray")), "tensor": RunSettings(FrameOutput("tensor")),
+        "ffmpeg": RunSettings(VideoOutput(engine="ffmpeg"), scale=Scale(short_side=32)),
     }  # fmt: skip
     for name, each in settings.items():
         if name == "ffmpeg" and codes[2] > 1:
@@ -127,7 +128,7 @@ def test_reserved_colours_are_as_good_as_none_in_every_output_with_one_note(case
         notes = [said for said in row.warnings if "colour" in said]
         assert len(notes) == bool(note)
         assert note in "".join(notes)
-        if each.frames is None:
+        if not each.output.is_full_range:
             assert re.search(rf"\(tv, ({tags}|{tags.split('/')[0]}[,)])", cli.says("-i", path)), cli.says("-i", path)
         elif name == "tensor":
             matrix = "bt709" if codes[2] == 1 else "bt601"
@@ -154,21 +155,21 @@ def test_what_is_brighter_than_white_ends_there_in_a_jpeg_and_stays_in_a_video(c
     cli.run(*raw, "-vf", tags, "-c:v", "ffv1", source, stdin=levels * 2)
     for settings, due in (
         (
-            RunSettings(frames=FrameOptions("burst", quality=100, subsampling="444")),
+            RunSettings(FrameOutput("burst", quality=100, subsampling="444")),
             (255, 128 - 28 * 255 / 224, 128 + 22 * 255 / 224),
         ),
-        (RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv444p")), (250, 100, 150)),
+        (RunSettings(VideoOutput(EncoderOptions(crf=1, pixel_format="yuv444p"))), (250, 100, 150)),
     ):
         _, path = made(source, settings, tmp_path)
-        reading = ("-f", "mjpeg") if settings.frames else ()
-        pixel_format = "yuvj444p" if settings.frames else "yuv444p"
+        reading = ("-f", "mjpeg") if settings.output.is_jpeg else ()
+        pixel_format = "yuvj444p" if settings.output.is_jpeg else "yuv444p"
         found = cli.raw(path, "null", 64, 64, pixel_format, reading=reading)[: 3 * 64 * 64].reshape(3, -1)
         assert np.abs(found.mean(1) - due).max() < 0.6
 
 
 def test_opencv_sees_the_colours_of_the_source(media, cli, tmp_path):
     """OpenCV knows BT.601 alone, so that is what it can witness."""
-    _, path = made(media["colour_601.mp4"], RunSettings(encoder=FINE), tmp_path)
+    _, path = made(media["colour_601.mp4"], RunSettings(VideoOutput(FINE)), tmp_path)
     more, picture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG).read()
     assert more
     source = cli.raw(media["colour_601.mp4"], TO_RGB.format("bt601", "limited"), 128, 96)[0]
@@ -177,7 +178,7 @@ def test_opencv_sees_the_colours_of_the_source(media, cli, tmp_path):
 
 @pytest.mark.parametrize("name", ["grey.mp4", "grey16.mkv", "rgb.mkv", "palette.gif"])
 def test_grey_and_rgb_sources_keep_their_colours(name, media, cli, tmp_path):
-    row, path = made(media[name], RunSettings(encoder=EncoderOptions(crf=4, pixel_format="yuv444p")), tmp_path)
+    row, path = made(media[name], RunSettings(VideoOutput(EncoderOptions(crf=4, pixel_format="yuv444p"))), tmp_path)
     source = cli.raw(
         media[name], "scale=in_range=full:out_range=full,format=rgb24" if "grey" in name else "format=rgb24", 96, 64
     )
@@ -196,7 +197,7 @@ def test_black_and_white_without_grey_keep_within_limited_range(pixel_format, wh
 
 @pytest.mark.parametrize("name", ["alpha.webm", "alpha.mov", "alpha.gif"])
 def test_what_is_transparent_is_black_and_what_is_not_keeps_its_colour(name, media, cli, tmp_path):
-    row, path = made(media[name], RunSettings(encoder=EncoderOptions(crf=4, pixel_format="yuv444p")), tmp_path)
+    row, path = made(media[name], RunSettings(VideoOutput(EncoderOptions(crf=4, pixel_format="yuv444p"))), tmp_path)
     assert any("alpha composited over black" in said for said in row.warnings)
     decoder = ("-c:v", "libvpx-vp9") if name.endswith("webm") else ()
     rgba = cli.raw(media[name], "format=rgba", 96, 64, "rgba", reading=decoder).reshape(-1, 64, 96, 4).astype(float)
@@ -227,7 +228,7 @@ def test_every_format_with_alpha_goes_over_black(pixel_format, engine, cli, tmp_
     grey = b"\xc8\xc8\xc8\x80" * 96 * 64 * 2
     raw = ("-f", "rawvideo", "-s", "96x64", "-r", 25)
     cli.run(*raw, "-pix_fmt", "rgba", "-i", "-", "-c:v", "rawvideo", "-pix_fmt", pixel_format, path, stdin=grey)
-    row, out = made(path, RunSettings(encoder=FINE, engine=engine), tmp_path)
+    row, out = made(path, RunSettings(VideoOutput(FINE, engine=engine)), tmp_path)
     assert any("alpha composited over black" in said for said in row.warnings)
     assert np.abs(cli.raw(out, TO_RGB.format("auto", "auto"), 96, 64).mean() - 200 * 128 / 255) < 1.5
 
@@ -251,7 +252,7 @@ def test_high_dynamic_range_is_tone_mapped_to_a_plausible_picture(name, bars, wh
 
 @pytest.mark.parametrize(("name", "transfer"), [("pq.mp4", "smpte2084"), ("hlg.mp4", "arib-std-b67")])
 def test_ten_bits_keep_high_dynamic_range_untouched_and_tagged(name, transfer, media, cli, tmp_path):
-    _, path = made(media[name], RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv420p10le")), tmp_path)
+    _, path = made(media[name], RunSettings(VideoOutput(EncoderOptions(crf=1, pixel_format="yuv420p10le"))), tmp_path)
     assert f"(tv, bt2020nc/bt2020/{transfer}" in cli.says("-i", path)
     source, ours = (
         np.frombuffer(cli.run("-i", p, "-pix_fmt", "yuv420p10le", "-f", "rawvideo", "-"), np.uint16).astype(int)
@@ -287,16 +288,18 @@ def test_few_bits_of_rgb_are_stretched_to_eight_and_not_shifted(pixel_format, cl
     raw.write_bytes((white * 32 + red * 32) * 64)
     cli.run("-f", "rawvideo", "-pix_fmt", pixel_format, "-s", "64x64", "-r", 25, "-i", raw, "-c:v", "rawvideo", source)
     for settings in (
-        RunSettings(frames=FrameOptions("burst", quality=100, subsampling="444")),
-        RunSettings(frames=FrameOptions("tensor")),
-        RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv444p")),
-        RunSettings(encoder=EncoderOptions(crf=1, pixel_format="yuv444p"), engine="ffmpeg", scale=Scale(short_side=48)),
+        RunSettings(FrameOutput("burst", quality=100, subsampling="444")),
+        RunSettings(FrameOutput("tensor")),
+        RunSettings(VideoOutput(EncoderOptions(crf=1, pixel_format="yuv444p"))),
+        RunSettings(
+            VideoOutput(EncoderOptions(crf=1, pixel_format="yuv444p"), engine="ffmpeg"), scale=Scale(short_side=48)
+        ),
     ):
         _, path = made(source, settings, tmp_path)
-        if settings.frames and not settings.frames.is_coded:
+        if not settings.output.has_loss:
             ours = np.fromfile(path, np.uint8).reshape(64, 64, 3)
         else:
-            reading = ("-f", "mjpeg") if settings.frames else ()
+            reading = ("-f", "mjpeg") if settings.output.is_jpeg else ()
             side = settings.scale.short_side or 64
             ours = cli.raw(path, TO_RGB.format("auto", "auto"), side, side, reading=reading)[0]
         half = ours.shape[1] // 2

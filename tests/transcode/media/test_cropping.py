@@ -19,6 +19,7 @@ from vidprep.formats.video.cropping import _cropping_told_in_matroska
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source, open_video
 from vidprep.transcode.media.source_picture import describe
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -29,7 +30,7 @@ STORED = (96, 64)
 
 def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
     stat = path.stat()
-    name = f"out.{settings.encoder.container_name}"
+    name = f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
     row = run_job(Job(unit, settings, name, str(folder / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     assert row.ok, f"{row.stage}: {row.message}"
@@ -70,7 +71,7 @@ def clip(kind: str, media: Any, folder: Path, crop: Cropping) -> Path:
 @pytest.mark.parametrize("kind", ["clap", "turned", "matroska", "sps"])
 def test_what_is_encoded_is_what_ffmpeg_shows(kind, engine, media, cli, tmp_path):
     path = clip(kind, media, tmp_path, Cropping(top=8, bottom=4, left=20, right=6))
-    row, out = made(path, RunSettings(engine=engine), tmp_path)
+    row, out = made(path, RunSettings(VideoOutput(engine=engine)), tmp_path)
     assert (row.source_width, row.source_height) == (70, 52)
     assert (row.source_coded_width, row.source_coded_height) == STORED
     assert (row.width, row.height) == ((52, 70) if kind == "turned" else (70, 52))
@@ -84,7 +85,7 @@ def test_what_is_encoded_is_what_ffmpeg_shows(kind, engine, media, cli, tmp_path
 @pytest.mark.parametrize("codec", ["h264", "hevc", "vp9", "av1"])
 def test_every_encoder_takes_a_picture_that_begins_anywhere_in_memory(codec, media, cli, tmp_path):
     path = clip("sps", media, tmp_path, Cropping(top=0, bottom=0, left=6, right=0))
-    row, out = made(path, RunSettings(encoder=EncoderOptions(codec=codec)), tmp_path)
+    row, out = made(path, RunSettings(VideoOutput(EncoderOptions(codec=codec))), tmp_path)
     assert (row.width, row.height) == (90, 64)
     counted = "settb=1/1000,setpts=N"  # by number: WebM rounds times to milliseconds
     graph = f"[0]{counted}[due];[1]{counted}[made];[due][made]psnr"

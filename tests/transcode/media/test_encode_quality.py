@@ -19,6 +19,7 @@ from vidprep.formats.model import FrameSize
 from vidprep.formats.profiles import CODECS, ENCODERS, TUNES
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import QualityGate, Scale
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -125,7 +126,7 @@ def test_a_pixel_format_that_only_ffmpeg_has_is_refused_before_work_and_made_the
 ):
     settings = encoded("vp9", engine="ffmpeg", pixel_format=pixel_format)
     with pytest.raises(SettingsError, match="yuv420p, yuv422p, yuv444p in PyAV; take engine='ffmpeg'"):
-        replace(settings, engine="av")
+        replace(settings, output=replace(settings.video, engine="av"))
     source, partial = media["few.mkv"], tmp_path / "x.webm"
     stat = source.stat()
     unit = Unit("x", str(source), stat.st_size, stat.st_mtime_ns)
@@ -190,7 +191,7 @@ def test_the_same_settings_give_the_same_bytes_each_time(codec, times, tmp_path)
     """SVT-AV1 decides some pictures by what its threads have done by then when it looks ahead too little."""
     source = make_clip(tmp_path / "a.mp4", 250, (96, 64), options={"preset": "fast", "g": "12", "bf": "3"})
     state = source.stat()
-    settings = RunSettings(encoder=EncoderOptions(codec=codec, gop=8))
+    settings = RunSettings(VideoOutput(EncoderOptions(codec=codec, gop=8)))
     job = Job(Unit("a", str(source), state.st_size, state.st_mtime_ns), settings, "a", str(tmp_path / "made"))
     assert len({run_job(job).sha256 for _ in range(times)}) == 1
 

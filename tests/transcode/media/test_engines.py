@@ -20,6 +20,7 @@ from vidprep.formats.model import Cut, FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.ffmpeg import build_command
 from vidprep.transcode.settings.options import Retime, Scale
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -34,7 +35,7 @@ SETTINGS = {
     "stretched, larger": RunSettings(
         scale=Scale(size=FrameSize(132, 70), fit="stretch", scaler="bilinear", upscale=True)
     ),
-    "10 bit, 4:4:4": RunSettings(encoder=EncoderOptions(pixel_format="yuv444p10le"), scale=Scale(short_side=40)),
+    "10 bit, 4:4:4": RunSettings(VideoOutput(EncoderOptions(pixel_format="yuv444p10le")), scale=Scale(short_side=40)),
 }
 CUT = (Fraction(1, 10), Fraction(1, 2))
 
@@ -151,7 +152,7 @@ def test_time_that_jumps_back_is_joined_alike_in_both_engines(rate, media, pipel
 def finished(path: Path, settings: RunSettings, tmp_path: Path, cli: Any, **cut: float) -> Any:
     info = path.stat()
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(cut.get("start"), cut.get("end")))
-    partial = tmp_path / f"{settings.engine}.{settings.encoder.container_name}"
+    partial = tmp_path / f"{settings.output.engine}.{settings.output.extension}"
     return run_job(Job(unit, settings, partial.name, str(partial), ffmpeg=cli.exe)), partial
 
 
@@ -160,7 +161,9 @@ def finished(path: Path, settings: RunSettings, tmp_path: Path, cli: Any, **cut:
 def test_the_files_of_both_engines_have_the_same_frames_times_and_keyframes(name, codec, media, cli, tmp_path):
     rows = {}
     for engine in ("av", "ffmpeg"):
-        settings = RunSettings(encoder=EncoderOptions(codec=codec, gop=5), engine=engine, scale=Scale(short_side=64))
+        settings = RunSettings(
+            VideoOutput(EncoderOptions(codec=codec, gop=5), engine=engine), scale=Scale(short_side=64)
+        )
         rows[engine], path = finished(media[name], settings, tmp_path, cli)
         assert rows[engine].ok, rows[engine].message
         rows[engine, "times"] = [f.time for f in cli.frames(path)]
@@ -187,7 +190,9 @@ def test_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine
     settings = RunSettings(retime=Retime(Fraction(rate) if rate else None))
     row, _ = finished(media[name], settings, tmp_path, cli)
     assert row.ok
-    row, partial = finished(media[name], replace(settings, engine="ffmpeg"), tmp_path, cli)
+    row, partial = finished(
+        media[name], replace(settings, output=replace(settings.video, engine="ffmpeg")), tmp_path, cli
+    )
     assert (row.status, row.error, row.stage) == ("failed", "VerifyError", "verify")
     assert "--engine av" in row.message
     assert not partial.exists()

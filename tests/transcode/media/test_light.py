@@ -17,6 +17,7 @@ from vidprep.formats.video.source import Source
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.source_picture import describe
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -49,7 +50,7 @@ def graded(cli: Any, path: Path, display: str | None, light: str | None = None) 
 
 def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
     stat = path.stat()
-    name = f"out.{settings.encoder.container_name}"
+    name = f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
     row = run_job(Job(unit, settings, name, str(folder / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     assert row.ok, f"{row.stage}: {row.message}"
@@ -94,7 +95,7 @@ def test_what_is_impossible_is_not_believed_and_the_row_says_so_and_holds_the_re
     display, light, believed, cli, tmp_path
 ):
     path = graded(cli, tmp_path / "source.mp4", display, light)
-    row, _ = made(path, RunSettings(encoder=KEPT), tmp_path)
+    row, _ = made(path, RunSettings(VideoOutput(KEPT)), tmp_path)
     assert row.mastering_display == (display if believed[0] else None)
     assert row.content_light == (light if believed[1] else None)
     for what, told, is_believed in zip(("mastering", "content"), (display, light), believed, strict=True):
@@ -112,7 +113,7 @@ def test_what_is_impossible_is_not_believed_and_the_row_says_so_and_holds_the_re
 def test_kept_high_dynamic_range_says_on_which_screen_it_was_graded(codec, container, engine, cli, tmp_path):
     path = graded(cli, tmp_path / "source.mp4", f"{P3}L(10000000,1)", "800,300")
     options = EncoderOptions(codec=codec, container=container, pixel_format="yuv420p10le")
-    _, out = made(path, RunSettings(encoder=options, engine=engine), tmp_path)
+    _, out = made(path, RunSettings(VideoOutput(options, engine=engine)), tmp_path)
     by_container, _, by_frames = cli.log("-i", out, "-vf", "showinfo", "-f", "null", "-").partition("Stream mapping:")
     for told in (by_container, by_frames):
         primaries, high = (
@@ -139,7 +140,7 @@ def test_what_is_not_believed_or_was_tone_mapped_is_not_carried(source, pixels, 
     display = f"{PERMUTED if source == 'permuted' else P3}L(10000000,1)"
     path = graded(cli, tmp_path / "source.mp4", display, "20000,300" if source == "permuted" else "800,300")
     options = EncoderOptions(codec="hevc", pixel_format=pixels)
-    _, out = made(path, RunSettings(encoder=options, engine=engine), tmp_path)
+    _, out = made(path, RunSettings(VideoOutput(options, engine=engine)), tmp_path)
     told = cli.log("-i", out, "-vf", "showinfo", "-f", "null", "-")
     assert not re.search("(?i)mastering display|light level", told), told
 
@@ -159,7 +160,7 @@ def test_a_tone_map_heeds_no_metadata_that_comes_with_keyframes_alone(cli, tmp_p
     with Source(path, max_pixels=10_000) as source:
         frames = [each.frame for each in source_frames(source, max_frames=9)]
         picture = plan_picture(describe(frames[0], source.info), RunSettings(), "yuv420p")
-        kept = PictureFilter(frames[0], source.info, RunSettings(encoder=KEPT), "yuv420p10le")
+        kept = PictureFilter(frames[0], source.info, RunSettings(VideoOutput(KEPT)), "yuv420p10le")
     first = ",".join(part for part in picture.chain.partition(",scale")[0].split(",") if part.startswith("sidedata"))
     assert "Mastering display" not in cli.log("-i", path, "-vf", f"{first},showinfo", "-f", "null", "-")
     for frame in frames:
@@ -175,7 +176,7 @@ def test_metadata_that_changes_half_way_is_judged_again_and_the_row_says_where(d
         graded(cli, tmp_path / f"{n}.ts", display and f"{display}L(10000000,1)") for n, display in enumerate(displays)
     ]
     joined.write_bytes(b"".join(part.read_bytes() for part in parts))
-    row, out = made(joined, RunSettings(encoder=KEPT), tmp_path)
+    row, out = made(joined, RunSettings(VideoOutput(KEPT)), tmp_path)
     assert "the picture changed to other HDR metadata at output frame 2; fitted into 64x64" in row.warnings
     assert row.mastering_display == (displays[0] and f"{displays[0]}L(10000000,1)")
     told = cli.log("-i", out, "-vf", "showinfo", "-f", "null", "-")

@@ -19,6 +19,7 @@ from vidprep.formats.model import Cut
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.timestamps import NEIGHBOURS, REORDER_FRAMES, PacketsAhead, StampCounts, on_time_line
 from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -77,7 +78,7 @@ every_copy = pytest.mark.parametrize(("b_frames", "box"), COPIES)
 
 def row_of(path: Path, folder: Path, settings: RunSettings, **cut: float) -> tuple[Any, Path]:
     stat = path.stat()
-    out = folder / f"out.{settings.encoder.container_name}"
+    out = folder / f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns, Cut(**cut))
     return run_job(Job(unit, settings, out.name, str(out), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())), out
 
@@ -135,7 +136,9 @@ def test_their_row_says_that_they_were_sorted_and_of_no_jump(name, counted, tmp_
 
 @pytest.mark.parametrize("b_frames", [3, 16])
 def test_the_ffmpeg_engine_says_that_the_source_is_why_it_cannot_change_the_rate(b_frames, counted, tmp_path):
-    row, _ = row_of(counted[b_frames, "avi"][0], tmp_path, RunSettings(engine="ffmpeg", retime=Retime(Fraction(15))))
+    row, _ = row_of(
+        counted[b_frames, "avi"][0], tmp_path, RunSettings(VideoOutput(engine="ffmpeg"), retime=Retime(Fraction(15)))
+    )
     assert row.status == "failed"
     assert row.message.startswith("the timestamps of the source are out of order")
     assert "take --engine av" in row.message
@@ -144,7 +147,7 @@ def test_the_ffmpeg_engine_says_that_the_source_is_why_it_cannot_change_the_rate
 @pytest.mark.parametrize("b_frames", [3, 16])
 def test_the_ffmpeg_engine_keeps_their_order_where_each_frame_is_kept(b_frames, counted, cli, tmp_path):
     path, due = counted[b_frames, "avi"]
-    row, made = row_of(path, tmp_path, RunSettings(engine="ffmpeg"))
+    row, made = row_of(path, tmp_path, RunSettings(VideoOutput(engine="ffmpeg")))
     assert row.ok, row.message
     told = cli.log("-i", due, "-i", made, "-filter_complex", "[0][1]psnr=shortest=1", "-f", "null", "-")
     assert row.psnr_y_db == pytest.approx(float(re.search(r"PSNR y:(\S+)", told)[1]), abs=0.01)
@@ -154,7 +157,7 @@ def test_sound_ends_where_the_pictures_do(cli, tmp_path):
     audio = tmp_path / "tone.wav"
     cli.run("-f", "lavfi", "-i", "sine=440:sample_rate=48000:duration=4", audio)
     path = counted_copy(encoded(cli, tmp_path / "bare.h264", 8), tmp_path / "both.avi", audio)
-    row, made = row_of(path, tmp_path, RunSettings(audio="aac"))
+    row, made = row_of(path, tmp_path, RunSettings(VideoOutput(audio="aac")))
     assert row.ok, row.message
     with av.open(str(made)) as file:
         video, audio = file.streams.video[0], file.streams.audio[0]

@@ -18,6 +18,7 @@ from tests.transcode.media.patches import FINE, made, planes, psnr
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize
 from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 
 
@@ -54,7 +55,7 @@ def test_a_turned_source_comes_out_upright(name, media, pipeline):
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize("name", in_turn([*UPRIGHT, "turned_90_mirrored.mp4", "turned_270_mirrored.mp4"], 2))
 def test_a_turned_source_looks_as_ffmpeg_shows_it_and_carries_no_matrix(name, engine, media, cli, tmp_path):
-    row, path = made(media[name], RunSettings(encoder=FINE, engine=engine), tmp_path)
+    row, path = made(media[name], RunSettings(VideoOutput(FINE, engine=engine)), tmp_path)
     if name in TURNED:
         assert row.source_rotation == TURNED[name]
     shown = cli.raw(media[name], "format=gray", row.width, row.height, "gray", reading=())
@@ -141,7 +142,7 @@ def test_an_odd_picture_loses_its_last_line_and_column_and_nothing_else(media, p
 
 
 def test_non_square_pixels_are_made_square_not_dropped(media, cli, tmp_path):
-    row, path = made(media["sar_wide.mp4"], RunSettings(encoder=FINE), tmp_path)
+    row, path = made(media["sar_wide.mp4"], RunSettings(VideoOutput(FINE)), tmp_path)
     ours = cli.raw(path, "format=gray", 128, 64, "gray")
     want = cli.raw(media["sar_wide.mp4"], "scale=128:64:flags=bicubic,format=gray", 128, 64, "gray")
     assert psnr(ours, want) > 38
@@ -203,7 +204,7 @@ def test_pixels_that_change_their_shape_half_way_are_square_before_and_after(med
     with pytest.raises(
         AssertionError, match="the pixel shape of its pictures changes midway, and --engine ffmpeg keeps to the first"
     ):
-        made(media["pixels_change.ts"], RunSettings(engine="ffmpeg"), tmp_path)
+        made(media["pixels_change.ts"], RunSettings(VideoOutput(engine="ffmpeg")), tmp_path)
 
 
 def test_a_container_that_says_another_shape_of_pixels_than_its_stream_is_believed_to_the_end(

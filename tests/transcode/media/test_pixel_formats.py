@@ -22,6 +22,7 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.source_picture import SourcePicture
 from vidprep.transcode.media.verify import Verifier, check_decoder
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -33,7 +34,7 @@ TURNS = ("cfr.mp4", "turned_90.mp4", "turned_180.mp4", "turned_270.mp4", "mirror
 
 def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
     stat = path.stat()
-    name = f"out.{settings.encoder.container_name}"
+    name = f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
     row = run_job(Job(unit, settings, name, str(folder / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     return row, folder / name
@@ -44,7 +45,7 @@ def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
 @pytest.mark.parametrize("source", ["turned_90.mp4", "turned_270_mirrored.mp4", "turned_422.mkv"])
 def test_a_turned_source_in_422_is_scored_as_ffmpeg_scores_it(source, pixels, engine, media, cli, tmp_path):
     path = media[source] if source in TURNS else turned_422(media, tmp_path)
-    row, out = made(path, RunSettings(encoder=EncoderOptions(pixel_format=pixels), engine=engine), tmp_path)
+    row, out = made(path, RunSettings(VideoOutput(EncoderOptions(pixel_format=pixels), engine=engine)), tmp_path)
     assert row.ok, row.message
     assert (row.width, row.height) == (64, 96)
     due = f"[0]scale=flags=bicubic+accurate_rnd+bitexact,format={pixels}[due];[1][due]psnr"
@@ -64,17 +65,19 @@ def turned_422(media: Any, folder: Path) -> Path:
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 def test_av1_takes_a_picture_that_is_upside_down_and_else_as_it_should_be(engine, media, cli, tmp_path):
-    row, out = made(media["upside_down.mp4"], RunSettings(encoder=EncoderOptions(codec="av1"), engine=engine), tmp_path)
+    row, out = made(
+        media["upside_down.mp4"], RunSettings(VideoOutput(EncoderOptions(codec="av1"), engine=engine)), tmp_path
+    )
     assert row.ok, row.message
     told = cli.log("-i", media["upside_down.mp4"], "-i", out, "-filter_complex", "[0][1]psnr", "-f", "null", "-")
     assert row.psnr_y_db == pytest.approx(float(re.search(r"PSNR y:(\S+)", told)[1]), abs=0.01)
 
 
 def test_a_picture_of_another_format_than_the_encoder_was_opened_for_is_refused():
-    options = RunSettings(encoder=EncoderOptions(pixel_format="yuv422p10le"))
+    options = RunSettings(VideoOutput(EncoderOptions(pixel_format="yuv422p10le")))
     rate = Fraction(25)
     output = OutputFormat(FrameSize(96, 64), "yuv422p10le", Colour(1, 1, 1), 1 / rate, rate, rate)
-    verifier = Verifier(output, "h264", check_decoder("h264", None), gop=options.encoder.gop, every=1)
+    verifier = Verifier(output, "h264", check_decoder("h264", None), gop=options.video.encoder.gop, every=1)
     for width, format_ in ((96, "xv30le"), (94, "yuv422p10le")):
         with pytest.raises(VerifyError, match=f"{width}x64 {format_} was made for 96x64 yuv422p10le"):
             verifier.expect(VideoFrame(width, 64, format_), 0)
@@ -103,7 +106,7 @@ def make_all(sources: list[str], folder: str) -> None:
         for asked in accepted():
             print(json.dumps([Path(source).name, asked]), flush=True)
             options = EncoderOptions(**{k: v for k, v in asked.items() if k != "engine"})  # type: ignore[arg-type]
-            row, path = made(Path(source), RunSettings(encoder=options, engine=asked["engine"]), Path(folder))
+            row, path = made(Path(source), RunSettings(VideoOutput(options, engine=asked["engine"])), Path(folder))
             path.unlink(missing_ok=True)
             print(json.dumps([row.message, row.psnr_yuv_db, row.width]), flush=True)
 
@@ -192,6 +195,6 @@ def test_a_row_says_when_more_than_ten_bits_become_fewer(
     name: str, bits: int | None, media: Any, tmp_path: Path
 ) -> None:
     """Depth maps and X-rays became 8 bits without a word."""
-    row, _ = made(media[name], RunSettings(encoder=EncoderOptions(preset="ultrafast")), tmp_path)
+    row, _ = made(media[name], RunSettings(VideoOutput(EncoderOptions(preset="ultrafast"))), tmp_path)
     assert ("depth_reduced" in row.warning_codes) == (bits is not None)
     assert bits is None or any(f"{bits} bits per sample" in text and "--pixel-format" in text for text in row.warnings)

@@ -21,7 +21,8 @@ from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stages import WAITING_BYTES, made_ahead, waiting_frames
 from vidprep.transcode.media.verify import Verifier
-from vidprep.transcode.settings.options import FrameOptions, Limits, Retime, Scale
+from vidprep.transcode.settings.options import Limits, Retime, Scale
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Context, Job
@@ -113,23 +114,23 @@ def made(
 
 
 WAYS = {
-    "h264": RunSettings(encoder=EncoderOptions(gop=5)),
-    "hevc": RunSettings(encoder=EncoderOptions(codec="hevc", gop=5, preset="ultrafast")),
-    "vp9": RunSettings(encoder=EncoderOptions(codec="vp9", gop=5, preset="8")),
-    "av1": RunSettings(encoder=EncoderOptions(codec="av1", gop=5, preset="12")),
+    "h264": RunSettings(VideoOutput(EncoderOptions(gop=5))),
+    "hevc": RunSettings(VideoOutput(EncoderOptions(codec="hevc", gop=5, preset="ultrafast"))),
+    "vp9": RunSettings(VideoOutput(EncoderOptions(codec="vp9", gop=5, preset="8"))),
+    "av1": RunSettings(VideoOutput(EncoderOptions(codec="av1", gop=5, preset="12"))),
     "retimed": RunSettings(retime=Retime(Fraction(120)), scale=Scale(short_side=48)),
-    "audio": RunSettings(audio="aac"),
-    "burst": RunSettings(frames=FrameOptions()),
-    "tensor": RunSettings(frames=FrameOptions(store="tensor")),
-    "repeated in a burst": RunSettings(frames=FrameOptions(), retime=Retime(Fraction(120))),
-    "ffmpeg": RunSettings(engine="ffmpeg"),
+    "audio": RunSettings(VideoOutput(audio="aac")),
+    "burst": RunSettings(FrameOutput()),
+    "tensor": RunSettings(FrameOutput(store="tensor")),
+    "repeated in a burst": RunSettings(FrameOutput(), retime=Retime(Fraction(120))),
+    "ffmpeg": RunSettings(VideoOutput(engine="ffmpeg")),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_bytes_and_row_one_after_the_other_and_in_threads(way, media, cli, tmp_path) -> None:
     path, settings = media["cfr.mp4"], WAYS[way]
-    partial = tmp_path / f"x.{settings.extension}"
+    partial = tmp_path / f"x.{settings.output.extension}"
     asked = count()
     alone, *others = (made(path, settings, partial, cli, cores) for cores in (one, two, lambda: 1 + (next(asked) > 9)))
     assert alone[0]["status"] == "ok", alone[0]["message"]

@@ -22,6 +22,7 @@ from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source
 from vidprep.transcode.check.unit import Check, check_unit
 from vidprep.transcode.media import frames
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -33,10 +34,10 @@ FAST = EncoderOptions(preset="ultrafast")
 def made_of(
     path: Path, tmp_path: Path, cli: Any, settings: RunSettings | None = None, **cut: float
 ) -> tuple[ManifestRow, Path]:
-    settings = settings or RunSettings(encoder=FAST)
+    settings = settings or RunSettings(VideoOutput(FAST))
     info = path.stat()
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(cut.get("start"), cut.get("end")))
-    partial = tmp_path / f"made-{path.name}.{settings.encoder.container_name}"
+    partial = tmp_path / f"made-{path.name}.{settings.output.extension}"
     row = run_job(Job(unit, settings, partial.name, str(partial), ffmpeg=cli.exe))
     assert isinstance(row, ManifestRow)
     return row, partial
@@ -65,7 +66,7 @@ def ffprobe(path: Path, *entries: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "box"), [("vfr.mp4", "mkv"), ("sorenson.flv", "mp4"), ("sorenson.flv", "mkv")])
 def test_the_row_has_the_times_of_the_closed_file_in_its_own_time_base(name, box, engine, media, cli, tmp_path):
     encoder = EncoderOptions(preset="ultrafast", container=box)
-    row, made = made_of(media[name], tmp_path, cli, RunSettings(encoder=encoder, engine=engine))
+    row, made = made_of(media[name], tmp_path, cli, RunSettings(VideoOutput(encoder, engine=engine)))
     assert row.ok, row.message
     told = ffprobe(made, "packet=pts", "stream=time_base", "format=duration")
     assert f"{row.time_base_num}/{row.time_base_den}" == told["streams"][0]["time_base"]
@@ -188,7 +189,7 @@ def test_validate_counts_the_frames_before_a_cut_by_decoding_them(media, cli, tm
     row.status, row.file_name = "ok", made.name
     info = path.stat()
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(0.6))
-    check = Check(tmp_path, row, RunSettings(encoder=FAST), unit, opens=False)
+    check = Check(tmp_path, row, RunSettings(VideoOutput(FAST)), unit, opens=False)
     assert check_unit(check).faults == []
     miscounted = frames.seek_to
 
@@ -255,7 +256,7 @@ def test_what_is_shorter_than_a_segment_is_not_said_to_be_unsplit(cli, tmp_path)
     path = tmp_path / "told-by-decoding.avi"
     cli.run(*moving(rate="15", frames=20), "-c:v", "mjpeg", path)
     for seconds, is_said in ((60.0, False), (1.0, True)):
-        settings = RunSettings(encoder=FAST, split=seconds)
+        settings = RunSettings(VideoOutput(FAST, split=seconds))
         row, _ = made_of(path, tmp_path, cli, settings)
         assert row.ok and any(text.startswith("not split") for text in row.warnings) == is_said, row.warnings
 
@@ -266,7 +267,7 @@ def test_sound_of_more_than_two_channels_is_said_to_become_stereo(layout, channe
     cli.run(
         *moving(frames=10), "-f", "lavfi", "-i", f"anullsrc=channel_layout={layout}:d=0.3", *H264, "-c:a", "flac", path
     )
-    row, made = made_of(path, tmp_path, cli, RunSettings(encoder=FAST, audio="aac"))
+    row, made = made_of(path, tmp_path, cli, RunSettings(VideoOutput(FAST, audio="aac")))
     said = [text for text in row.warnings if "become stereo" in text]
     assert said == ([f"the audio's {channels} channels ({layout}) become stereo"] if channels > 2 else [])
     with av.open(str(made)) as opened:

@@ -19,6 +19,7 @@ from tests.sampling import in_turn
 from vidprep.formats.model import Orientation
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.orientation import Turn, turn_by
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job
@@ -31,7 +32,13 @@ def row_of(path: Path, tmp_path: Path, engine: str = "av", ffmpeg: str = "") -> 
     stat = path.stat()
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
     out = tmp_path / f"{engine}.mp4"
-    job = Job(unit, RunSettings(engine=engine), out.name, str(out), ffmpeg=ffmpeg or imageio_ffmpeg.get_ffmpeg_exe())
+    job = Job(
+        unit,
+        RunSettings(VideoOutput(engine=engine)),
+        out.name,
+        str(out),
+        ffmpeg=ffmpeg or imageio_ffmpeg.get_ffmpeg_exe(),
+    )
     return run_job(job), out
 
 

@@ -8,14 +8,11 @@ import random
 import pytest
 
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.settings.options import FrameOptions
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.unit.target_search import Search
 
-SCALES = {
-    codec: RunSettings(encoder=EncoderOptions(codec=codec)).quality_scale for codec in ("h264", "hevc", "vp9", "av1")
-}
-SCALES["jpeg"] = RunSettings(frames=FrameOptions()).quality_scale
+SCALES = {codec: VideoOutput(EncoderOptions(codec=codec)).quality_scale for codec in ("h264", "hevc", "vp9", "av1")}
+SCALES["jpeg"] = FrameOutput().quality_scale
 FLOOR = 38.0
 
 
@@ -70,6 +67,6 @@ def test_what_nothing_reaches_ends_at_the_finest():
 def test_the_finest_value_comes_first_whichever_way_an_encoder_counts():
     assert SCALES["h264"].values[0] == 0
     assert SCALES["jpeg"].values[0] == 100
-    videotoolbox = RunSettings(encoder=EncoderOptions(encoder="h264_videotoolbox"), engine="ffmpeg").quality_scale
+    videotoolbox = VideoOutput(EncoderOptions(encoder="h264_videotoolbox"), engine="ffmpeg").quality_scale
     assert videotoolbox.values[0] == 100
     assert videotoolbox.values[-1] == 1

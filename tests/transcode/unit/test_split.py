@@ -34,6 +34,7 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.stream import timing_of
 from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.parse import parse_rate
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -99,7 +100,7 @@ def packets(path: Path, kind: str = "video") -> list[tuple[Any, ...]]:
 def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp_path):
     """Headers, packets, times and index: the same bytes. HEVC and AV1 in mp4 lose a box: what frames could be left out."""
     encoder = EncoderOptions(codec=codec, container=box, gop=8)
-    settings = RunSettings(encoder=encoder, retime=Retime(parse_rate("25")))
+    settings = RunSettings(VideoOutput(encoder), retime=Retime(parse_rate("25")))
     state = long.stat()
     unit = Unit("long", str(long), state.st_size, state.st_mtime_ns)
     job = Job(unit, settings, f"long.{box}", str(tmp_path / f"whole.{box}"))

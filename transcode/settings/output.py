@@ -1,0 +1,263 @@
+"""The two kinds of output of a run: a video for each source, or frames one by one in a store. Each knows all that depends on its kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Annotated, Any, ClassVar
+
+from vidprep.formats.errors import PictureError, SettingsError
+from vidprep.formats.model import FrameSize
+from vidprep.formats.option import Option, check_options, documented
+from vidprep.formats.profiles import CONTAINERS, JPEG_SUBSAMPLINGS
+from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES
+from vidprep.formats.video.options import EncoderOptions
+from vidprep.formats.video.ticks import file_time_base
+from vidprep.transcode.settings.parse import parse_bytes, parse_split
+from vidprep.transcode.settings.quality_scale import QualityScale, scale_of_crf, scale_of_jpeg
+
+AUDIO = ("drop", "copy", "aac", "opus")
+ENGINES = ("av", "ffmpeg")
+MIN_SPLIT_SECONDS = 1
+SPLITS = f"give auto, off, or seconds from {MIN_SPLIT_SECONDS}, such as 60"
+LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # what "auto" splits, and into what
+MIN_SHARD_BYTES = 1 << 20
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class VideoOutput:
+    """A video file for each source.
+
+    Args:
+        encoder: How its pictures are encoded.
+    """
+
+    HEADING: ClassVar[str] = "Encoding"
+    quality_keyword: ClassVar[str] = "crf"
+    store_kind: ClassVar[str] = ENCODED
+    has_loss: ClassVar[bool] = True
+    is_jpeg: ClassVar[bool] = False
+    is_full_range: ClassVar[bool] = False
+    replaces_source: ClassVar[bool] = True  # so its size is compared with that of the source
+
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    audio: Annotated[str, Option("What to do with the audio.", choices=AUDIO)] = "drop"
+    engine: Annotated[str, Option("Encode in process, or with an ffmpeg command.", choices=ENGINES)] = "av"
+    split: Annotated[
+        float | str,
+        Option(
+            "Encode longer videos in segments of about SECONDS, several at a time, joined without re-encoding; auto: those of more "
+            "than two minutes; off: none.", "SECONDS|auto|off", parse=parse_split, must=SPLITS,
+        ),
+    ] = "auto"  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.audio != "drop" and self.engine != "av":
+            raise SettingsError("<audio> needs <engine>", audio=self.audio, engine="av")
+        if self.split not in ("auto", "off"):
+            if isinstance(self.split, str) or not MIN_SPLIT_SECONDS <= self.split < math.inf:
+                raise SettingsError(f"<split>: {SPLITS}", split=self.split)
+            if self.engine != "av":
+                raise SettingsError("<split> needs <engine>", split=self.split, engine="av")
+        box, profile = CONTAINERS[self.encoder.container_name], self.encoder.profile
+        if self.audio != "drop" and self.audio not in box.audio:
+            raise SettingsError(f"<audio>: {box.name} takes drop, {', '.join(box.audio)}", audio=self.audio)
+        if not profile.in_process and self.engine == "av":
+            raise SettingsError("<encoder> needs <engine>", encoder=profile.name, engine="ffmpeg")
+        pixel_format = self.encoder.resolved.pixel_format
+        if pixel_format in profile.only_ffmpeg and self.engine == "av":
+            there = [each for each in profile.pixel_formats if each not in profile.only_ffmpeg]
+            raise SettingsError(
+                f"<pixel_format>: {profile.name} takes {', '.join(there)} in PyAV; take <engine>",
+                pixel_format=pixel_format,
+                engine="ffmpeg",
+            )
+
+    @property
+    def extension(self) -> str:
+        """The end of the name of its file, without a dot."""
+        return self.encoder.container_name
+
+    @property
+    def pixel_format(self) -> str:
+        """The pixel format that pictures are converted to."""
+        return self.encoder.resolved.pixel_format or "yuv420p"
+
+    @property
+    def other_pixel_formats(self) -> tuple[str, ...]:
+        """The pixel formats that could be chosen instead."""
+        return tuple(self.encoder.profile.pixel_formats)
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether samples have 10 bits."""
+        return "10" in (self.encoder.resolved.pixel_format or "")
+
+    @property
+    def quality_scale(self) -> QualityScale:
+        """What the quality is set with."""
+        return scale_of_crf(self.encoder)
+
+    @property
+    def quality_value(self) -> float:
+        """The CRF."""
+        crf = self.encoder.resolved.crf
+        assert crf is not None
+        return crf
+
+    def at(self, value: float) -> VideoOutput:
+        """Return the same output with another CRF."""
+        return replace(self, encoder=replace(self.encoder, crf=float(value)))
+
+    def segment_seconds(self, duration: float | None) -> float | None:
+        """Return how long the segments of a video are to be, in seconds; None where it is made whole.
+
+        Args:
+            duration: Length of the video in seconds; None where nothing tells.
+        """
+        if not isinstance(self.split, str):
+            return self.split if duration is None or duration > self.split else None
+        is_long = duration is not None and duration > LONG_SECONDS
+        return SEGMENT_SECONDS if self.split == "auto" and self.engine == "av" and is_long else None
+
+    def file_time_base(self, time_base: Fraction, *, is_constant: bool) -> Fraction | None:
+        """Return the time base that a file keeps times of frames in."""
+        return file_time_base(self.encoder.container_name, time_base, is_constant=is_constant)
+
+    def check_size(self, size: FrameSize) -> None:
+        """Raises PictureError for a picture that the encoder does not take."""
+        profile = self.encoder.profile
+        if size.width < profile.smallest[0] or size.height < profile.smallest[1]:
+            low = "x".join(str(n) for n in profile.smallest)
+            raise PictureError(
+                f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec"
+            )
+
+    def moved_name(self, id_: str, _file_name: str) -> str:
+        """Return the name of the file of an output whose id has changed."""
+        return f"{id_}.{self.extension}"
+
+    def row_values(self) -> dict[str, Any]:
+        """Return what the row of each output says of how it is coded, by column."""
+        encoder = self.encoder.resolved
+        return {name: getattr(encoder, name) for name in ("encoder", "crf", "preset", "codec", "container")}
+
+    def as_dict(self) -> dict[str, object]:
+        """Return every setting that decides the bytes of an output."""
+        return {
+            "encoder": self.encoder.as_dict(),
+            "library_options": self.encoder.library_options(),
+            "split": self.split,
+        }
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class FrameOutput:
+    """Frames stored one by one: which store, and how each is coded ("tensor" holds them uncoded).
+
+    shard_bytes: a shard takes no more units once it would grow over this; how units fall into shards changes no unit.
+    """
+
+    HEADING: ClassVar[str] = "Frames"
+    quality_keyword: ClassVar[str] = "quality"
+    is_full_range: ClassVar[bool] = True
+    replaces_source: ClassVar[bool] = False
+    extension: ClassVar[str] = "frames"  # of what waits to be put into a shard
+    other_pixel_formats: ClassVar[tuple[str, ...]] = ()
+    is_deep: ClassVar[bool] = False
+    audio: ClassVar[str] = "drop"
+    engine: ClassVar[str] = "av"
+    split: ClassVar[str] = "off"
+
+    store: Annotated[str, Option("How frames are stored.", keyword="format", choices=STORES_OF_FRAMES)] = "burst"
+    quality: Annotated[int, Option("JPEG quality, higher is better.", "Q", least=1, most=100)] = 90
+    subsampling: Annotated[str, Option("Chroma subsampling of the JPEGs.", choices=JPEG_SUBSAMPLINGS)] = "420"
+    shard_bytes: Annotated[
+        int,
+        Option(
+            "Start a new shard beyond this size.", "BYTES", keyword="shard_size", parse=parse_bytes, written="1GiB",
+            least=MIN_SHARD_BYTES, must="give bytes, 1 MiB or more (such as 1GiB)",
+        ),
+    ] = 1 << 30  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether frames are JPEGs."""
+        return STORES_OF_FRAMES[self.store].is_coded
+
+    has_loss = is_jpeg = is_coded
+
+    @property
+    def store_kind(self) -> str:
+        """The name of the store in the registry."""
+        return self.store
+
+    @property
+    def pixel_format(self) -> str:
+        """The pixel format that pictures are converted to."""
+        return JPEG_SUBSAMPLINGS[self.subsampling] if self.is_coded else "rgb24"
+
+    @property
+    def quality_scale(self) -> QualityScale:
+        """What the quality is set with."""
+        return scale_of_jpeg()
+
+    @property
+    def quality_value(self) -> float:
+        """The JPEG quality."""
+        return self.quality
+
+    def at(self, value: float) -> FrameOutput:
+        """Return the same output with another JPEG quality."""
+        return replace(self, quality=int(value))
+
+    def segment_seconds(self, _duration: float | None) -> None:
+        """Return None, as frames are stored one by one."""
+
+    def file_time_base(self, _time_base: Fraction, *, is_constant: bool) -> None:
+        """Return None, as no file keeps times of frames."""
+
+    def check_size(self, _size: FrameSize) -> None:
+        """Take pictures of any size."""
+
+    def moved_name(self, _id: str, file_name: str) -> str:
+        """Return the name of the shard, where the frames stay."""
+        return file_name
+
+    def row_values(self) -> dict[str, Any]:
+        """Return what the row of each output says of how it is coded, by column."""
+        if not self.is_coded:
+            return {"codec": "rawvideo", "container": self.store}
+        return {
+            "encoder": "simplejpeg", "codec": "jpeg", "container": self.store, "jpeg_quality": self.quality,
+            "subsampling": self.subsampling,
+        }  # fmt: skip
+
+    def stored_as(self) -> dict[str, object]:
+        """Return every option that decides what is stored, by its name."""
+        if not self.is_coded:
+            return {"store": self.store}
+        return {"store": self.store, "quality": self.quality, "subsampling": self.subsampling}
+
+    def as_dict(self) -> dict[str, object]:
+        """Return every setting that decides the bytes of an output."""
+        return {"frames": self.stored_as()}
+
+
+Output = VideoOutput | FrameOutput
+
+
+def output_of(values: Mapping[str, Any]) -> Output:
+    """Return the output that `as_dict` described, in the settings of a run. Raises KeyError, TypeError, SettingsError."""
+    if "frames" in values:
+        return FrameOutput(**values["frames"])
+    split = values.get("split", values.get("split_seconds", "off"))  # as 0.1 called it
+    return VideoOutput(EncoderOptions(**values["encoder"]), values["audio"], values["engine"], split)
