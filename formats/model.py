@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 
 Point = tuple[Fraction, Fraction]
 CHROMATICITY_UNIT, LUMINANCE_UNIT = 50_000, 10_000  # of the integers in HEVC's SEI message and in mp4's mdcv
+
+
+class SourceState(NamedTuple):
+    """Size and time of change of a source, in ns since 1970. A source with another state has changed."""
+
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> SourceState:
+        """Return the state of a file."""
+        return cls(status.st_size, status.st_mtime_ns)
 
 
 class FrameSize(NamedTuple):

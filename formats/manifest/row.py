@@ -6,19 +6,38 @@ import json
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.manifest.columns import check_of, column, is_text, kinds_of, shown
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.model import Cut
+from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 from vidprep.formats.storage.untrusted import parse_json
 
 OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"  # in RE2's syntax and in Python's
 OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a run adds to the row that a worker made. None where it adds nothing.
+
+    Attributes:
+        run: Number of the run.
+        labels: Labels of the unit, by name.
+        file_name: Name of the shard that its frames are in.
+        offset: Where its bytes begin in the shard.
+        stored_bytes: How many bytes of the shard are its own.
+    """
+
+    run: int | None = None
+    labels: dict[str, Any] | None = None
+    file_name: str | None = None
+    offset: int | None = None
+    stored_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -140,6 +159,12 @@ class ManifestRow:
     # fmt: on
     labels: dict[str, Any] = field(default_factory=dict)
 
+    def recorded(self, added: Recorded) -> ManifestRow:
+        """Return the row with what the run adds to it."""
+        return replace(
+            self, **{name: value for name in Recorded.__slots__ if (value := getattr(added, name)) is not None}
+        )
+
     def warn(self, *remarks: Remark) -> None:
         """Say this too."""
         self.warnings = [*self.warnings, *map(str, remarks)]
@@ -148,6 +173,13 @@ class ManifestRow:
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def source_state(self) -> SourceState | None:
+        """The state in which its source was read; None where it could not be."""
+        if self.source_size_bytes is None or self.source_mtime_ns is None:
+            return None
+        return SourceState(self.source_size_bytes, self.source_mtime_ns)
 
     @property
     def cut(self) -> Cut:

@@ -25,6 +25,7 @@ from vidprep.formats.errors import (
     SettingsError,
     StorageError,
 )
+from vidprep.formats.model import SourceState
 from vidprep.formats.storage.base import OBJECT_STORES, Storage, check_no_password, is_url, names_no_place, normalized
 from vidprep.formats.storage.local import LocalStorage, is_disk_full
 
@@ -58,6 +59,11 @@ class RemoteFile:
     size_bytes: int
     mtime_ns: int
     tag: str = ""
+
+    @property
+    def state(self) -> SourceState:
+        """Its state as a source."""
+        return SourceState(self.size_bytes, self.mtime_ns)
 
 
 class NoConditionsError(Exception):

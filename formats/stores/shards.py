@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from vidprep.formats.manifest.row import Recorded
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.no_links import open_unlinked
 
@@ -88,15 +89,15 @@ class ShardWriter:
         self._flushed = 0  # bytes of the newest shard that are on the disk, or on their way
         self.whole: list[str] = []  # names of shards that nothing more is appended to, in the order they were closed
 
-    def append(self, row: ManifestRow, frames: BinaryIO) -> None:
-        """Put a unit at the end of the newest shard, or of a new one; its row says where. Raises OSError."""
-        self._append(row, self._layout.serialize(row, frames), sum(row.frame_sizes or ()))
+    def append(self, row: ManifestRow, frames: BinaryIO) -> Recorded:
+        """Put a unit at the end of the newest shard, or of a new one, and return where it is. Raises OSError."""
+        return self._append(self._layout.serialize(row, frames), sum(row.frame_sizes or ()))
 
-    def copy(self, row: ManifestRow, stored: Iterator[bytes]) -> None:
-        """Put a unit there as it is stored elsewhere; its row says where. Raises OSError."""
-        self._append(row, stored, row.stored_bytes or 0)
+    def copy(self, row: ManifestRow, stored: Iterator[bytes]) -> Recorded:
+        """Put a unit there as it is stored elsewhere, and return where it is. Raises OSError."""
+        return self._append(stored, row.stored_bytes or 0)
 
-    def _append(self, row: ManifestRow, pieces: Iterator[bytes], size: int) -> None:
+    def _append(self, pieces: Iterator[bytes], size: int) -> Recorded:
         if self._fd is not None and self._end + size > self._shard_bytes:
             self.close()
         if self._fd is None:
@@ -109,11 +110,12 @@ class ShardWriter:
         except BaseException:
             self._cut_back(self._fd)
             raise
-        row.file_name, row.offset, row.stored_bytes = self._path.name, self._end, end - self._end
+        place = Recorded(file_name=self._path.name, offset=self._end, stored_bytes=end - self._end)
         self._end = end
         if end - self._flushed >= FLUSH_BYTES:
             self._flushes.append(self._to_disk.submit(os.fsync, self._fd))
             self._flushed = end
+        return place
 
     @property
     def _path(self) -> Path:

@@ -54,7 +54,7 @@ ENVIRONMENT = os.environ | {"SVT_LOG": "1"}
 PEAK_PROGRAM = """
 import os, sys
 from vidprep.transcode.unit.run_job import run_job
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.settings.options import Scale
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
@@ -64,7 +64,7 @@ source, codec, lines, partial, gop = sys.argv[1:6]
 facts = os.stat(source)
 scale = Scale(short_side=int(lines)) if int(lines) else Scale()
 settings = RunSettings(VideoOutput(EncoderOptions(codec=codec, gop=int(gop))), scale=scale)
-row = run_job(Job(Unit("x", source, facts.st_size, facts.st_mtime_ns), settings, "x", partial))
+row = run_job(WholeJob(Unit("x", source, facts.st_size, facts.st_mtime_ns), settings, "x", partial))
 assert row.ok, row.message
 # Not ru_maxrss: it begins at the size of the process that forked this one.
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))

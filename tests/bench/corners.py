@@ -44,7 +44,7 @@ from vidprep.formats.video.source import Source
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 RATE = 48_000
@@ -180,7 +180,7 @@ def compared(clip: Path, asked: RunSettings, seconds: float | None, folder: Path
         asked = replace(asked, output=VideoOutput(replace(asked.video.encoder, pixel_format="yuv420p10le")))
     made = folder / f"made.{asked.output.extension}"
     unit = Unit(clip.name, str(clip), stat.st_size, stat.st_mtime_ns, Cut(None, seconds))
-    row = run_job(Job(unit, asked, made.name, str(made), ffmpeg=cli.exe))
+    row = run_job(WholeJob(unit, asked, made.name, str(made), ffmpeg=cli.exe))
     if not isinstance(row, ManifestRow) or not row.ok:
         return f"failed: {getattr(row, 'message', row)}"
     with Source(clip, max_pixels=1 << 30) as source:

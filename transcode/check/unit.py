@@ -80,7 +80,7 @@ class Check:
         """Sizes and times of the files that are read, by which one is known that changed since."""
         path = self.destination / self.row.file_name
         output = [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
-        return output + ([self.source.size_bytes, self.source.mtime_ns] if self.source else [])
+        return output + ([*self.source.state] if self.source else [])
 
 
 @dataclass(slots=True)
@@ -141,8 +141,7 @@ def _against_source(path: Path, check: Check, source: Unit, done: Checked) -> li
         faults = list(_faults_against_source(path, check, source, done))
     except VerifyError as error:
         faults = [f"against its source: {error.message}"]
-    is_as_it_was = (source.size_bytes, source.mtime_ns) == (check.row.source_size_bytes, check.row.source_mtime_ns)
-    if is_as_it_was or not faults:
+    if source.state == check.row.source_state or not faults:
         return faults
     changed = f"{source.path} has another size or time than when it was read; if it was replaced, run again to make this video anew"
     return [f"{changed} ({'; '.join(faults)})"]

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from vidprep.formats import open_store
 from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.model import SourceState
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import CODECS, OTHER_NAMES
 from vidprep.formats.storage.local import replacing
@@ -37,7 +38,7 @@ from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.local import Workers
 
 TABLE_NAME = "sweep.parquet"
@@ -123,7 +124,7 @@ def ladder(settings: RunSettings) -> tuple[int, ...]:
 
 
 def measure(
-    units: Sequence[Unit], out: Path, options: SweepOptions, workers: Workers[Job, Made], *, at_db: float, anchor: str, created: str,
+    units: Sequence[Unit], out: Path, options: SweepOptions, workers: Workers[Job, JobResult], *, at_db: float, anchor: str, created: str,
     on_start: Callable[[int], object] = lambda _count: None, on_row: Callable[[], object] = lambda: None,
     say: Callable[[str], object] = lambda _text: None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -186,7 +187,7 @@ def check_out(out: Path, own: Collection[str]) -> None:
 
 
 def prepare(
-    sample: Sequence[Unit], root: Path, options: SweepOptions, workers: Workers[Job, Made], *,
+    sample: Sequence[Unit], root: Path, options: SweepOptions, workers: Workers[Job, JobResult], *,
     on_row: Callable[[], object] = lambda: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """Make lossless copies of the first seconds of the sources, scaled and retimed."""
@@ -200,8 +201,8 @@ def made_units(rows: Sequence[ManifestRow], root: Path) -> dict[str, Unit]:
     units = {}
     for row in rows:
         if row.ok:
-            stat = (path := root / row.file_name).stat()
-            units[row.id] = Unit(row.id, str(path), stat.st_size, stat.st_mtime_ns)
+            path = root / row.file_name
+            units[row.id] = Unit(row.id, str(path), *SourceState.of(path.stat()))
     return units
 
 

@@ -27,7 +27,7 @@ from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.child import Child
 from vidprep.transcode.workers.local import Workers
 
@@ -110,7 +110,7 @@ class Tuned:
 
 def recommend(
     units: Sequence[Unit], work: Path, options: SweepOptions, reading: Reading, target_db: float,
-    workers: Workers[Job, Made], *, say: Callable[[str], object],
+    workers: Workers[Job, JobResult], *, say: Callable[[str], object],
 ) -> Tuned:  # fmt: skip
     """Measure and choose. work: where trials are made; what is there is not made again. options: what of the sources, and codecs.
 

@@ -217,7 +217,7 @@ def _check_same_sources(place: Destination, plan: ArrayPlan, units: Sequence[Uni
 
 
 def state_of(unit: Unit) -> State:
-    return unit.size_bytes, unit.mtime_ns, *astuple(unit.cut)
+    return *unit.state, *astuple(unit.cut)
 
 
 def _share(sources: SourceList, part: Partition, parts: Mapping[str, int]) -> SourceList:

@@ -98,8 +98,10 @@ class Outputs(Protocol):
         """Raises DestinationError for a folder of no run that holds files of the names of outputs."""
         ...
 
-    def prepare(self, row: ManifestRow, partial: Path) -> None:
-        """Before the row of a proven output is journalled: put it where the row then says that it is, unless that is its name."""
+    def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:
+        """Before the row of a proven output is journalled: put it where the row that is returned says that it is, unless that is its
+        name.
+        """
         ...
 
     def publish(self, row: ManifestRow, partial: Path) -> None:

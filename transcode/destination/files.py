@@ -41,8 +41,9 @@ class Files:
     def check_folder(self) -> None:
         """Each file is looked at before it would be replaced."""
 
-    def prepare(self, row: ManifestRow, partial: Path) -> None:
+    def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:  # noqa: ARG002
         """An output is found by its partial name."""
+        return row
 
     def publish(self, row: ManifestRow, partial: Path) -> None:
         """Behind a URL the worker that made it has put it there."""

@@ -13,7 +13,7 @@ from vidprep.formats.manifest.columns import is_text
 from vidprep.formats.manifest.journal import Journal
 from vidprep.formats.manifest.row import REMOVED
 from vidprep.formats.manifest.table import read_table, with_columns
-from vidprep.formats.model import Cut
+from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.option import options_of
 from vidprep.formats.storage.untrusted import read_json
 from vidprep.formats.video.options import EncoderOptions
@@ -122,8 +122,7 @@ class KnownUnit:
     cut: Cut
     ok: bool
     attempts: int
-    source_size_bytes: int | None
-    source_mtime_ns: int | None
+    source_state: SourceState | None
     settings_digest: str | None
     size_bytes: int | None
     encoder_version: str | None
@@ -141,9 +140,9 @@ def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
     if table is not None:
         table = with_columns(table, STATE_COLUMNS)
         rows = zip(*(table[name].to_pylist() for name in STATE_COLUMNS), strict=True)
-        for id_, file_name, start, end, start_frame, end_frame, status, *others in rows:
-            cut = Cut(start, end, start_frame, end_frame)
-            known[id_] = KnownUnit(file_name, cut, status == "ok", *others)
+        for id_, file_name, start, end, start_frame, end_frame, status, attempts, size, mtime, *others in rows:
+            cut, state = Cut(start, end, start_frame, end_frame), None if size is None else SourceState(size, mtime)
+            known[id_] = KnownUnit(file_name, cut, status == "ok", attempts, state, *others)
     for row in journal.rows():
         if row.id in known and (known[row.id].run or 0) > (row.run or 0):
             continue
@@ -151,8 +150,8 @@ def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
             known.pop(row.id, None)
             continue
         known[row.id] = KnownUnit(
-            row.file_name, row.cut, row.ok, row.attempts, row.source_size_bytes, row.source_mtime_ns,
-            row.settings_digest, row.size_bytes, row.encoder_version, row.offset, row.stored_bytes, row.run, row.source_digest,
+            row.file_name, row.cut, row.ok, row.attempts, row.source_state, row.settings_digest,
+            row.size_bytes, row.encoder_version, row.offset, row.stored_bytes, row.run, row.source_digest,
             row.source,
         )  # fmt: skip
     return known

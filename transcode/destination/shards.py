@@ -12,12 +12,12 @@ import io
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest.row import removed
+from vidprep.formats.manifest.row import Recorded, removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_table, with_columns
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter
@@ -115,11 +115,12 @@ class Shards:
             self._kept_writer = ShardWriter(place.root, self._layout, self._options.shard_bytes, place.run)
         return self._kept_writer
 
-    def prepare(self, row: ManifestRow, partial: Path) -> None:
-        row.labels = self._place.labels.of(row.id)
+    def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:
+        row = row.recorded(Recorded(labels=self._place.labels.of(row.id)))
         with partial.open("rb") as frames:
-            self._writer.append(row, frames)
+            row = row.recorded(self._writer.append(row, frames))
         self._put_whole()
+        return row
 
     def publish(self, row: ManifestRow, partial: Path) -> None:  # noqa: ARG002
         partial.unlink()
@@ -138,20 +139,21 @@ class Shards:
     def move(self, row: ManifestRow, before: ManifestRow) -> None:
         """The frames stay where they are, but in a layout that names them by the id."""
         if self._layout.holds_labels:
-            self._write_again(row)
+            row = self._write_again(row)
         self._place.journal.append(removed(before, self._place.run), row)
 
     def remove(self, file_name: str) -> None:
         """What a unit was before stays in its shard until the run ends."""
 
-    def _write_again(self, row: ManifestRow) -> None:
-        """Put a unit into a shard of this run with its name and labels of now; its row says where."""
-        row.labels = self._place.labels.of(row.id)
+    def _write_again(self, row: ManifestRow) -> ManifestRow:
+        """Put a unit into a shard of this run with its name and labels of now. Returns its row."""
+        row = row.recorded(Recorded(run=self._place.run, labels=self._place.labels.of(row.id)))
         stored, begin = b"".join(self._stored(row)), row.offset or 0
         places = zip(self._layout.offsets(row), row.frame_sizes or (), strict=True)
         frames = b"".join(stored[offset - begin : offset - begin + size] for offset, size in places)
-        self._writer.append(row, io.BytesIO(frames))
+        row = row.recorded(self._writer.append(row, io.BytesIO(frames)))
         self._put_whole()
+        return row
 
     def _stored(self, row: ManifestRow) -> Iterator[bytes]:
         """The bytes of a unit in its shard. Raises OSError."""
@@ -168,9 +170,7 @@ class Shards:
             for row in manifest_rows(place.root):
                 is_given = row.ok and row.id in labels.places and row.id not in written
                 if is_given and _stated(row.labels) != _stated(labels.of(row.id)):
-                    self._write_again(row)
-                    row.run = place.run
-                    place.journal.append(row)
+                    place.journal.append(self._write_again(row))
         self._put_whole(closes=True)
 
     def finish(self, *, is_complete: bool) -> None:
@@ -225,10 +225,9 @@ class Shards:
             return
         for row in _good_rows(self._place.root):
             if row.file_name in names:
-                self._writer.copy(row, self._stored(row))
-                row.run = self._place.run
+                place = self._writer.copy(row, self._stored(row))
                 self._put_whole()
-                self._place.journal.append(row)
+                self._place.journal.append(row.recorded(replace(place, run=self._place.run)))
         self._place.merge_journal()
 
     def _write_index(self) -> None:

@@ -63,8 +63,7 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput
             [layout.store.file(id_).read_bytes()] if isinstance(layout, _VideoTarLayout) else coded(store, id_, options)
         )
         row = _row(store, id_, frames, options, as_videos=as_videos)
-        shards.append(row, io.BytesIO(b"".join(frames)))
-        rows.append(row)
+        rows.append(row.recorded(shards.append(row, io.BytesIO(b"".join(frames)))))
     shards.close()
     if as_videos:
         return

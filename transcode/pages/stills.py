@@ -27,6 +27,7 @@ from vidprep.formats.errors import (
     VidprepError,
     WorkerError,
 )
+from vidprep.formats.model import SourceState
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.bounds import ANY_FRAMES
@@ -74,8 +75,7 @@ class CompareTask:
 
     def take(self) -> Compared:
         try:
-            stat = Path(self.unit.path).stat()
-            if (stat.st_size, stat.st_mtime_ns) != (self.unit.size_bytes, self.unit.mtime_ns):
+            if SourceState.of(Path(self.unit.path).stat()) != self.unit.state:
                 return Compared(failed=f"{self.unit.path} is not the file that was read")
             stored = open_store(self.destination)[self.unit.id].frames([self.number])[0]
             source = _source_frame(self)

@@ -18,7 +18,7 @@ from vidprep.transcode.run.ignored import counted
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import SourceList, Unit
-from vidprep.transcode.unit.job import Job, fail, new_row
+from vidprep.transcode.unit.job import WholeJob, fail, new_row
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Plan:
         moved: Done videos whose source had another path, by their former id.
     """
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[WholeJob, ...]
     done: int
     skipped: int
     rejected: tuple[ManifestRow, ...]
@@ -99,7 +99,7 @@ def plan(
     lost = _Lost(gone)
     found_again: set[str] = set()
     moved: dict[str, Unit] = {}
-    jobs: list[Job] = []
+    jobs: list[WholeJob] = []
     others: list[tuple[Unit, str | None]] = []
     foreign: list[str] = []
     done = skipped = other_versions = bytes_before = bytes_after = 0
@@ -136,7 +136,7 @@ def plan(
         partial = str(destination.partial(unit.id, extension))
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
         upload = destination.upload(file_name)
-        jobs.append(Job(unit, settings, file_name, partial, attempt, ffmpeg, upload))
+        jobs.append(WholeJob(unit, settings, file_name, partial, attempt, ffmpeg, upload))
     if foreign:
         raise DestinationError(
             f"holds {one_line(foreign[0])}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}, which vidprep did not make and an "
@@ -179,11 +179,11 @@ class _Lost:
     def __init__(self, gone: Mapping[str, KnownUnit]) -> None:
         self._ids: dict[tuple[object, ...], dict[str | None, deque[str]]] = defaultdict(lambda: defaultdict(deque))
         for id_, row in gone.items():
-            self._ids[_source_of(row)][row.source_digest].append(id_)
+            self._ids[row.source_state, row.cut][row.source_digest].append(id_)
 
     def found_as(self, unit: Unit) -> str | None:
         """Return the id of the row whose source has become that of this unit, as it is read now; each is found once."""
-        alike = self._ids.get(_source_of(unit))
+        alike = self._ids.get((unit.state, unit.cut))
         if not alike or is_url(unit.path):
             return None
         try:
@@ -193,13 +193,8 @@ class _Lost:
         return ids.popleft() if ids else None
 
 
-def _source_of(it: KnownUnit | Unit) -> tuple[object, ...]:
-    size, time = (it.size_bytes, it.mtime_ns) if isinstance(it, Unit) else (it.source_size_bytes, it.source_mtime_ns)
-    return size, time, it.cut
-
-
 def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:
-    return row.settings_digest == digest and _source_of(row) == _source_of(unit)
+    return row.settings_digest == digest and (row.source_state, row.cut) == (unit.state, unit.cut)
 
 
 def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destination: Destination) -> bool:
@@ -214,7 +209,7 @@ def unit_of_problem(problem: tuple[str, str], asked: Unit | None) -> Unit:
 
 def _rejected(problem: tuple[str, str], asked: Unit | None, settings: RunSettings) -> ManifestRow:
     _, reason = problem
-    row = new_row(Job(unit_of_problem(problem, asked), settings, "", ""))
+    row = new_row(WholeJob(unit_of_problem(problem, asked), settings, "", ""))
     row.source_size_bytes = row.source_mtime_ns = None
     fail(row, SourceError(reason))
     return row

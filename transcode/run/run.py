@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from vidprep.formats.errors import (
     WorkerError,
 )
 from vidprep.formats.manifest.remarks import NOTES, Remark
-from vidprep.formats.manifest.row import checked
+from vidprep.formats.manifest.row import Recorded, checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.arrow import import_pyarrow
 from vidprep.formats.storage.local import is_disk_full
 from vidprep.transcode.destination.opening import Destination, no_room
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.unit.job import Done, Job, JobNotDone, Made, discard, fail
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, discard, fail
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.child import was_killed
 from vidprep.transcode.workers.host import Sample, resolve_fault, why_not_writable
@@ -109,7 +109,7 @@ class Summary:
 
 
 def run(
-    plan: Plan, destination: Destination, workers: Workers[Job, Made], *, on_row: Callable[[ManifestRow], object],
+    plan: Plan, destination: Destination, workers: Workers[Job, JobResult], *, on_row: Callable[[ManifestRow], object],
     on_job: Callable[[Job], object] = lambda _job: None,
     on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
     on_made: Callable[[], object] = lambda: None, on_stop: Callable[[], object] = lambda: None, sources: Sample = (),
@@ -127,18 +127,19 @@ def run(
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
     for rejected in map(checked, plan.rejected):
-        if not course.settle(rejected, None):
+        settled = course.settle(rejected, None)
+        if settled is None:
             break
-        on_row(rejected)
+        on_row(settled)
     with stopped_by_signals(workers, GRACE_SECONDS, on_stop) as stop:
         for job, made in chain(workers.results(queue, on_job), course.again(workers)):
             done = course.judge(job, made)
             row = None if done is None else queue.settle(job, done)
             if row is None or course.is_to_be_tried_again(row):
                 continue
-            row = _fitting(row, Path(job.partial))
-            if course.settle(row, job):
-                on_row(row)
+            settled = course.settle(_fitting(row, Path(job.partial)), job)
+            if settled is not None:
+                on_row(settled)
     on_made()
     summary = course.summary
     summary.interrupted_by = stop.signal
@@ -151,7 +152,7 @@ def run(
 class RunState:
     """What has become of the jobs so far, and whether more are to be begun."""
 
-    def __init__(self, plan: Plan, destination: Destination, workers: Workers[Job, Made], sources: Sample) -> None:
+    def __init__(self, plan: Plan, destination: Destination, workers: Workers[Job, JobResult], sources: Sample) -> None:
         self._plan, self._destination, self._workers, self._sources = plan, destination, workers, sources
         self.summary = Summary(
             done_before=plan.done, skipped_failed=plan.skipped, bytes_before=plan.bytes_before, bytes_after=plan.bytes_after,
@@ -162,7 +163,7 @@ class RunState:
         self._abandoned: list[Job] = []
         self._killed: dict[str, str] = {}
 
-    def judge(self, job: Job, made: Made | None) -> Done | None:
+    def judge(self, job: Job, made: JobResult | None) -> JobResult | None:
         """What came of a job; None when it was not done, which is then accounted for."""
         done = resolve_fault(job, made, self._sources) if isinstance(made, JobNotDone) else made
         if done is not None and not isinstance(done, JobNotDone):
@@ -184,22 +185,25 @@ class RunState:
             row.message = f"{row.message}; so was a first attempt, beside others" if was_killed(row) else row.message
         return False
 
-    def again(self, workers: Workers[Job, Made]) -> Iterator[tuple[Job, Made | None]]:
+    def again(self, workers: Workers[Job, JobResult]) -> Iterator[tuple[Job, JobResult | None]]:
         """The jobs whose children were killed, one after another, when all others are done."""
         for job in self._plan.jobs if self._killed else ():
             if job.unit.id in self._killed:
-                yield from workers.results([replace(job, not_split=job.not_split or "")])
+                yield from workers.results([job.unsplit(job.why_not_split)])
 
-    def settle(self, row: ManifestRow, job: Job | None) -> bool:
-        """Whether a row is safe on disk and its output has its name. job: None for a unit that was not started."""
-        fault = _settle(row, job, self._destination, self._plan, self.summary)
-        if fault is not None:
+    def settle(self, row: ManifestRow, job: Job | None) -> ManifestRow | None:
+        """Return the row as it is safe on disk, when its output has its name; None where that could not be. job: None for a unit that was
+        not started.
+        """
+        settled = _settle(row, job, self._destination, self._plan)
+        if isinstance(settled, JobNotDone):
             self._abandoned += [job] if job is not None else []
-            self._undone(fault)
-            return False
+            self._undone(settled)
+            return None
+        _count(settled, self._plan, self.summary)
         if job is not None:
             self.finished, self._faults = self.finished + 1, 0
-        return True
+        return settled
 
     def _undone(self, fault: JobNotDone) -> None:
         self._faults += 1
@@ -249,20 +253,18 @@ def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
     return fitting
 
 
-def _settle(
-    row: ManifestRow, job: Job | None, destination: Destination, plan: Plan, summary: Summary
-) -> JobNotDone | None:
-    """Journal a row and name its output. None, or why neither could be done. job: None for a unit that was not started."""
+def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: Plan) -> ManifestRow | JobNotDone:
+    """Journal a row and name its output. Returns the row; or why neither could be done. job: None for a unit that was not started."""
     partial = Path(job.partial) if job is not None and row.ok else None
     if job is not None and partial is not None and job.upload is None and not partial.exists():
         message = f"the output of {row.source} never reached {destination.shown}: its worker writes elsewhere"
         return JobNotDone("worker", WorkerError.__name__, message, stops=False)
-    row.run = destination.run
+    row = row.recorded(Recorded(run=destination.run))
     old = plan.before.get(row.id)
     destination.check_held()
     try:
         if partial is not None:
-            destination.outputs.prepare(row, partial)
+            row = destination.outputs.prepare(row, partial)
             destination.check_held()  # or a row would stand among those of a successor
         destination.journal.append(row)
         if partial is not None:
@@ -279,8 +281,7 @@ def _settle(
             destination.outputs.remove(old)
     except OSError as error:
         return _of_destination(error, destination)
-    _count(row, plan, summary)
-    return None
+    return row
 
 
 def _count(row: ManifestRow, plan: Plan, summary: Summary) -> None:

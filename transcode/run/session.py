@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, SettingsError
-from vidprep.formats.manifest.row import removed
+from vidprep.formats.manifest.row import Recorded, removed
 from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.processes import Process
 from vidprep.formats.storage.arrow import ArrowStream
@@ -49,7 +49,7 @@ from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.table_rows import IN_MEMORY
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_table, one_line
 from vidprep.transcode.sources.unit import SourceList
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.backends import workers_of
 from vidprep.transcode.workers.child import start_process
 from vidprep.transcode.workers.host import expected_of_hosts, sample_of
@@ -267,7 +267,7 @@ def _start_a_child(held: ExitStack) -> Process | None:
 
 def _start_workers(
     request: RunRequest, sources: SourceList, held: ExitStack, started: Process | None
-) -> Workers[Job, Made]:
+) -> Workers[Job, JobResult]:
     options, settings, place = request.options, request.settings, request.place
     expected = None
     if options.backend != "local":
@@ -279,7 +279,7 @@ def _start_workers(
 
 
 def _search(
-    request: RunRequest, sources: SourceList, settings: RunSettings, workers: Workers[Job, Made]
+    request: RunRequest, sources: SourceList, settings: RunSettings, workers: Workers[Job, JobResult]
 ) -> RunSettings:
     """The settings with the value that the whole dataset is made with. Raises StoppedError."""
     probes = request.place.state_dir / "probes"
@@ -329,8 +329,7 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
 
 
 def _labelled(row: ManifestRow, place: Destination) -> ManifestRow:
-    row.labels = place.labels.of(row.id)
-    return row
+    return row.recorded(Recorded(labels=place.labels.of(row.id)))
 
 
 def _move_and_remove(request: RunRequest, todo: Plan) -> None:

@@ -17,7 +17,7 @@ from vidprep.transcode.run.trial import excerpt, run_trial
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.unit.target_search import Search
 from vidprep.transcode.workers.local import Workers
 
@@ -53,7 +53,7 @@ def shared_value(
     units: tuple[Unit, ...],
     state_dir: Path,
     *,
-    workers: Workers[Job, Made],
+    workers: Workers[Job, JobResult],
     ffmpeg: str = "",
     say: Callable[[str], None],
 ) -> Found:

@@ -14,12 +14,12 @@ from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.local import Workers
 
 
 def run_trial(
-    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Workers[Job, Made], *, ffmpeg: str = "",
+    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Workers[Job, JobResult], *, ffmpeg: str = "",
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 
 from vidprep.formats.errors import SourceError
+from vidprep.formats.model import SourceState
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.search import (
     Identity,
@@ -15,7 +16,6 @@ from vidprep.transcode.sources.search import (
     SourceSearch,
     fault_of_file,
     identity_of,
-    state_of,
     why_not,
 )
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_animated
@@ -41,7 +41,7 @@ def walk(search: SourceSearch, root: str) -> None:
                 _check_no_destination(entry.path, "give the folder of the raw videos, or --exclude it")
                 stack.append((entry.path, relative + "/", above | {identity_of(entry.stat())}))
             else:
-                search.add(search.id_of(relative), entry.path, state_of(entry.stat()))
+                search.add(search.id_of(relative), entry.path, SourceState.of(entry.stat()))
             search.count()
 
 

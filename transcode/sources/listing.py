@@ -21,10 +21,11 @@ from operator import attrgetter
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError, SourceError
+from vidprep.formats.model import SourceState
 from vidprep.transcode.sources.folder import walk
 from vidprep.transcode.sources.outputs import check_outputs
 from vidprep.transcode.sources.remote import list_remote
-from vidprep.transcode.sources.search import SourceSearch, fault_of_file, identity_of, state_of, why_not
+from vidprep.transcode.sources.search import SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.source_labels import Given, labels_of
 from vidprep.transcode.sources.table_rows import IN_MEMORY, read_table
 from vidprep.transcode.sources.tables import READERS, one_line, storable
@@ -103,7 +104,7 @@ def find_sources(
         reads(path)
     else:
         search.why_partial = "one file is not a full listing"
-        search.add(search.id_of(os.path.basename(path)), path, state_of(status))
+        search.add(search.id_of(os.path.basename(path)), path, SourceState.of(status))
     return finish(path, path if is_folder else os.path.dirname(path), is_table=is_table)
 
 

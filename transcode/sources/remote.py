@@ -7,7 +7,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError
-from vidprep.formats.storage.base import split_url
+from vidprep.formats.model import SourceState
+from vidprep.formats.storage.base import is_url, split_url
 from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
@@ -20,11 +21,11 @@ class RemoteFiles:
     """
 
     def __init__(self) -> None:
-        self._folders: dict[str, dict[str, tuple[int, int]] | StorageError] = {}
+        self._folders: dict[str, dict[str, SourceState] | StorageError] = {}
         self.fault: StorageError | None = None
         self.answered = False
 
-    def state(self, url: str) -> tuple[int, int] | None:
+    def state(self, url: str) -> SourceState | None:
         """Size in bytes and time of change in ns; None for what is not there. Raises StorageError, for all of a folder at once."""
         folder, name = split_url(url)
         if not folder.partition("://")[2]:
@@ -41,12 +42,12 @@ class RemoteFiles:
             raise files
         if "/" in name:
             file = ObjectStorage(folder).file(name)
-            return None if file is None else (file.size_bytes, file.mtime_ns)
+            return None if file is None else file.state
         return files.get(name)
 
-    def _listed(self, folder: str) -> dict[str, tuple[int, int]]:
+    def _listed(self, folder: str) -> dict[str, SourceState]:
         files = ObjectStorage(folder).files(depth=1)
-        return {key: (file.size_bytes, file.mtime_ns) for key, file in files.items()}
+        return {key: file.state for key, file in files.items()}
 
 
 def list_remote(search: SourceSearch, url: str) -> None:
@@ -58,15 +59,14 @@ def list_remote(search: SourceSearch, url: str) -> None:
     if not files:
         raise SourceError("nothing is there", path=url)
     for relative, file in files.items():
-        state = file.size_bytes, file.mtime_ns
         path = f"{folder.url}/{relative}" if relative else folder.url
         if not relative:
             search.why_partial = "one file is not a full listing"
-            search.add(search.id_of(PurePosixPath(url).name), path, state)
+            search.add(search.id_of(PurePosixPath(url).name), path, file.state)
         elif reason := _why_ignored(search, path, relative):
             search.ignored.append((path, reason))
         else:
-            search.add(search.id_of("/".join(filter(None, relative.split("/")))), path, state)
+            search.add(search.id_of("/".join(filter(None, relative.split("/")))), path, file.state)
         search.count()
 
 
@@ -97,11 +97,7 @@ def fetch(unit: Unit, path: Path) -> None:
         now = folder.file(name)
     except FileNotFoundError:
         raise ReadError("is gone", path=unit.path, stage="storage") from None
-    if (
-        now is None
-        or (now.size_bytes, now.mtime_ns) != (unit.size_bytes, unit.mtime_ns)
-        or path.stat().st_size != unit.size_bytes
-    ):
+    if now is None or now.state != unit.state or path.stat().st_size != unit.size_bytes:
         raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
     os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
 
@@ -110,3 +106,15 @@ def fetch(unit: Unit, path: Path) -> None:
 def remote_folder(url: str) -> ObjectStorage:
     """Return the folder, which keeps its connection."""
     return ObjectStorage(url)
+
+
+def current_state(path: str) -> SourceState | None:
+    """Return the state that a source has now, here or behind a URL; None for one that cannot be seen."""
+    try:
+        if is_url(path):
+            folder, name = split_url(path)
+            file = ObjectStorage(folder).file(name)
+            return file.state if file else None
+        return SourceState.of(os.stat(path))  # noqa: PTH116
+    except OSError:
+        return None

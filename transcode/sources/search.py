@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vidprep.formats.model import WHOLE, Cut
+from vidprep.formats.model import WHOLE, Cut, SourceState
 from vidprep.transcode.sources.tables import SourceTable, storable
 from vidprep.transcode.sources.unit import Unit
 
@@ -64,8 +64,7 @@ class SourceSearch:
     def id_of(self, relative: str) -> str:
         return relative if self.keep_source_suffix else os.path.splitext(relative)[0]
 
-    def add(self, name: str, path: str, state: tuple[int, int], cut: Cut = WHOLE, row: int = -1) -> None:
-        """state: size in bytes and time of change in ns."""
+    def add(self, name: str, path: str, state: SourceState, cut: Cut = WHOLE, row: int = -1) -> None:
         self.units.append(Unit(name, path, *state, cut, row=row))
 
     def refuse(self, number: int, unit: Unit, reason: str) -> None:
@@ -94,10 +93,6 @@ def why_not(error: OSError, *, is_link: bool) -> str:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Missing("broken link: " * is_link + "no such file or folder")
     return "broken link: " * is_link + f"cannot be read: {error.strerror}"
-
-
-def state_of(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
 
 
 def identity_of(status: os.stat_result) -> Identity:

@@ -9,13 +9,13 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from vidprep.formats.errors import SourceError, StorageError
-from vidprep.formats.model import Cut
+from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.storage.base import check_no_password, is_url
 from vidprep.formats.text import count_of
 from vidprep.transcode.sources.cut_columns import cut_columns
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
-from vidprep.transcode.sources.search import SourceSearch, fault_of_file, state_of, why_not
+from vidprep.transcode.sources.search import SourceSearch, fault_of_file, why_not
 from vidprep.transcode.sources.tables import (
     KEYS,
     faults_of_columns,
@@ -181,7 +181,7 @@ def _add_row(
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
     else:
-        search.add(unit_id, path, state_of(status), cut, number)
+        search.add(unit_id, path, SourceState.of(status), cut, number)
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vidprep.formats.model import WHOLE, Cut
+from vidprep.formats.model import WHOLE, Cut, SourceState
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
@@ -28,6 +28,11 @@ class Unit:
     cut: Cut = WHOLE
     sharers: int = 1
     row: int = -1
+
+    @property
+    def state(self) -> SourceState:
+        """The state of the source when it was listed."""
+        return SourceState(self.size_bytes, self.mtime_ns)
 
     @property
     def share_bytes(self) -> int:

@@ -21,7 +21,7 @@ from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
 from vidprep.transcode.settings.output import FrameOutput
-from vidprep.transcode.unit.job import Context, Job
+from vidprep.transcode.unit.job import Context, Job, JoinJob
 from vidprep.transcode.unit.join import join
 from vidprep.transcode.unit.segments import facts_of
 
@@ -69,7 +69,7 @@ def engine_of(job: Job) -> Engine:
         return store_frame_by_frame
     if job.settings.output.engine == "ffmpeg":
         return encode_by_ffmpeg
-    return join_segments if job.segments else encode_in_process
+    return join_segments if isinstance(job, JoinJob) else encode_in_process
 
 
 def store_frame_by_frame(job: Job, stream: FrameStream, context: Context) -> Outcome:
@@ -89,6 +89,7 @@ def encode_in_process(job: Job, stream: FrameStream, context: Context) -> Outcom
 
 def join_segments(job: Job, stream: FrameStream, context: Context) -> Outcome:
     """Only the first frame of the stream is decoded, which tells what the pictures are."""
+    assert isinstance(job, JoinJob)
     segments, output = job.segments, stream.output
     with closing(_audio(job, stream)) as audio:
         facts = facts_of(segments, stream.info.time_base)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
 from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.model import SourceState
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.local import is_disk_full, is_out_of_memory
 from vidprep.transcode.settings.run import RunSettings
@@ -91,14 +92,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class MadeSegment:
-    """A segment that was encoded and proven. path: where it stands. source_state: size and time of change of the source."""
+    """A segment that was encoded and proven. path: where it stands. source_state: of the source when it was read."""
 
     segment: Segment
     path: str
     measured: Measured
     source_indexes: list[int]
     source_pts: list[int]
-    source_state: tuple[int, int]
+    source_state: SourceState
     facts: SourceFacts
     output: OutputFormat
     picture: Picture
@@ -124,9 +125,16 @@ class JobNotDone:
     row: ManifestRow | None = None
 
 
-# What comes of a job: the row of a video, a segment of one, or the segments that it is to be made in; or none of these.
-Done = ManifestRow | MadeSegment | tuple[Segment, ...]
-Made = Done | JobNotDone
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The segments that a video is to be made in; none where it is made whole. why_not: for what reason, where that is worth a word."""
+
+    segments: tuple[Segment, ...] = ()
+    why_not: str | None = None
+
+
+# The row of a video, a segment of one, the segments that it is to be made in; or why it is none of these.
+JobResult = ManifestRow | MadeSegment | Split | JobNotDone
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +149,16 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One unit and what is to be made of it. file_name: relative to the destination. partial: absolute path.
+    """What is to be done for one unit: a WholeJob, a SegmentJob or a JoinJob.
 
-    upload: where a proven output goes. best: where an output waits that reaches a target, while a coarser one is
-    tried. segment: only that is to be made. segments: they are to be joined. not_split: why it is not split after all, "" where that
-    is not worth a word.
+    Attributes:
+        unit: The source, or a cut of it.
+        settings: What is to be made.
+        file_name: Name of the output, relative to the destination.
+        partial: Absolute path of the file to write.
+        attempt: How many times the unit has been tried, with this one.
+        ffmpeg: The program of the second engine.
+        upload: Where a proven output goes; None for a destination in a folder.
     """
 
     unit: Unit
@@ -155,19 +168,65 @@ class Job:
     attempt: int = 1
     ffmpeg: str = "ffmpeg"
     upload: Upload | None = None
-    segment: Segment | None = None
-    segments: tuple[MadeSegment, ...] = ()
-    not_split: str | None = None
 
     @property
     def best(self) -> str:
+        """Where an output waits that reaches a target, while a coarser one is tried."""
         return f"{self.partial}.best"
 
     @property
+    def whole_partial(self) -> str:
+        """The partial file of the whole video."""
+        return self.partial
+
+    @property
     def copied_source(self) -> str:
-        """Where a source behind a URL is copied to: all segments have one copy."""
-        whole = self.partial if self.segment is None else self.partial.removesuffix(self.segment.suffix)
-        return f"{whole}.source{Path(self.unit.path).suffix}"
+        """Where a source behind a URL is copied to. All segments have one copy."""
+        return f"{self.whole_partial}.source{Path(self.unit.path).suffix}"
+
+    def for_segment(self, segment: Segment) -> SegmentJob:
+        """Return the job that makes a segment of this video."""
+        return SegmentJob(**_shared(self, partial=f"{self.partial}{segment.suffix}"), segment=segment)
+
+    def to_join(self, segments: tuple[MadeSegment, ...]) -> JoinJob:
+        """Return the job that joins the segments of this video."""
+        return JoinJob(**_shared(self), segments=segments)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeJob(Job):
+    """Make a video whole. may_split: it may be split into segments. why_not_split: why it was not, where that is worth a word."""
+
+    may_split: bool = True
+    why_not_split: str | None = None
+
+    def unsplit(self, why_not: str | None) -> WholeJob:
+        """Return the job that makes this video without segments."""
+        return replace(self, may_split=False, why_not_split=why_not)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentJob(Job):
+    """Make one segment of a video, into `partial`."""
+
+    segment: Segment
+
+    @property
+    def whole_partial(self) -> str:
+        """The partial file of the whole video."""
+        return self.partial.removesuffix(self.segment.suffix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinJob(Job):
+    """Join the segments of a video."""
+
+    segments: tuple[MadeSegment, ...]
+
+
+def _shared(job: Job, **other: Any) -> dict[str, Any]:
+    """What all jobs of a unit share."""
+    return {each.name: getattr(job, each.name) for each in fields(Job)} | other
 
 
 def new_row(job: Job) -> ManifestRow:
@@ -193,8 +252,9 @@ def new_row(job: Job) -> ManifestRow:
 
 def discard(job: Job) -> None:
     """Remove what a job has written so far, and segments that it was to join."""
-    copied = [job.copied_source] if is_url(job.unit.path) and job.segment is None else []
-    for path in (job.partial, job.best, *copied, *(made.path for made in job.segments)):
+    copied = [job.copied_source] if is_url(job.unit.path) and not isinstance(job, SegmentJob) else []
+    segments = [made.path for made in job.segments] if isinstance(job, JoinJob) else []
+    for path in (job.partial, job.best, *copied, *segments):
         Path(path).unlink(missing_ok=True)
 
 

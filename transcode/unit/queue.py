@@ -9,16 +9,26 @@ from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.transcode.unit.job import Done, Job, MadeSegment, discard, why_not_joined
+from vidprep.transcode.unit.job import (
+    Job,
+    JobResult,
+    JoinJob,
+    MadeSegment,
+    SegmentJob,
+    Split,
+    WholeJob,
+    discard,
+    why_not_joined,
+)
 
 FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
 
 
 @dataclass(slots=True)
-class _Split:
+class _SplitVideo:
     """A video in segments. count: how many. waiting: how many of them are not made yet."""
 
-    job: Job
+    job: WholeJob
     count: int
     waiting: int
     made: list[MadeSegment] = field(default_factory=list)
@@ -35,7 +45,7 @@ class JobQueue:
         self._jobs = iter(jobs)
         self._on_segment = on_segment
         self._first: deque[Job] = deque()
-        self._split: dict[str, _Split] = {}
+        self._split: dict[str, _SplitVideo] = {}
 
     def __iter__(self) -> Iterator[Job]:
         return self
@@ -45,17 +55,17 @@ class JobQueue:
             return self._first.popleft()
         return next(self._jobs)
 
-    def settle(self, job: Job, made: Done) -> ManifestRow | None:
-        """The row of the video when that is finished."""
-        if isinstance(made, tuple):
-            self._split[job.unit.id] = _Split(job, len(made), len(made))
-            self._on_segment(job, 0, len(made))
-            self._first.extend(
-                replace(job, segment=segment, partial=f"{job.partial}{segment.suffix}") for segment in made
-            )
+    def settle(self, job: Job, made: JobResult) -> ManifestRow | None:
+        """Take what came of a job that was done. Returns the row of the video when that is finished."""
+        if isinstance(made, Split):
+            assert isinstance(job, WholeJob)
+            count = len(made.segments)
+            self._split[job.unit.id] = _SplitVideo(job, count, count)
+            self._on_segment(job, 0, count)
+            self._first.extend(map(job.for_segment, made.segments))
             return None
-        if job.segment is None:
-            for each in job.segments:
+        if not isinstance(job, SegmentJob):
+            for each in job.segments if isinstance(job, JoinJob) else ():
                 Path(each.path).unlink(missing_ok=True)
             assert isinstance(made, ManifestRow)
             return made
@@ -68,13 +78,14 @@ class JobQueue:
             split.made.append(replace(made, path=job.partial))
             self._on_segment(split.job, len(split.made), split.count)
         elif split.failed is None:
+            assert isinstance(made, ManifestRow)
             split.failed = made
             for other in [other for other in self._first if other.unit.id == job.unit.id]:
                 self._first.remove(other)
                 split.waiting -= 1
             if made.error in FINAL_ERRORS:
                 del self._split[job.unit.id]
-                discard(replace(split.job, segments=tuple(split.made)))
+                discard(split.job.to_join(tuple(split.made)))
                 return made
         if not split.waiting:
             self._go_on_with(split)
@@ -82,17 +93,18 @@ class JobQueue:
 
     def give_up(self) -> None:
         """Remove the segments that were made for what will not be joined."""
-        for job in (*self._first, *(replace(split.job, segments=tuple(split.made)) for split in self._split.values())):
+        for job in (*self._first, *(split.job.to_join(tuple(split.made)) for split in self._split.values())):
             discard(job)
 
-    def _go_on_with(self, split: _Split) -> None:
+    def _go_on_with(self, split: _SplitVideo) -> None:
         """All segments are there, or one has failed: join them, or make the video in one segment."""
         job, failed = split.job, split.failed
         del self._split[job.unit.id]
         made = sorted(split.made, key=lambda each: each.segment.index)
         why = f"{failed.stage}: {failed.message}" if failed else why_not_joined(made)
+        joining = job.to_join(tuple(made))
         if why is None:
-            self._first.appendleft(replace(job, segments=tuple(made)))
+            self._first.appendleft(joining)
             return
-        discard(replace(job, segments=tuple(made)))
-        self._first.appendleft(replace(job, not_split=why))
+        discard(joining)
+        self._first.appendleft(job.unsplit(why))

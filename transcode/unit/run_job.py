@@ -17,7 +17,7 @@ from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyErr
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.model import VideoInfo
+from vidprep.formats.model import SourceState, VideoInfo
 from vidprep.formats.storage.local import cpu_seconds, sampled_digest
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.ticks import MILLISECOND
@@ -28,7 +28,20 @@ from vidprep.transcode.media.versions import encoder_version
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.engines import Outcome, engine_of
-from vidprep.transcode.unit.job import UNTOLD, Context, Job, Made, MadeSegment, Segment, discard, fail, new_row
+from vidprep.transcode.unit.job import (
+    UNTOLD,
+    Context,
+    Job,
+    JobResult,
+    JoinJob,
+    MadeSegment,
+    SegmentJob,
+    Split,
+    WholeJob,
+    discard,
+    fail,
+    new_row,
+)
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.unit.segments import segments_of
 from vidprep.transcode.unit.target_search import Search
@@ -37,20 +50,24 @@ from vidprep.transcode.unit.target_search import Search
 PRIMING_SECONDS = Fraction(5, 100)
 
 
-def run_job(job: Job, context: Context = UNTOLD) -> Made:
-    """Make one output and say what it is, or a segment of it, or say which segments it has. Never raises: a failure is a row with
-    status "failed" and nothing on disk.
+def run_job(job: Job, context: Context = UNTOLD) -> JobResult:
+    """Do one job: make an output, a segment of one, or say which segments it is to be made in.
+
+    Never raises: a failure is a row with status "failed" and nothing on disk.
     """
     row = new_row(job)
+    segments = job.segments if isinstance(job, JoinJob) else ()
     started, cpu_started = time.perf_counter(), cpu_seconds()
     try:
-        if job.segment is not None:
-            return _make_segment(job, job.segment, context)
-        found = _make(job, row, context)
-        if isinstance(found, tuple):
-            return found
-        if found is not None:
-            _make(replace(job, not_split=found), row, context)
+        if isinstance(job, SegmentJob):
+            return _make_segment(job, context)
+        split = _make(job, row, context)
+        if split is not None:
+            if split.segments:
+                return split
+            assert isinstance(job, WholeJob)
+            job = job.unsplit(split.why_not)
+            _make(job, row, context)
         if job.settings.target is not None:
             row = _until_target(job, row, job.settings.target, context)
         _check_floor(row, job.settings)
@@ -58,33 +75,36 @@ def run_job(job: Job, context: Context = UNTOLD) -> Made:
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
         discard(job)
         fail(row, error)
-    row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in job.segments)
-    row.cpu_seconds = cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in job.segments)
+    row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in segments)
+    row.cpu_seconds = cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in segments)
     fitting = checked(row)
     if fitting is not row:
         discard(job)
     return fitting
 
 
-def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] | str | None:
-    """Open, frames, picture, engine, proof, row. Leaves the output under its partial name; or tells the segments that a long video is
-    to be made in, or why it has none.
+def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
+    """Open, frames, picture, engine, proof, row. Leaves the output under its partial name.
+
+    Returns None; or, for a video that is longer than a segment, what segments it has, and then nothing is made.
     """
     unit, settings = job.unit, job.settings
-    before = row.source_size_bytes, row.source_mtime_ns = _state(unit.path)
+    before = row.source_size_bytes, row.source_mtime_ns = _state_of(unit.path)
+    begun = job.segments[0].source_state if isinstance(job, JoinJob) else before
     row.source_digest = sampled_digest(Path(unit.path))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         context.worked()
         if (seconds := _segment_seconds(job, source.info)) is not None:
-            return _segments(job, source, seconds)
+            return _split(job, source, seconds)
         describe_header(row, source.info)
         stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), worked=context.worked)
         describe_picture(row, stream, source.coded_size)
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, context)
         to_end = made.facts.read_to_end
-        damage = [] if job.segments else source.damage(read_to_end=to_end)
-        contradictions = [] if job.segments else source.contradictions(read_to_end=to_end)
+        is_read = not isinstance(job, JoinJob)  # or its segments tell
+        damage = source.damage(read_to_end=to_end) if is_read else []
+        contradictions = source.contradictions(read_to_end=to_end) if is_read else []
     describe_frames(row, made, stream)
     row.warn(
         *made.warnings,
@@ -104,8 +124,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] |
         if settings.on_damage == "fail":
             raise DamagedError(str(remark), path=unit.path)
         row.warn(remark)
-    begun = job.segments[0].source_state if job.segments else before
-    if not begun == before == _state(unit.path):
+    if not begun == before == _state_of(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
     if settings.output.replaces_source and not unit.cut and (row.size_bytes or 0) > row.source_size_bytes:
@@ -117,7 +136,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> tuple[Segment, ...] |
 
 def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
     """By what the source claims; None where it is to be made whole, or is in segments."""
-    if job.segments or job.not_split is not None:
+    if not isinstance(job, WholeJob) or not job.may_split:
         return None
     cut, rate = job.unit.cut, info.frame_rate
     length = info.duration_seconds if cut.end_seconds is None else cut.end_seconds
@@ -126,18 +145,19 @@ def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
     return job.settings.segment_seconds(None if length is None else length - (cut.start_seconds or 0))
 
 
-def _segments(job: Job, source: Source, seconds: float) -> tuple[Segment, ...] | str:
-    """Or why it is not split, "" where that is not worth a word: it is short, or making it will tell. Reads the source to its end."""
+def _split(job: Job, source: Source, seconds: float) -> Split:
+    """Return the segments of about so many seconds. Reads the source to its end."""
     try:
-        return segments_of(source, job.settings, job.unit.cut, seconds) or ""
+        return segments_of(source, job.settings, job.unit.cut, seconds)
     except VidprepError:
-        return ""
+        return Split()  # making the whole will tell
 
 
 def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[Remark]:
     split = job.settings.output.split
-    if job.not_split and not isinstance(split, str) and made.facts.duration * stream.info.time_base > split:
-        yield Remark("not_split", f"not split: {job.not_split}")
+    why = job.why_not_split if isinstance(job, WholeJob) else None
+    if why is not None and not isinstance(split, str) and made.facts.duration * stream.info.time_base > split:
+        yield Remark("not_split", f"not split: {why}")
 
 
 def _cut_short(made: Outcome, stream: FrameStream) -> Iterator[Remark]:
@@ -169,14 +189,14 @@ def _picture_late(settings: RunSettings, stream: FrameStream) -> Iterator[Remark
         )
 
 
-def _make_segment(job: Job, segment: Segment, context: Context) -> MadeSegment:
+def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
     """Encode a segment and prove it, as the whole would be, but for its file: that is read to join it, and what is joined is
     held against what was measured here. Raises what making the whole would.
     """
-    unit = job.unit
+    unit, segment = job.unit, job.segment
     output = replace(job.settings.video, encoder=replace(job.settings.video.encoder, container="mp4"), audio="drop")
     settings = replace(job.settings, output=output)
-    before = _state(unit.path)
+    before = _state_of(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         context.worked()
@@ -250,10 +270,9 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
         )
 
 
-def _state(path: str) -> tuple[int, int]:
-    """Size and time of change of a source."""
+def _state_of(path: str) -> SourceState:
+    """Return the state of a source. Raises ReadError."""
     try:
-        found = os.stat(path)  # noqa: PTH116
+        return SourceState.of(os.stat(path))  # noqa: PTH116
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from error
-    return found.st_size, found.st_mtime_ns

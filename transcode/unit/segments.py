@@ -24,54 +24,53 @@ from vidprep.transcode.media.metrics import QualitySums
 from vidprep.transcode.media.stream import Timing, timing_of
 from vidprep.transcode.media.verify import Measured, peak_of
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.unit.job import MadeSegment, Segment
+from vidprep.transcode.unit.job import MadeSegment, Segment, Split
 
 USUAL_RATE = Fraction(25)
 
 
-def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float) -> tuple[Segment, ...] | str:
-    """Return the segments of a cut, in order, of about so many seconds; none of what is short. Or why it cannot be split.
+def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float) -> Split:
+    """Return the segments of a cut, in order, of about so many seconds; none of what is short, or cannot be split.
 
     Reads the source to its end and decodes nothing.
     """
     window, clock = timing_of(source, settings, cut)
     survey = survey_of(source)
     if source.damage(read_to_end=survey is not None):
-        return "it is damaged"
+        return Split(why_not="it is damaged")
     if survey is None:
-        return f"where frames begin in {source.info.codec} in {source.info.format_name} shows only when it is decoded"
+        where = f"{source.info.codec} in {source.info.format_name}"
+        return Split(why_not=f"where frames begin in {where} shows only when it is decoded")
     shown = survey.shown
-    if len(shown) > settings.limits.max_frames:
-        return ()
-    if not shown:
-        return ()
+    if not shown or len(shown) > settings.limits.max_frames:
+        return Split()
     base = source.info.time_base
     window = window.counted_from(survey.origin_pts)
     before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
     number = next((n for n in range(before, len(shown)) if window.is_past(shown[n], n)), len(shown))
     ticks = shown[before:number]
     if not ticks:
-        return ()
+        return Split()
     is_held = window.is_before(ticks[0], before)
     opening = window.opening(ticks[0], is_held=is_held)
     steps = {other - one for one, other in pairwise(ticks)}
     if 0 in steps:
-        return "frames share a timestamp"
+        return Split(why_not="frames share a timestamp")
     if is_held and clock is None:
-        return "its first picture is on screen before it begins"
+        return Split(why_not="its first picture is on screen before it begins")
     if clock is None and (why := _unfit(ticks, base, settings.video.encoder.container_name)):
-        return why
+        return Split(why_not=why)
 
     rate = clock.rate if clock else source.info.frame_rate or USUAL_RATE
     length = _segment_frames(seconds, rate, settings.video.encoder.gop)
     starts = _starts(ticks, survey.keyframes, steps, base, opening, clock, settings, length)
     if starts is None:
-        return ()  # making the whole refuses it
+        return Split()  # making the whole refuses it
     firsts, sources = starts
     last = len(firsts) - 1
     if not last:
-        return ()
-    return tuple(
+        return Split()
+    segments = (
         Segment(
             index=index,
             first=first,
@@ -87,6 +86,7 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
         )
         for index, (first, at) in enumerate(zip(firsts, sources, strict=True))
     )
+    return Split(tuple(segments))
 
 
 def _starts(

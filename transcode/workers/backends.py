@@ -8,7 +8,7 @@ from importlib import import_module
 from vidprep.formats.errors import MissingError
 from vidprep.formats.processes import Process
 from vidprep.transcode.settings.run_options import BACKENDS
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.child import make, stops_the_run
 from vidprep.transcode.workers.host import Expected
 from vidprep.transcode.workers.local import Workers
@@ -17,7 +17,7 @@ from vidprep.transcode.workers.local import Workers
 def workers_of(
     backend: str, address: str | None, jobs: int, say: Callable[[str], None], expected: Expected | None = None,
     *, started: Process | None = None,
-) -> Workers[Job, Made]:  # fmt: skip
+) -> Workers[Job, JobResult]:  # fmt: skip
     """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs. expected: of its workers. started:
     the process of the first child of this one.
 
@@ -30,7 +30,7 @@ def workers_of(
     module, _, name = chosen.workers.partition(":")
     try:
         kind = getattr(import_module(f"vidprep.transcode.workers.{module}"), name)
-        found: Workers[Job, Made] = kind(address or chosen.address, say, expected)
+        found: Workers[Job, JobResult] = kind(address or chosen.address, say, expected)
         return found
     except ImportError as error:
         if error.name == chosen.package:

@@ -18,7 +18,7 @@ from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.processes import CORES, MEMORY, WORK, DiedError, Process, memory_of_each
 from vidprep.formats.storage.base import is_url
-from vidprep.transcode.unit.job import Context, Job, JobNotDone, Made, discard, fail, new_row
+from vidprep.transcode.unit.job import Context, Job, JobNotDone, JobResult, JoinJob, discard, fail, new_row
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault
 
@@ -149,21 +149,21 @@ class Child:
         self.end_process()
 
 
-def stops_the_run(made: Made) -> bool:
+def stops_the_run(made: JobResult) -> bool:
     return isinstance(made, JobNotDone) and made.stops
 
 
-def make(child: Child, job: Job) -> Made:
+def make(child: Child, job: Job) -> JobResult:
     """What comes of a job; a failed row when the child crashes or runs out of time. Raises Interrupted."""
     return _made_with(_made_by, child, job)
 
 
-def make_alone(child: Child, job: Job) -> Made:
+def make_alone(child: Child, job: Job) -> JobResult:
     """The same, segments and all, where others do not see what this host writes."""
     return _made_with(_made_in_turn, child, job)
 
 
-def _made_with(do: Callable[[Child, Job], Made], child: Child, job: Job) -> Made:
+def _made_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) -> JobResult:
     if job.upload is None and not is_url(job.unit.path):
         return classify_fault(job, do(child, job))
     from vidprep.transcode.workers.staging import staged
@@ -171,7 +171,7 @@ def _made_with(do: Callable[[Child, Job], Made], child: Child, job: Job) -> Made
     return classify_fault(job, staged(job, partial(do, child)))
 
 
-def _made_in_turn(child: Child, job: Job) -> Made:
+def _made_in_turn(child: Child, job: Job) -> JobResult:
     """What the segments come to, one after another."""
     queue = JobQueue([job])
     try:
@@ -186,9 +186,10 @@ def _made_in_turn(child: Child, job: Job) -> Made:
     raise AssertionError
 
 
-def _made_by(child: Child, job: Job) -> Made:
+def _made_by(child: Child, job: Job) -> JobResult:
     limits = job.settings.limits
-    joined, stored = sum(made.measured.num_frames for made in job.segments), _stored_bytes(job.unit.path)
+    stored = _stored_bytes(job.unit.path)
+    joined = sum(made.measured.num_frames for made in job.segments) if isinstance(job, JoinJob) else 0
 
     def seconds_allowed(work: int) -> float:
         """What a source claims counts for nothing: the bytes that it has, and the frames that were done."""
@@ -202,7 +203,7 @@ def _made_by(child: Child, job: Job) -> Made:
 
     child.may_take(limits.max_memory)
     try:
-        made: Made = child.call(_run_in_child, job, seconds_allowed)
+        made: JobResult = child.call(_run_in_child, job, seconds_allowed)
         if isinstance(made, ManifestRow) and made.stage in LEAKING_STAGES:
             child.end_process()
         return made
@@ -251,7 +252,7 @@ def _how_it_died(exit_code: int) -> str:
     return f"the process that held it was killed by {name}{hint}"
 
 
-def _run_in_child(job: Job) -> Made:
+def _run_in_child(job: Job) -> JobResult:
     from vidprep.formats.processes import cores, worked
     from vidprep.transcode.unit.run_job import run_job
 

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 from vidprep.formats.errors import ClusterError, CrashedError
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.base import is_url
-from vidprep.transcode.unit.job import Job, JobNotDone, Made, fail, new_row
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, SegmentJob, fail, new_row
 from vidprep.transcode.workers.child import make
 from vidprep.transcode.workers.host import Expected, resolve_fault
 from vidprep.transcode.workers.local import Workers
@@ -45,7 +45,7 @@ class Task:
     hosts: frozenset[str]
 
 
-class ClusterWorkers(Workers[Job, Made]):
+class ClusterWorkers(Workers[Job, JobResult]):
     """Keeps a few more tasks in flight than the cluster can do at once, so that none of it waits. A task is a job, or
     as many short ones as take half a second. A host is what can be chosen for a task: a worker of dask, a node of ray.
     """
@@ -127,7 +127,7 @@ class ClusterWorkers(Workers[Job, Made]):
 
     def results(
         self, tasks: Iterable[Job], on_task: Callable[[Job], object] = lambda _job: None
-    ) -> Iterator[tuple[Job, Made | None]]:
+    ) -> Iterator[tuple[Job, JobResult | None]]:
         left, lost, self._on_task = iter(tasks), None, on_task
         self._worked, self._told = time.monotonic(), False
         watch = _Watch(self.hosts)
@@ -160,7 +160,7 @@ class ClusterWorkers(Workers[Job, Made]):
             each.clear()
         yield from ((job, lost) for job in waiting)
 
-    def _meet(self, hosts: dict[str, int]) -> Iterator[tuple[Job, Made | None]]:
+    def _meet(self, hosts: dict[str, int]) -> Iterator[tuple[Job, JobResult | None]]:
         """Ask new ones whether they see what they must; what only those have that are gone is sent again."""
         self._good &= hosts.keys()
         self._imports &= hosts.keys()
@@ -203,7 +203,7 @@ class ClusterWorkers(Workers[Job, Made]):
         for job in jobs:
             self._on_task(job)
 
-    def _take(self, future: Any) -> Iterator[tuple[Job, Made | None]]:
+    def _take(self, future: Any) -> Iterator[tuple[Job, JobResult | None]]:
         if future in self._checks:
             self._take_check(future)
             return
@@ -230,7 +230,7 @@ class ClusterWorkers(Workers[Job, Made]):
             else:
                 yield job, done
 
-    def _take_failure(self, task: Task, error: Exception) -> Iterator[tuple[Job, Made | None]]:
+    def _take_failure(self, task: Task, error: Exception) -> Iterator[tuple[Job, JobResult | None]]:
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if self.was_lost(error):
             self._again.extend(task.jobs)
@@ -243,7 +243,7 @@ class ClusterWorkers(Workers[Job, Made]):
             for job in task.jobs:
                 yield from self._suspect(job, reason)
 
-    def _suspect(self, job: Job, reason: str) -> Iterator[tuple[Job, Made | None]]:
+    def _suspect(self, job: Job, reason: str) -> Iterator[tuple[Job, JobResult | None]]:
         """It may have killed its workers. When it was alone with them, it did."""
         if not self._alone:
             self._suspects.append(job)
@@ -252,8 +252,8 @@ class ClusterWorkers(Workers[Job, Made]):
         fail(row, CrashedError(f"no worker of the cluster could do it: {reason}"))
         yield job, row
 
-    def _try_elsewhere(self, job: Job, undone: JobNotDone) -> Iterator[tuple[Job, Made | None]]:
-        key = job.unit.id, job.segment.index if job.segment else None
+    def _try_elsewhere(self, job: Job, undone: JobNotDone) -> Iterator[tuple[Job, JobResult | None]]:
+        key = job.unit.id, job.segment.index if isinstance(job, SegmentJob) else None
         self._failures[key] += 1
         if self._failures[key] < TRIES:
             self._again.append(job)
@@ -348,7 +348,7 @@ class _Watch:
         self._over.set()
 
 
-def _jobs_per_task(made: Sequence[Made | None]) -> int:
+def _jobs_per_task(made: Sequence[JobResult | None]) -> int:
     """How many such jobs take as long as a task should."""
     seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow) and each.encode_seconds]
     return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MAX_JOBS)) if seconds else 1

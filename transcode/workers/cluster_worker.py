@@ -14,7 +14,7 @@ from pathlib import Path
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
 from vidprep.formats.storage.base import is_url
 from vidprep.transcode.sources.scratch import scratch_folder
-from vidprep.transcode.unit.job import Job, JobNotDone, Made
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
 from vidprep.transcode.workers.host import Expected, look
 
@@ -43,9 +43,9 @@ def why_not_here(expected: Expected) -> tuple[str, str | None]:
         _give_back(child)
 
 
-def work(jobs: list[Job]) -> list[Made | None]:
+def work(jobs: list[Job]) -> list[JobResult | None]:
     """What comes of each job, made by a child of this worker; None for what was not begun or abandoned."""
-    made: list[Made] = []
+    made: list[JobResult] = []
     with scratch_folder() if jobs[0].upload is not None else nullcontext() as scratch:
         for job in jobs:
             try:
@@ -59,7 +59,7 @@ def work(jobs: list[Job]) -> list[Made | None]:
     return [*made, *[None] * (len(jobs) - len(made))]
 
 
-def _work(job: Job, scratch: Path | None) -> Made:
+def _work(job: Job, scratch: Path | None) -> JobResult:
     """scratch: where its files go when nobody else is to see them. Raises Interrupted."""
     child = _take()
     # Of its own: a worker that was given up may still be writing when another has the same job.

@@ -14,7 +14,7 @@ from typing import Any
 import distributed
 
 from vidprep.formats.errors import BackendError
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterWorkers, importing
 from vidprep.transcode.workers.cluster_worker import stop_children, why_not_here, work
 from vidprep.transcode.workers.host import Expected
@@ -113,5 +113,5 @@ class DaskWorkers(ClusterWorkers):
             self._client.close()
 
 
-def _work(jobs: list[Job]) -> tuple[str, list[Made | None]]:
+def _work(jobs: list[Job]) -> tuple[str, list[JobResult | None]]:
     return distributed.get_worker().address, work(jobs)

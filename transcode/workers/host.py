@@ -23,12 +23,14 @@ from vidprep.formats.errors import (
     WorkerError,
 )
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.storage.base import is_url, split_url
-from vidprep.formats.storage.remote import ObjectStorage, storage_of
+from vidprep.formats.model import SourceState
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.remote import storage_of
 from vidprep.transcode.media.versions import used_versions
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.remote import current_state
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job, JobNotDone, Made
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
 
 TOKEN_NAME = "token"
 LOOKED_AT, SAMPLED, SAMPLED_BEHIND_URLS = 1000, 16, 2
@@ -36,7 +38,7 @@ MIN_SCRATCH_BYTES = 64 << 20
 NOT_IN_BYTES = "python"  # of all versions, the one that no output depends on
 
 
-Sample = tuple[tuple[str, int, int], ...]  # path, size in bytes and time of change in ns of some sources
+Sample = tuple[tuple[str, SourceState], ...]  # paths of some sources, and their states when they were listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class Expected:
 
     def as_seen_here(self) -> Expected:
         """Without the sources that are not as they were any more."""
-        return replace(self, sources=tuple(each for each in self.sources if _state(each[0]) == each[1:]))
+        return replace(
+            self, sources=tuple((path, state) for path, state in self.sources if current_state(path) == state)
+        )
 
 
 @contextmanager
@@ -84,7 +88,7 @@ def sample_of(units: Sequence[Unit]) -> Sample:
     found = {unit.path: unit for unit in (*spread, *looked[:1], *looked[-1:])}
     behind_urls = [unit for unit in found.values() if is_url(unit.path)][:SAMPLED_BEHIND_URLS]
     here = [unit for unit in found.values() if not is_url(unit.path)]
-    return tuple((unit.path, unit.size_bytes, unit.mtime_ns) for unit in (*here, *behind_urls))
+    return tuple((unit.path, unit.state) for unit in (*here, *behind_urls))
 
 
 def _versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
@@ -114,12 +118,12 @@ def _other_versions(expected: Expected) -> str | None:
 
 
 def _other_sources(expected: Expected) -> str | None:
-    for path, *due in expected.sources:
-        found = _state(path)
+    for path, due in expected.sources:
+        found = current_state(path)
         if found is None:
             return f"does not see the source {path}; give it what the other machines see there (mounts, credentials)"
-        if found != tuple(due):
-            seen = f"{found[0]} bytes, changed at {found[1]} ns; {due[0]} bytes and {due[1]} ns elsewhere"
+        if found != due:
+            seen = f"{found.size_bytes} bytes, changed at {found.mtime_ns} ns; {due.size_bytes} bytes and {due.mtime_ns} ns elsewhere"
             return f"sees another file at the source {path} ({seen}); give it the same file system there"
     return None
 
@@ -152,7 +156,7 @@ def _no_scratch(expected: Expected) -> str | None:
     return f"has {free} bytes free in {place}, and {expected.scratch_bytes} are needed; make room, or set TMPDIR to another folder"
 
 
-def classify_fault(job: Job, made: Made) -> Made:
+def classify_fault(job: Job, made: JobResult) -> JobResult:
     """What came of a job; in the place of a failed row, what failed when it was not the source."""
     if not isinstance(made, ManifestRow) or made.ok:
         return made
@@ -169,7 +173,9 @@ def classify_fault(job: Job, made: Made) -> Made:
         return JobNotDone(
             "destination", DestinationError.__name__, f"{Path(job.partial).parent} cannot be written: {why}"
         )
-    is_other = error == StorageError.__name__ if is_url(job.unit.path) else _state(job.unit.path) != _planned(job.unit)
+    is_other = (
+        error == StorageError.__name__ if is_url(job.unit.path) else current_state(job.unit.path) != job.unit.state
+    )
     if is_other:
         return JobNotDone("source", error, f"{job.unit.path}: {message}", stops=False, row=made)
     return made
@@ -192,17 +198,13 @@ def resolve_fault(
         return replace(undone, fault="worker", stops=False)
     if undone.row is None:
         return undone
-    if elsewhere and _state(job.unit.path) == _planned(job.unit):
+    if elsewhere and current_state(job.unit.path) == job.unit.state:
         return replace(undone, fault="worker", error=WorkerError.__name__, stops=False, row=None)
-    others = [path for path, *_ in sources if path != job.unit.path]
-    if others and all(_state(path) is None for path in others):
+    others = [path for path, _ in sources if path != job.unit.path]
+    if others and all(current_state(path) is None for path in others):
         message = f"the sources cannot be found any more, {job.unit.path} and others; bring them back"
         return JobNotDone("worker", WorkerError.__name__, message)
     return undone.row
-
-
-def _planned(unit: Unit) -> tuple[int, int]:
-    return unit.size_bytes, unit.mtime_ns
 
 
 def why_not_writable(folder: Path) -> str | None:
@@ -215,16 +217,3 @@ def why_not_writable(folder: Path) -> str | None:
         with suppress(OSError):
             probe.unlink()
     return None
-
-
-def _state(path: str) -> tuple[int, int] | None:
-    """Size in bytes and time of change in ns; None for what cannot be seen."""
-    try:
-        if is_url(path):
-            folder, name = split_url(path)
-            file = ObjectStorage(folder).file(name)
-            return (file.size_bytes, file.mtime_ns) if file else None
-        found = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns

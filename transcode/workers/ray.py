@@ -13,7 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vidprep.formats.errors import BackendError
-from vidprep.transcode.unit.job import Job, Made
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, TRIES, ClusterWorkers
 from vidprep.transcode.workers.cluster_worker import why_not_here, work
 from vidprep.transcode.workers.host import Expected
@@ -88,5 +88,5 @@ def _only(host: str) -> Any:
     return NodeAffinitySchedulingStrategy(host, soft=False)
 
 
-def _work(jobs: list[Job]) -> tuple[str, list[Made | None]]:
+def _work(jobs: list[Job]) -> tuple[str, list[JobResult | None]]:
     return ray.get_runtime_context().get_node_id(), work(jobs)

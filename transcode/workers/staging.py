@@ -11,21 +11,22 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.base import is_url, split_url
 from vidprep.formats.storage.local import is_disk_full
 from vidprep.transcode.sources.remote import fetch, remote_folder
-from vidprep.transcode.unit.job import Job, Made, Upload, discard, fail, new_row
+from vidprep.transcode.unit.job import Job, JobResult, JoinJob, SegmentJob, Split, Upload, discard, fail, new_row
 
 
-def staged(job: Job, make: Callable[[Job], Made]) -> Made:
+def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
     """What `make` makes of a local copy of the source, which its segments share; an output goes to its URL when it is proven."""
     source = Path(job.copied_source)
     local = job
-    is_needed_again, is_shared = job.segment is not None, job.segment is not None or bool(job.segments)
+    is_needed_again = isinstance(job, SegmentJob)
+    is_shared = isinstance(job, SegmentJob | JoinJob)
     try:
         if is_url(job.unit.path):
             local = replace(job, unit=replace(job.unit, path=str(source)))
             if not (is_shared and source.exists()):
                 fetch(job.unit, source)
         made = make(local)
-        is_needed_again = is_needed_again or isinstance(made, tuple)
+        is_needed_again = is_needed_again or isinstance(made, Split)
         if isinstance(made, ManifestRow):
             made.source = job.unit.path
             if made.ok and job.upload is not None:

@@ -157,7 +157,7 @@ from pathlib import Path
 import imageio_ffmpeg
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.unit.run_job import run_job
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.settings.options import Scale
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
@@ -166,7 +166,7 @@ source, folder, codec, engine, count, warm = sys.argv[1:]
 settings = RunSettings(VideoOutput(EncoderOptions(codec=codec, preset={"h264": "ultrafast", "av1": "12"}[codec]), engine=engine))
 status = Path(source).stat()
 unit = Unit("a", source, status.st_size, status.st_mtime_ns)
-job = Job(unit, settings, "a.mp4", folder + "/partial.mp4", ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())
+job = WholeJob(unit, settings, "a.mp4", folder + "/partial.mp4", ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())
 class Heap(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
 libc = ctypes.CDLL(None)

@@ -14,7 +14,7 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 CUTS = [None, (0.6, 2.52)]
@@ -86,7 +86,9 @@ def made(source: Path, asked: RunSettings, folder: Path, cut: tuple[float, float
     name = f"out.{asked.output.extension}"
     stat = source.stat()
     row = run_job(
-        Job(Unit("out", str(source), stat.st_size, stat.st_mtime_ns, Cut(start, end)), asked, name, str(folder / name))
+        WholeJob(
+            Unit("out", str(source), stat.st_size, stat.st_mtime_ns, Cut(start, end)), asked, name, str(folder / name)
+        )
     )
     return row, folder / name
 

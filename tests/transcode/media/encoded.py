@@ -12,7 +12,7 @@ from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 
@@ -29,7 +29,7 @@ class Outputs:
         name = f"{self.count}.{settings.output.extension}"
         stat = path.stat()
         unit = Unit(name, str(path), stat.st_size, stat.st_mtime_ns)
-        row = run_job(Job(unit, settings, name, str(self.folder / name)))
+        row = run_job(WholeJob(unit, settings, name, str(self.folder / name)))
         return row, self.folder / name
 
 

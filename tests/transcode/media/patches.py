@@ -11,7 +11,7 @@ import numpy as np
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 FINE = EncoderOptions(crf=10)
@@ -21,7 +21,7 @@ def made(path: Path, settings: RunSettings, tmp_path: Path) -> tuple[Any, Path]:
     stat = path.stat()
     name = f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
-    row = run_job(Job(unit, settings, name, str(tmp_path / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
+    row = run_job(WholeJob(unit, settings, name, str(tmp_path / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     assert row.ok, f"{row.stage}: {row.message}"
     return row, tmp_path / name
 

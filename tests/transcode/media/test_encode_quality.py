@@ -22,7 +22,7 @@ from vidprep.transcode.settings.options import QualityGate, Scale
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 IN_PROCESS = [row for row in ENCODERS.values() if row.in_process]
@@ -130,7 +130,7 @@ def test_a_pixel_format_that_only_ffmpeg_has_is_refused_before_work_and_made_the
     source, partial = media["few.mkv"], tmp_path / "x.webm"
     stat = source.stat()
     unit = Unit("x", str(source), stat.st_size, stat.st_mtime_ns)
-    row = run_job(Job(unit, settings, partial.name, str(partial), ffmpeg=cli.exe))
+    row = run_job(WholeJob(unit, settings, partial.name, str(partial), ffmpeg=cli.exe))
     assert row.ok, row.message
     with av.open(str(partial)) as file:
         assert next(file.decode(video=0)).format.name == pixel_format
@@ -192,7 +192,7 @@ def test_the_same_settings_give_the_same_bytes_each_time(codec, times, tmp_path)
     source = make_clip(tmp_path / "a.mp4", 250, (96, 64), options={"preset": "fast", "g": "12", "bf": "3"})
     state = source.stat()
     settings = RunSettings(VideoOutput(EncoderOptions(codec=codec, gop=8)))
-    job = Job(Unit("a", str(source), state.st_size, state.st_mtime_ns), settings, "a", str(tmp_path / "made"))
+    job = WholeJob(Unit("a", str(source), state.st_size, state.st_mtime_ns), settings, "a", str(tmp_path / "made"))
     assert len({run_job(job).sha256 for _ in range(times)}) == 1
 
 

@@ -23,7 +23,7 @@ from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 SETTINGS = {
@@ -153,7 +153,7 @@ def finished(path: Path, settings: RunSettings, tmp_path: Path, cli: Any, **cut:
     info = path.stat()
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(cut.get("start"), cut.get("end")))
     partial = tmp_path / f"{settings.output.engine}.{settings.output.extension}"
-    return run_job(Job(unit, settings, partial.name, str(partial), ffmpeg=cli.exe)), partial
+    return run_job(WholeJob(unit, settings, partial.name, str(partial), ffmpeg=cli.exe)), partial
 
 
 @pytest.mark.parametrize("codec", in_turn(["h264", "hevc", "vp9", "av1"], 3))

@@ -20,7 +20,7 @@ from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 P3 = "G(13250,34500)B(7500,3000)R(34000,16000)WP(15635,16450)"
@@ -52,7 +52,7 @@ def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
     stat = path.stat()
     name = f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
-    row = run_job(Job(unit, settings, name, str(folder / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
+    row = run_job(WholeJob(unit, settings, name, str(folder / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     assert row.ok, f"{row.stage}: {row.message}"
     return row, folder / name
 

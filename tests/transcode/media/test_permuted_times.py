@@ -22,7 +22,7 @@ from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 FRAMES = 120
@@ -80,7 +80,7 @@ def row_of(path: Path, folder: Path, settings: RunSettings, **cut: float) -> tup
     stat = path.stat()
     out = folder / f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns, Cut(**cut))
-    return run_job(Job(unit, settings, out.name, str(out), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())), out
+    return run_job(WholeJob(unit, settings, out.name, str(out), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe())), out
 
 
 @every_copy

@@ -25,7 +25,7 @@ from vidprep.transcode.media.verify import Verifier, check_decoder
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 TURNS = ("cfr.mp4", "turned_90.mp4", "turned_180.mp4", "turned_270.mp4", "mirrored.mp4", "upside_down.mp4",
@@ -36,7 +36,7 @@ def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
     stat = path.stat()
     name = f"out.{settings.output.extension}"
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
-    row = run_job(Job(unit, settings, name, str(folder / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
+    row = run_job(WholeJob(unit, settings, name, str(folder / name), ffmpeg=imageio_ffmpeg.get_ffmpeg_exe()))
     return row, folder / name
 
 

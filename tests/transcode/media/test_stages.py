@@ -25,7 +25,7 @@ from vidprep.transcode.settings.options import Limits, Retime, Scale
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Context, Job
+from vidprep.transcode.unit.job import Context, WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 TIMES = {"encode_seconds", "cpu_seconds"}
@@ -107,7 +107,7 @@ def made(
     """The row but its times, and the SHA-256 of the file."""
     info = path.stat()
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(cut.get("start"), cut.get("end")))
-    row = run_job(Job(unit, settings, "x.bin", str(partial), ffmpeg=cli.exe), Context(cores=cores))
+    row = run_job(WholeJob(unit, settings, "x.bin", str(partial), ffmpeg=cli.exe), Context(cores=cores))
     assert isinstance(row, ManifestRow)
     told = {each.name: getattr(row, each.name) for each in fields(row) if each.name not in TIMES}
     return told, hashlib.sha256(partial.read_bytes()).hexdigest() if partial.exists() else None

@@ -25,7 +25,7 @@ from vidprep.transcode.media import frames
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 FAST = EncoderOptions(preset="ultrafast")
@@ -38,7 +38,7 @@ def made_of(
     info = path.stat()
     unit = Unit("x", str(path), info.st_size, info.st_mtime_ns, Cut(cut.get("start"), cut.get("end")))
     partial = tmp_path / f"made-{path.name}.{settings.output.extension}"
-    row = run_job(Job(unit, settings, partial.name, str(partial), ffmpeg=cli.exe))
+    row = run_job(WholeJob(unit, settings, partial.name, str(partial), ffmpeg=cli.exe))
     assert isinstance(row, ManifestRow)
     return row, partial
 

@@ -22,7 +22,7 @@ from vidprep.formats.video.orientation import Turn, turn_by
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 ONE = 1 << 16
@@ -32,7 +32,7 @@ def row_of(path: Path, tmp_path: Path, engine: str = "av", ffmpeg: str = "") -> 
     stat = path.stat()
     unit = Unit("x", str(path), stat.st_size, stat.st_mtime_ns)
     out = tmp_path / f"{engine}.mp4"
-    job = Job(
+    job = WholeJob(
         unit,
         RunSettings(VideoOutput(engine=engine)),
         out.name,

@@ -11,28 +11,32 @@ from typing import Any
 import pytest
 
 from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.model import SourceState
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit import queue
-from vidprep.transcode.unit.job import Job, MadeSegment, Segment
+from vidprep.transcode.unit.job import Job, JoinJob, MadeSegment, Segment, SegmentJob, Split, WholeJob
 from vidprep.transcode.unit.queue import JobQueue
 
 
 def job_of(name: str, folder: Path) -> Job:
-    return Job(Unit(name, f"/{name}.mp4", 1, 1), RunSettings(), f"{name}.mp4", str(folder / f"{name}.partial"))
+    return WholeJob(Unit(name, f"/{name}.mp4", 1, 1), RunSettings(), f"{name}.mp4", str(folder / f"{name}.partial"))
 
 
-def segments(count: int) -> tuple[Segment, ...]:
+def in_segments(count: int) -> Split:
     timing: Any = None
-    return tuple(Segment(n, n * 10, n * 10, 10, n * 10, timing, n, None, 0, 0, Fraction(0)) for n in range(count))
+    segments = (Segment(n, n * 10, n * 10, 10, n * 10, timing, n, None, 0, 0, Fraction(0)) for n in range(count))
+    return Split(tuple(segments))
 
 
 def made(job: Job) -> MadeSegment:
     """What a worker gives back, and the file that it leaves."""
     Path(job.partial).write_text("coded")
     nothing: Any = SimpleNamespace()
-    assert job.segment is not None
-    return MadeSegment(job.segment, "", nothing, [], [], (1, 1), nothing, nothing, nothing, 0, False, [], 0.0, 0.0)
+    assert isinstance(job, SegmentJob)
+    return MadeSegment(
+        job.segment, "", nothing, [], [], SourceState(1, 1), nothing, nothing, nothing, 0, False, [], 0.0, 0.0
+    )
 
 
 def row(job: Job, **more: Any) -> ManifestRow:
@@ -53,7 +57,7 @@ def split(jobs: list[Job], count: int = 3) -> tuple[JobQueue, list[Job]]:
     """A queue whose first video was split, and the jobs of its segments."""
     waiting = JobQueue(jobs)
     first = next(waiting)
-    assert waiting.settle(first, segments(count)) is None
+    assert waiting.settle(first, in_segments(count)) is None
     return waiting, [next(waiting) for _ in range(count)]
 
 
@@ -65,11 +69,12 @@ def test_videos_come_in_order(jobs: list[Job]) -> None:
 
 def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: list[Job], tmp_path: Path) -> None:
     waiting, parts = split(jobs)
-    assert [part.segment.index for part in parts if part.segment] == [0, 1, 2]
+    assert [part.segment.index for part in parts if isinstance(part, SegmentJob)] == [0, 1, 2]
     assert len({part.partial for part in parts}) == 3
     for part in (parts[2], parts[0], parts[1]):
         assert waiting.settle(part, made(part)) is None
     joining = next(waiting)
+    assert isinstance(joining, JoinJob)
     assert [each.segment.index for each in joining.segments] == [0, 1, 2]
     assert [each.path for each in joining.segments] == [part.partial for part in parts]
     assert waiting.settle(joining, row(joining)) is not None
@@ -80,10 +85,10 @@ def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: lis
 def test_a_segment_that_has_failed_leaves_those_of_other_videos_where_they_are(tmp_path: Path) -> None:
     waiting = JobQueue([job_of(name, tmp_path) for name in ("b", "a", "c")])
     for job in [next(waiting) for _ in range(3)]:
-        waiting.settle(job, segments(2))
+        waiting.settle(job, in_segments(2))
     part = next(waiting)
     waiting.settle(part, row(part, status="failed", error="ReadError", stage="read", message="torn"))
-    left = [(job.unit.id, job.segment and job.segment.index) for job in waiting]
+    left = [(job.unit.id, job.segment.index if isinstance(job, SegmentJob) else None) for job in waiting]
     assert left == [("b", None), ("a", 0), ("a", 1), ("c", 0), ("c", 1)]
 
 
@@ -95,13 +100,14 @@ def test_segments_that_cannot_be_joined_make_the_video_whole(
     for part in parts:
         waiting.settle(part, made(part))
     again = next(waiting)
-    assert (again.not_split, again.segments, again.segment) == ("they differ", (), None)
+    assert isinstance(again, WholeJob)
+    assert (again.why_not_split, again.may_split) == ("they differ", False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_after_a_segment_has_failed_the_others_are_not_begun(jobs: list[Job], tmp_path: Path) -> None:
     waiting = JobQueue(jobs)
-    waiting.settle(next(waiting), segments(4))
+    waiting.settle(next(waiting), in_segments(4))
     parts = [next(waiting), next(waiting)]
     assert (
         waiting.settle(parts[0], row(parts[0], status="failed", error="ReadError", stage="read", message="torn"))
@@ -109,7 +115,8 @@ def test_after_a_segment_has_failed_the_others_are_not_begun(jobs: list[Job], tm
     )
     assert waiting.settle(parts[1], made(parts[1])) is None
     again = next(waiting)
-    assert (again.unit.id, again.not_split) == ("long", "read: torn")
+    assert isinstance(again, WholeJob)
+    assert (again.unit.id, again.why_not_split, again.may_split) == ("long", "read: torn", False)
     assert next(waiting).unit.id == "a"
     assert list(tmp_path.iterdir()) == []
 
@@ -129,7 +136,7 @@ def test_a_segment_that_kills_its_process_fails_the_video_and_what_comes_later_o
 
 def test_what_is_given_up_leaves_no_segment(jobs: list[Job], tmp_path: Path) -> None:
     waiting = JobQueue(jobs)
-    waiting.settle(next(waiting), segments(3))
+    waiting.settle(next(waiting), in_segments(3))
     part = next(waiting)
     waiting.settle(part, made(part))
     waiting.give_up()

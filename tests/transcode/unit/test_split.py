@@ -38,7 +38,7 @@ from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.parse import parse_rate
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.unit.job import Job, Segment
+from vidprep.transcode.unit.job import Segment, WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 BOXES = [
@@ -103,13 +103,13 @@ def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp
     settings = RunSettings(VideoOutput(encoder), retime=Retime(parse_rate("25")))
     state = long.stat()
     unit = Unit("long", str(long), state.st_size, state.st_mtime_ns)
-    job = Job(unit, settings, f"long.{box}", str(tmp_path / f"whole.{box}"))
+    job = WholeJob(unit, settings, f"long.{box}", str(tmp_path / f"whole.{box}"))
     assert isinstance(row := run_job(job), ManifestRow) and row.ok, row
     with Source(long, max_pixels=10**6) as source:
         timing = timing_of(source, settings, unit.cut)
     whole = Segment(0, 0, 0, None, 0, timing, 0, None, 0, 0, Fraction(0))
-    made = run_job(replace(job, partial=str(tmp_path / "segment.mp4"), segment=whole))
-    joined = run_job(replace(job, partial=str(tmp_path / f"joined.{box}"), segments=(made,)))
+    made = run_job(replace(job, partial=str(tmp_path / "segment")).for_segment(whole))
+    joined = run_job(replace(job, partial=str(tmp_path / f"joined.{box}")).to_join((made,)))
     assert isinstance(joined, ManifestRow) and joined.ok, joined
     ours, theirs = (tmp_path / f"{name}.{box}" for name in ("joined", "whole"))
     if box == "mp4" and codec in ("hevc", "av1"):
