@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vidprep.formats.training.dataset import VideoDataset
     from vidprep.formats.training.loader import PrefetchLoader
     from vidprep.formats.training.samplers import (
+        ClipSampler,
         clips_at_random_indices,
         clips_at_random_timestamps,
         clips_at_regular_indices,
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "FrameStore", "ManifestRow", "PrefetchLoader", "StoredVideo", "VideoDataset", "clips_at_random_indices", "clips_at_random_timestamps",
-    "clips_at_regular_indices", "clips_at_regular_timestamps", "dense_sample_frames", "open_store", "read_manifest", "sample_frames",
+    "ClipSampler", "FrameStore", "ManifestRow", "PrefetchLoader", "StoredVideo", "VideoDataset", "clips_at_random_indices",
+    "clips_at_random_timestamps", "clips_at_regular_indices", "clips_at_regular_timestamps", "dense_sample_frames",
+    "open_store", "read_manifest", "sample_frames",
 ]  # fmt: skip
 
 _HOMES = {
@@ -30,7 +32,7 @@ _HOMES = {
     "VideoDataset": "training.dataset", "PrefetchLoader": "training.loader", "ManifestRow": "manifest.table",
     "read_manifest": "manifest.table", "clips_at_random_indices": "training.samplers", "clips_at_random_timestamps": "training.samplers",
     "clips_at_regular_indices": "training.samplers", "clips_at_regular_timestamps": "training.samplers",
-    "dense_sample_frames": "training.samplers", "sample_frames": "training.samplers",
+    "ClipSampler": "training.samplers", "dense_sample_frames": "training.samplers", "sample_frames": "training.samplers",
 }  # fmt: skip
 
 

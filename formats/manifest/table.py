@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vidprep.formats.errors import ManifestError, TakenOverError
 from vidprep.formats.manifest.columns import shown
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from vidprep.formats.manifest.labels import Labels
 
+Columns = TypeVar("Columns", bound=NamedTuple)
 MANIFEST_NAME = "manifest.parquet"
 CLASSES_NAME = "class_to_idx.json"
 RANK_COLUMNS = ["id", "run"]
@@ -87,6 +88,28 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
             best[id_] = number
     table = table.take(pa.array(sorted(best.values()), pa.int64())) if len(best) < len(ids) else table
     return table if columns is None else table.select([name for name in columns if name in table.column_names])
+
+
+def read_rows(destination: Path, kind: type[Columns], only: Path | None = None) -> Iterator[Columns]:
+    """Read some columns of all rows of a destination; no row where there is no manifest.
+
+    Args:
+        destination: Folder of the manifests.
+        kind: A NamedTuple whose fields are named as the columns. They are None in a manifest that has no such column.
+        only: The one manifest to read.
+
+    Raises:
+        ManifestError: A manifest cannot be read.
+    """
+    table = read_table(destination, list(kind._fields), only)
+    return iter(()) if table is None else rows_of(table, kind)
+
+
+def rows_of(table: pa.Table, kind: type[Columns]) -> Iterator[Columns]:
+    """Return the rows of a table in the columns that the fields of `kind` name. Raises KeyError for one that no manifest has."""
+    table = with_columns(table, kind._fields)
+    columns = (table[name].to_pylist() for name in kind._fields)
+    return map(kind._make, zip(*columns, strict=True))
 
 
 def _labels_among_columns(schema: pa.Schema) -> list[str]:

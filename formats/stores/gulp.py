@@ -17,14 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.columns import is_text, shown
 from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_table
+from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_rows
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.storage.untrusted import exact_ratio, read_json
 from vidprep.formats.storage.weak_cache import kept
@@ -106,6 +106,13 @@ def open_here(folder: Path, options: ReadOptions) -> GulpStore:
     return GulpStore(folder, short_side=options.short_side, fast=options.fast)
 
 
+class _UnitShard(NamedTuple):
+    """The columns of a row that say which shard holds a video."""
+
+    id: str
+    file_name: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     data: str
@@ -165,10 +172,7 @@ class GulpStore(FrameStore):
 
     def _shards_in_manifest(self) -> dict[str, str]:
         """Where each video lies by now: a run that was stopped may have left the files of before beside those of now."""
-        table = read_table(self.path, ["id", "file_name"])
-        return (
-            {} if table is None else dict(zip(*(table[name].to_pylist() for name in ("id", "file_name")), strict=True))
-        )
+        return dict(read_rows(self.path, _UnitShard))
 
     def _open_shard(self, name: str) -> ShardFile:
         return ShardFile(self.path / name)

@@ -56,16 +56,24 @@ def timing_of(video: StoredVideo) -> Timing:
 
 
 class ClipSampler(ABC):
-    """num_frames: of an item. is_random: whether clips differ from epoch to epoch. needs_times: whether it asks for them."""
+    """Decides which frames of a video each item of a dataset shows. Subclass it for a rule of your own.
+
+    A frozen dataclass has the repr by which a loader's saved state tells one sampler from another.
+
+    Attributes:
+        needs_times: Whether it asks for the times of frames. Without them `Timing` has only their number.
+    """
 
     needs_times: ClassVar[bool] = False
 
     @property
     @abstractmethod
-    def num_frames(self) -> int: ...
+    def num_frames(self) -> int:
+        """How many frames an item has."""
 
     @property
     def is_random(self) -> bool:
+        """Whether clips differ from epoch to epoch."""
         return False
 
     def __str__(self) -> str:
@@ -73,18 +81,27 @@ class ClipSampler(ABC):
 
     @abstractmethod
     def count(self, video: Timing) -> int:
-        """Items of a video. Raises ValueError for a video that has none, and is not left out by policy."""
+        """Return how many items a video has. Raises ValueError for a video that has none and is not left out by policy."""
 
     @abstractmethod
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
-        """(num_frames,) the frames of one of its items, from 0."""
+        """Return the frames of an item.
+
+        Args:
+            video: When the frames of the video are shown.
+            number: Number of the item among those of the video, from 0.
+            rng: Where chance comes from: the same for the same seed, epoch and item.
+
+        Returns:
+            (num_frames,) numbers of frames of the video, from 0.
+        """
 
     def seconds(self, frame_rate: Fraction | None) -> Fraction | None:  # noqa: ARG002
-        """That an item lasts; None where that is not known, or its frames do not follow one another equally far apart."""
+        """Return how long an item lasts; None where that is not known, or its frames are not equally far apart."""
         return None
 
     def starts(self, items: Numbers) -> Numbers | None:  # noqa: ARG002
-        """The first frames of items of any video; None where they depend on the video or on chance."""
+        """Return the first frames of items of any video; None where they depend on the video or on chance."""
         return None
 
 
@@ -116,114 +133,19 @@ class Windows(ClipSampler):
         return items * self.step
 
 
-def clips_at_random_indices(
-    *, num_clips: int = 1, num_frames_per_clip: int = 1, num_indices_between_frames: int = 1,
-    sampling_range_start: int = 0, sampling_range_end: int | None = None, policy: Policy = "repeat_last",
-) -> ClipSampler:  # fmt: skip
-    """Clips that begin anywhere in [sampling_range_start, sampling_range_end), frames counted from the end where they are negative.
-
-    num_indices_between_frames: from one frame of a clip to the next; 1 is consecutive frames. sampling_range_end: None is as late as
-    a whole clip can begin. The rule is that of torchcodec's sampler of the same name.
-    """
-    return _AtIndices(
-        num_clips=num_clips, num_frames_per_clip=num_frames_per_clip, num_indices_between_frames=num_indices_between_frames,
-        sampling_range_start=sampling_range_start, sampling_range_end=sampling_range_end, policy=policy, random=True,
-    )  # fmt: skip
-
-
-def clips_at_regular_indices(
-    *, num_clips: int = 1, num_frames_per_clip: int = 1, num_indices_between_frames: int = 1,
-    sampling_range_start: int = 0, sampling_range_end: int | None = None, policy: Policy = "repeat_last",
-) -> ClipSampler:  # fmt: skip
-    """Clips that begin equally far apart, the first and the last at the ends of the range: the K test clips of many papers.
-
-    The arguments are those of `clips_at_random_indices`.
-    """
-    return _AtIndices(
-        num_clips=num_clips, num_frames_per_clip=num_frames_per_clip, num_indices_between_frames=num_indices_between_frames,
-        sampling_range_start=sampling_range_start, sampling_range_end=sampling_range_end, policy=policy, random=False,
-    )  # fmt: skip
-
-
-def clips_at_random_timestamps(
-    *, num_clips: int = 1, num_frames_per_clip: int = 1, seconds_between_frames: float | None = None,
-    sampling_range_start: float | None = None, sampling_range_end: float | None = None, policy: Policy = "repeat_last",
-) -> ClipSampler:  # fmt: skip
-    """Clips that begin anywhere in [sampling_range_start, sampling_range_end) seconds from the first frame; of each time the frame that is
-    shown then.
-
-    seconds_between_frames: None is the mean duration of a frame. sampling_range_end: None is as late as a whole clip can begin.
-    The rule is that of torchcodec's sampler of the same name, but that torchcodec refuses videos which are too short whatever the policy,
-    and that here a time which falls short of a frame by no more than a quarter of the frame interval (5 ms at most at a variable rate)
-    shows that frame, as everywhere in vidprep (`vidprep.formats.moments`); torchcodec shows the one before.
-    """
-    return _AtTimes(
-        num_clips=num_clips, seconds_between_clip_starts=None, num_frames_per_clip=num_frames_per_clip,
-        seconds_between_frames=seconds_between_frames, sampling_range_start=sampling_range_start, sampling_range_end=sampling_range_end,
-        policy=policy,
-    )  # fmt: skip
-
-
-def clips_at_regular_timestamps(
-    *, seconds_between_clip_starts: float, num_frames_per_clip: int = 1, seconds_between_frames: float | None = None,
-    sampling_range_start: float | None = None, sampling_range_end: float | None = None, policy: Policy = "repeat_last",
-) -> ClipSampler:  # fmt: skip
-    """Clips that begin `seconds_between_clip_starts` apart, as many as there is room for. The other arguments are those of
-    `clips_at_random_timestamps`.
-    """
-    return _AtTimes(
-        num_clips=None, seconds_between_clip_starts=seconds_between_clip_starts, num_frames_per_clip=num_frames_per_clip,
-        seconds_between_frames=seconds_between_frames, sampling_range_start=sampling_range_start, sampling_range_end=sampling_range_end,
-        policy=policy,
-    )  # fmt: skip
-
-
-def sample_frames(
-    *, num_clips: int = 1, num_frames_per_clip: int = 1, num_indices_between_frames: int = 1, test_mode: bool = False,
-    policy: Policy = "repeat_last",
-) -> ClipSampler:  # fmt: skip
-    """One item of each video: of each of `num_clips` equal segments a clip that begins in it at random (TSN); with `test_mode` the
-    frames in the middle of segments, or, of several frames, clips equally far apart. The rule is that of mmaction2's SampleFrames
-    (clip_len, frame_interval), but that a clip of a very short video that would begin behind its end begins with its last frame,
-    not its first.
-    """
-    return _Segments(
-        num_clips=num_clips, num_frames_per_clip=num_frames_per_clip, num_indices_between_frames=num_indices_between_frames,
-        policy=policy, random=not test_mode,
-    )  # fmt: skip
-
-
-def dense_sample_frames(
-    *, num_clips: int = 1, num_frames_per_clip: int = 1, num_indices_between_frames: int = 1, sample_range: int = 64,
-    num_sample_positions: int = 10, test_mode: bool = False, policy: Policy = "repeat_last",
-) -> ClipSampler:  # fmt: skip
-    """One item of each video: `num_clips` clips that begin equally far apart within `sample_range` frames, which lie anywhere; with
-    `test_mode` an item for each of `num_sample_positions` of these ranges, equally far apart. The rule is that of mmaction2's
-    DenseSampleFrames.
-    """
-    return _Dense(
-        num_clips=num_clips, num_frames_per_clip=num_frames_per_clip, num_indices_between_frames=num_indices_between_frames,
-        policy=policy, random=not test_mode,
-        sample_range=whole("sample_range", sample_range, 1), num_sample_positions=whole("num_sample_positions", num_sample_positions, 1),
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class _OfIndices(ClipSampler):
-    num_clips: int
-    num_frames_per_clip: int
-    num_indices_between_frames: int
-    policy: Policy
-    random: bool
+    """Clips of frames that are equally many frames apart."""
+
+    num_clips: int = 1
+    num_frames_per_clip: int = 1
+    num_indices_between_frames: int = 1
+    policy: Policy = "repeat_last"
 
     def __post_init__(self) -> None:
         for name in ("num_clips", "num_frames_per_clip", "num_indices_between_frames"):
             whole(name, getattr(self, name), 1)
         _check_policy(self.policy)
-
-    @property
-    def is_random(self) -> bool:
-        return self.random
 
     @property
     def _span(self) -> int:
@@ -238,8 +160,10 @@ class _OfIndices(ClipSampler):
 
 @dataclass(frozen=True, kw_only=True)
 class _AtIndices(_OfIndices):
-    sampling_range_start: int
-    sampling_range_end: int | None
+    """An item for each clip, which begins within a range of frames."""
+
+    sampling_range_start: int = 0
+    sampling_range_end: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -286,8 +210,53 @@ class _AtIndices(_OfIndices):
         return np.asarray(self._clip(start, video.num_frames), np.int64)
 
 
+class clips_at_random_indices(_AtIndices):
+    """Clips that begin anywhere in [sampling_range_start, sampling_range_end).
+
+    The rule is that of torchcodec's sampler of the same name.
+
+    Args:
+        num_clips: Clips of each video, an item each.
+        num_frames_per_clip: Frames of a clip.
+        num_indices_between_frames: From one frame of a clip to the next; 1 is consecutive frames.
+        policy: What is done where a clip would go past the end of its video: "repeat_last", "wrap", "error" or "drop".
+        sampling_range_start: The first frame at which a clip may begin, counted from the end where it is negative.
+        sampling_range_end: The frame before which clips begin; None is as late as a whole clip can begin.
+    """
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+
+class clips_at_regular_indices(_AtIndices):
+    """Clips that begin equally far apart, the first and the last at the ends of the range: the K test clips of many papers.
+
+    The arguments are those of `clips_at_random_indices`.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Segments(_OfIndices):
+class sample_frames(_OfIndices):
+    """One item of each video: of each of `num_clips` equal segments a clip that begins in it at random (TSN).
+
+    The rule is that of mmaction2's SampleFrames (clip_len, frame_interval), but that a clip of a very short video that would begin behind
+    its end begins with its last frame, not its first.
+
+    Args:
+        num_clips: Segments of a video; the item has the frames of all, one after the other.
+        num_frames_per_clip: Frames of a clip.
+        num_indices_between_frames: From one frame of a clip to the next; 1 is consecutive frames.
+        policy: What is done where a clip would go past the end of its video: "repeat_last", "wrap", "error" or "drop".
+        test_mode: Take the frames in the middle of the segments or, of several frames, clips equally far apart.
+    """
+
+    test_mode: bool = False
+
+    @property
+    def is_random(self) -> bool:
+        return not self.test_mode
+
     @property
     def num_frames(self) -> int:
         return self.num_clips * self.num_frames_per_clip
@@ -329,9 +298,24 @@ class _Segments(_OfIndices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Dense(_Segments):
-    sample_range: int
-    num_sample_positions: int
+class dense_sample_frames(sample_frames):
+    """One item of each video: `num_clips` clips that begin equally far apart within `sample_range` frames, which lie anywhere.
+
+    The rule is that of mmaction2's DenseSampleFrames. The other arguments are those of `sample_frames`.
+
+    Args:
+        test_mode: Make an item for each of `num_sample_positions` of these ranges, equally far apart.
+        sample_range: Frames of a range.
+        num_sample_positions: Ranges of a video with `test_mode`.
+    """
+
+    sample_range: int = 64
+    num_sample_positions: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("sample_range", "num_sample_positions"):
+            whole(name, getattr(self, name), 1)
 
     @property
     def _least_frames(self) -> int:
@@ -354,20 +338,16 @@ class _Dense(_Segments):
 
 @dataclass(frozen=True, kw_only=True)
 class _AtTimes(ClipSampler):
-    num_clips: int | None
-    seconds_between_clip_starts: float | None
-    num_frames_per_clip: int
-    seconds_between_frames: float | None
-    sampling_range_start: float | None
-    sampling_range_end: float | None
-    policy: Policy
+    """An item for each clip, whose frames are those that are shown at certain times."""
+
+    num_frames_per_clip: int = 1
+    seconds_between_frames: float | None = None
+    sampling_range_start: float | None = None
+    sampling_range_end: float | None = None
+    policy: Policy = "repeat_last"
     needs_times: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_clips is None:
-            _check_seconds("seconds_between_clip_starts", self.seconds_between_clip_starts, above=0)
-        else:
-            whole("num_clips", self.num_clips, 1)
         whole("num_frames_per_clip", self.num_frames_per_clip, 1)
         _check_policy(self.policy)
         if self.seconds_between_frames is not None:
@@ -379,10 +359,6 @@ class _AtTimes(ClipSampler):
     @property
     def num_frames(self) -> int:
         return self.num_frames_per_clip
-
-    @property
-    def is_random(self) -> bool:
-        return self.num_clips is not None
 
     def seconds(self, frame_rate: Fraction | None) -> Fraction | None:
         step = self.seconds_between_frames
@@ -402,10 +378,13 @@ class _AtTimes(ClipSampler):
             high = np.nextafter(low, end)  # of a video that is too short, the clip from its beginning on
         return low, min(high, end)
 
-    def _regular(self, video: Timing) -> npt.NDArray[np.float64]:
-        low, high = self._range(video)
-        until = max(high - ROUNDING_SECONDS, float(np.nextafter(low, high)))
-        return np.arange(low, until, self.seconds_between_clip_starts, dtype=np.float64)
+    @abstractmethod
+    def _starts(self, low: float, high: float) -> npt.NDArray[np.float64]:
+        """(K,) when clips of [low, high) begin, in seconds; of random ones when the last may."""
+
+    @abstractmethod
+    def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:
+        """When a clip begins, in seconds."""
 
     def count(self, video: Timing) -> int:
         low, high = self._range(video)
@@ -415,19 +394,77 @@ class _AtTimes(ClipSampler):
             raise ValueError(
                 f"its clips would start in [{low:.3f}, {high:.3f}) s, and it ends at {video.end_seconds:.3f} s"
             )
-        latest = high if self.is_random else float(self._regular(video)[-1])
+        starts = self._starts(low, high)
+        latest = float(starts[-1])
         whole_until = video.end_seconds - (self.num_frames_per_clip - 1) * self._step(video)
         if self.policy == "error" and latest > whole_until + ROUNDING_SECONDS:
             raise ValueError(f"a clip from {latest:.3f} s goes past its end at {video.end_seconds:.3f} s")
-        return len(self._regular(video)) if self.num_clips is None else self.num_clips
+        return len(starts)
 
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
-        low, high = self._range(video)
-        start = low + float(rng.random()) * (high - low) if self.is_random else float(self._regular(video)[number])
+        start = self._start(*self._range(video), number, rng)
         times = start + self._step(video) * np.arange(self.num_frames_per_clip, dtype=np.float64)
         assert video.begins is not None
         shown = video.tolerance.shown_at(video.begins, times[times < video.end_seconds])
         return np.asarray(_extended(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class clips_at_random_timestamps(_AtTimes):
+    """Clips that begin anywhere in [sampling_range_start, sampling_range_end); of each time the frame that is shown then.
+
+    The rule is that of torchcodec's sampler of the same name, but that torchcodec refuses videos which are too short whatever the policy,
+    and that here a time which falls short of a frame by no more than a quarter of the frame interval (5 ms at most at a variable rate)
+    shows that frame, as everywhere in vidprep (`vidprep.formats.moments`); torchcodec shows the one before.
+
+    Args:
+        num_frames_per_clip: Frames of a clip.
+        seconds_between_frames: From one frame of a clip to the next; None is the mean duration of a frame.
+        sampling_range_start: When clips may begin, in seconds from the first frame.
+        sampling_range_end: The time before which clips begin; None is as late as a whole clip can begin.
+        policy: What is done where a clip would go past the end of its video: "repeat_last", "wrap", "error" or "drop".
+        num_clips: Clips of each video, an item each.
+    """
+
+    num_clips: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("num_clips", self.num_clips, 1)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def _starts(self, low: float, high: float) -> npt.NDArray[np.float64]:  # noqa: ARG002
+        return np.full(self.num_clips, high)
+
+    def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:  # noqa: ARG002
+        return low + float(rng.random()) * (high - low)
+
+
+@dataclass(frozen=True, kw_only=True)
+class clips_at_regular_timestamps(_AtTimes):
+    """Clips that begin `seconds_between_clip_starts` apart, as many as there is room for.
+
+    The other arguments are those of `clips_at_random_timestamps`.
+
+    Args:
+        seconds_between_clip_starts: From the start of a clip to that of the next.
+    """
+
+    seconds_between_clip_starts: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_seconds("seconds_between_clip_starts", self.seconds_between_clip_starts, above=0)
+
+    def _starts(self, low: float, high: float) -> npt.NDArray[np.float64]:
+        until = max(high - ROUNDING_SECONDS, float(np.nextafter(low, high)))
+        return np.arange(low, until, self.seconds_between_clip_starts, dtype=np.float64)
+
+    def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:  # noqa: ARG002
+        return float(self._starts(low, high)[number])
 
 
 def counts(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.manifest.table import read_table
+from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.storage.untrusted import arrow_file, as_parquet
 from vidprep.transcode.check.unit import Checked
@@ -38,6 +38,13 @@ def table_of(results: Iterable[Checked]) -> pa.Table:
     return pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
 
 
+class _UnitDigest(NamedTuple):
+    """The columns of a row that say which bytes an output has."""
+
+    id: str
+    sha256: str | None
+
+
 def read_results(destination: Path) -> pa.Table | None:
     """None where nothing was validated, or nothing of it can be read. Columns that an older one lacks are empty."""
     try:
@@ -53,10 +60,9 @@ def read_results(destination: Path) -> pa.Table | None:
 def write_results(destination: Path, results: Iterable[Checked]) -> None:
     """With what is known of the same bytes: units that were not read this time, scores that were not asked for. Raises ManifestError."""
     table = table_of(results)
-    earlier, now_there = read_results(destination), read_table(destination, ["id", "sha256"])
-    if earlier is not None and now_there is not None:
-        of_earlier = now_there.filter(pc.is_in(now_there["id"], earlier["id"].combine_chunks()))
-        digests = dict(zip(*(of_earlier[name].to_pylist() for name in ("id", "sha256")), strict=True))
+    if (earlier := read_results(destination)) is not None:
+        validated = set(earlier["id"].to_pylist())
+        digests = {row.id: row.sha256 for row in read_rows(destination, _UnitDigest) if row.id in validated}
         rows = {row["id"]: row for row in table.to_pylist()}
         for before in earlier.to_pylist():
             if before["sha256"] is None or before["sha256"] != digests.get(before["id"]):

@@ -50,7 +50,8 @@ from vidprep.transcode.sources.sample import choose, choose_ids
 from vidprep.transcode.sources.scratch import as_file
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
-from vidprep.transcode.workers.local import Workers, stopped_by_signals
+from vidprep.transcode.workers.local import LocalPool
+from vidprep.transcode.workers.pool import stopped_by_signals
 
 SEEN = [*PLACES, "status", "size_bytes"]
 UNFINISHED = "a run is still at work here, or was stopped; let it finish, then validate"
@@ -244,7 +245,7 @@ def _read_again(
     except OSError as error:
         report.unwritten = f"{journal.destination} cannot be written ({error.strerror})"
     with (
-        Workers(max(1, min(jobs, len(todo))), checked_in) as workers,
+        LocalPool(max(1, min(jobs, len(todo))), checked_in) as workers,
         stopped_by_signals(workers, grace_seconds=0) as stop,
     ):
         for _, checked in workers.results(todo):

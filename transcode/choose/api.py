@@ -105,7 +105,7 @@ def sweep(
     from vidprep.transcode.choose.sweep import FILES, SweepOptions, check_out, measure
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.workers.child import make, stops_the_run
-    from vidprep.transcode.workers.local import Workers, default_jobs
+    from vidprep.transcode.workers.local import LocalPool, default_jobs
 
     if hdr == "keep":
         raise SettingsError("<hdr>: sweeps compare 8 bits; leave it out", hdr="keep")
@@ -118,7 +118,7 @@ def sweep(
     )  # fmt: skip
     check_out(Path(out), FILES)
     units = _units(Path(source), Path(out), keywords)
-    with Workers(jobs or default_jobs(), make, stops_the_run) as workers, bar(is_shown=progress) as shown:
+    with LocalPool(jobs or default_jobs(), make, stops_the_run) as workers, bar(is_shown=progress) as shown:
         return measure(
             units, Path(out), options, workers, at_db=at_psnr, anchor=anchor, created=f"{datetime.now():%Y-%m-%d %H:%M}",
             on_start=shown.reset, on_row=shown.update, say=on_message or _ignore,
@@ -169,7 +169,7 @@ def tune(
     from vidprep.transcode.choose.sweep import SweepOptions, check_out
     from vidprep.transcode.choose.tune import Reading, recommend
     from vidprep.transcode.workers.child import make, stops_the_run
-    from vidprep.transcode.workers.local import Workers, default_jobs
+    from vidprep.transcode.workers.local import LocalPool, default_jobs
 
     if hdr == "keep":
         raise SettingsError("<hdr>: 8 bits are tried; leave it out", hdr="keep")
@@ -189,7 +189,7 @@ def tune(
         folder = Path(work or temporary)
         check_out(folder, ("prepared", "lossless", *CODECS, "jpeg"))
         units = _units(Path(source), folder, keywords)
-        with Workers(jobs or default_jobs(), make, stops_the_run) as workers:
+        with LocalPool(jobs or default_jobs(), make, stops_the_run) as workers:
             return recommend(units, folder, options, reading, target_psnr, workers, say=on_message or _ignore)
 
 

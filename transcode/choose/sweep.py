@@ -39,7 +39,7 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.workers.local import Workers
+from vidprep.transcode.workers.pool import Pool
 
 TABLE_NAME = "sweep.parquet"
 LADDER_DB = (27.0, 32.0, 37.0, 42.0)
@@ -124,7 +124,7 @@ def ladder(settings: RunSettings) -> tuple[int, ...]:
 
 
 def measure(
-    units: Sequence[Unit], out: Path, options: SweepOptions, workers: Workers[Job, JobResult], *, at_db: float, anchor: str, created: str,
+    units: Sequence[Unit], out: Path, options: SweepOptions, workers: Pool[Job, JobResult], *, at_db: float, anchor: str, created: str,
     on_start: Callable[[int], object] = lambda _count: None, on_row: Callable[[], object] = lambda: None,
     say: Callable[[str], object] = lambda _text: None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -187,7 +187,7 @@ def check_out(out: Path, own: Collection[str]) -> None:
 
 
 def prepare(
-    sample: Sequence[Unit], root: Path, options: SweepOptions, workers: Workers[Job, JobResult], *,
+    sample: Sequence[Unit], root: Path, options: SweepOptions, workers: Pool[Job, JobResult], *,
     on_row: Callable[[], object] = lambda: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """Make lossless copies of the first seconds of the sources, scaled and retimed."""

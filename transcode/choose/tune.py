@@ -29,7 +29,7 @@ from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.child import Child
-from vidprep.transcode.workers.local import Workers
+from vidprep.transcode.workers.pool import Pool
 
 MAX_GOP = 250
 TIMEOUT_SECONDS = 120.0
@@ -110,7 +110,7 @@ class Tuned:
 
 def recommend(
     units: Sequence[Unit], work: Path, options: SweepOptions, reading: Reading, target_db: float,
-    workers: Workers[Job, JobResult], *, say: Callable[[str], object],
+    workers: Pool[Job, JobResult], *, say: Callable[[str], object],
 ) -> Tuned:  # fmt: skip
     """Measure and choose. work: where trials are made; what is there is not made again. options: what of the sources, and codecs.
 

@@ -16,12 +16,12 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.model import Cut
+from vidprep.formats.manifest.table import rows_of
 from vidprep.formats.storage.local import sha256_of
 from vidprep.formats.storage.untrusted import arrow_file, as_parquet, parse_json, read_json, seal_footer, whole_between
 from vidprep.transcode.destination.destination import (
@@ -41,8 +41,21 @@ from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.unit import SourceList, Unit
 
 ABOUT_KEY = b"vidprep.array_plan"
-CUT_COLUMNS = [each.name for each in fields(Cut)]
-STATE_COLUMNS = ["source_size_bytes", "source_mtime_ns", *CUT_COLUMNS]
+
+
+class PlannedUnit(NamedTuple):
+    """The columns of a plan."""
+
+    id: str
+    part: int
+    source_size_bytes: int | None
+    source_mtime_ns: int | None
+    start_seconds: float | None
+    end_seconds: float | None
+    start_frame: int | None
+    end_frame: int | None
+
+
 State = tuple[object, ...]
 
 
@@ -263,14 +276,8 @@ def read_array_plan(path: Path) -> ArrayPlan:
     try:
         with arrow_file(path) as source, as_parquet(source, path) as file:
             about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
-            held = file.schema_arrow.names
-            columns: list[Any] = [
-                file.read([name])[name].to_pylist()
-                if name in held or name not in CUT_COLUMNS
-                else [None] * file.metadata.num_rows
-                for name in ("id", "part", *STATE_COLUMNS)
-            ]  # plans of 0.1 know no cuts by frames
-        ids, parts, *states = columns
+            units = list(rows_of(file.read(), PlannedUnit))  # plans of 0.1 know no cuts by frames
+        ids, parts = [unit.id for unit in units], [unit.part for unit in units]
         count = whole_between("number of parts", about["count"], 1, MAX_PARTITIONS)
         numbers = [whole_between("part", part, 0, count - 1) for part in parts]
         if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
@@ -282,7 +289,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
         RunSettings.from_dict(about["settings"])
         return ArrayPlan(
             count, about["settings"], str(about["settings_digest"]), selection,
-            dict(zip(ids, numbers, strict=True)), dict(zip(ids, zip(*states, strict=True), strict=True)), sha256_of(path),
+            dict(zip(ids, numbers, strict=True)), {unit.id: unit[2:] for unit in units}, sha256_of(path),
         )  # fmt: skip
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         why = f"cannot be read ({error}); remove it, and run all tasks of the array again"

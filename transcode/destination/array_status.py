@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
-from vidprep.transcode.destination.array_plan import STATE_COLUMNS, ArrayPlan, read_array_plan, read_end
+from vidprep.transcode.destination.array_plan import ArrayPlan, read_array_plan, read_end
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
@@ -28,7 +28,6 @@ from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, p
 from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.sources.outputs import STATE_DIR
 
-ROW_COLUMNS = ["id", "settings_digest", *STATE_COLUMNS]
 UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"
 ABSENT = "no row: in the plan of the array run, but no longer among the sources"
 
@@ -65,7 +64,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
         id_: f"made with different settings than this destination (their digest is {found}, not {digest})"
         for id_, found in (_of_other_settings(root, digest) if digest is not None else ())
     }
-    rows = _rows(root) if plan or before.missing else {}
+    rows = {row.id: row for row in read_rows(root, _UnitRow)} if plan or before.missing else {}
     is_newer = plan is not None and plan.digest != before.plan_digest  # and made of what was among the sources then
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
     if plan is None:
@@ -92,9 +91,9 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
             missing[id_] = f"no row: part {index} of {plan.count} " + (
                 "lost it" if index in ended else "did not finish"
             )
-        elif index not in ended and rows[id_][1:] != plan.states[id_]:
+        elif index not in ended and rows[id_].state != plan.states[id_]:
             missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not finish"
-        elif rows[id_][1:] != plan.states[id_]:
+        elif rows[id_].state != plan.states[id_]:
             changed.append(id_)
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
     unended = tuple(sorted(set(range(plan.count)) - ended))
@@ -133,22 +132,32 @@ def _merged(path: Path) -> MergedParts:
 
 def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:
     """Units that other settings made, and the digest of those."""
-    import pyarrow.compute as pc
-
-    names = ["id", "settings_digest"]
-    if (table := read_table(root, names)) is not None:
-        table = with_columns(table, names)
-        is_other = pc.not_equal(pc.fill_null(table["settings_digest"], ""), digest)
-        yield from zip(*(table.filter(is_other)[name].to_pylist() for name in names), strict=True)
+    return ((row.id, row.settings_digest) for row in read_rows(root, _UnitSettings) if row.settings_digest != digest)
 
 
-def _rows(root: Path) -> dict[str, tuple[Any, ...]]:
-    """Digest of the settings, and the state of the source, by id."""
-    table = read_table(root, ROW_COLUMNS)
-    if table is None:
-        return {}
-    columns = (with_columns(table, ROW_COLUMNS)[name].to_pylist() for name in ROW_COLUMNS)
-    return {id_: tuple(rest) for id_, *rest in zip(*columns, strict=True)}
+class _UnitRow(NamedTuple):
+    """The columns of a row that say which settings made it, of what."""
+
+    id: str
+    settings_digest: str | None
+    source_size_bytes: int | None
+    source_mtime_ns: int | None
+    start_seconds: float | None
+    end_seconds: float | None
+    start_frame: int | None
+    end_frame: int | None
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """The state of its source, and the cut, as in a plan."""
+        return self[2:]
+
+
+class _UnitSettings(NamedTuple):
+    """The columns of a row that say which settings made it."""
+
+    id: str
+    settings_digest: str | None
 
 
 def _digest_of_run(state_dir: Path) -> str | None:

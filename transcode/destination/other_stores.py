@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from vidprep.formats.manifest.journal import Journal
-from vidprep.formats.manifest.table import fence_of, manifest_paths, read_table, with_columns, write_rows
+from vidprep.formats.manifest.table import fence_of, manifest_paths, read_rows, read_table, write_rows
 from vidprep.formats.storage.base import Storage
 from vidprep.formats.storage.no_links import is_regular
 from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
 from vidprep.transcode.destination.destination import Destination
 from vidprep.transcode.settings.run import RunSettings
+
+
+class _Output(NamedTuple):
+    """The columns of a row that say what file holds an output."""
+
+    file_name: str
+    status: str
+    container: str | None
 
 
 def clear_other_stores(place: Destination, settings: RunSettings) -> None:
@@ -29,17 +38,14 @@ def clear_other_stores(place: Destination, settings: RunSettings) -> None:
 
 def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     """Files that runs of another kind than `kept` made, by name. Raises DestinationError for one that is a link, or no regular file."""
-    root, columns, rows = storage.root, ["file_name", "status", "container"], []
-    if (table := read_table(root, columns)) is not None:
-        table = with_columns(table, columns)
-        rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
-    rows += [(row.file_name, row.status, row.container) for row in journal.rows()]
-    kinds = {_kind(container) for _, _, container in rows} | {kind_made_by_run(root)}
+    root = storage.root
+    rows = [*read_rows(root, _Output), *(_Output(row.file_name, row.status, row.container) for row in journal.rows())]
+    kinds = {_kind(row.container) for row in rows} | {kind_made_by_run(root)}
     kinds |= {_indexed_as(storage, kind) for kind in STORES_OF_FRAMES}
     others = [layout_of(kind) for kind in STORES_OF_FRAMES if kind in kinds and kind != kept]
     left = {*storage.list(lambda name: any(layout.is_file(name) for layout in others))}
     if kept != ENCODED:
-        left |= {name for name, status, container in rows if status == "ok" and _kind(container) == ENCODED}
+        left |= {row.file_name for row in rows if row.status == "ok" and _kind(row.container) == ENCODED}
     storage.list(left.__contains__)  # which refuses links and folders of these names, before anything goes
     return sorted(left)
 
@@ -48,13 +54,12 @@ def _forget_rows_of_others(root: Path, kept: str) -> list[str]:
     """Take rows of another kind out of the manifests in `root`. Returns the names of those in which no row is left."""
     gone = []
     for path in manifest_paths(root):
-        table = read_table(root, only=path)
-        assert table is not None
-        containers = with_columns(table, ["container"])["container"].to_pylist()
-        is_kept = [_kind(container) == kept for container in containers]
+        is_kept = [_kind(row.container) == kept for row in read_rows(root, _Output, only=path)]
         if not any(is_kept):
             gone.append(path.name)
         elif not all(is_kept):
+            table = read_table(root, only=path)
+            assert table is not None
             write_rows(path, table.filter(is_kept), (), fence=fence_of(path))
     return gone
 

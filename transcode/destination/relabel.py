@@ -7,16 +7,16 @@ import os
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from vidprep.formats.errors import DestinationError, SourceError
 from vidprep.formats.manifest.labels import Labels, differing, fitted, joined
-from vidprep.formats.manifest.table import label_columns, read_table, with_columns
+from vidprep.formats.manifest.table import label_columns, read_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 from vidprep.formats.storage.arrow import ArrowStream
@@ -35,7 +35,18 @@ from vidprep.transcode.sources.tables import (
 
 SHOWN = 5
 MICROSECOND = 1e-6
-STATE = ["id", "source", "tolerance_seconds", *(each.name for each in fields(Cut))]
+
+
+class _CutRow(NamedTuple):
+    """The columns of a row that say what was cut out of which source."""
+
+    id: str
+    source: str
+    tolerance_seconds: float | None
+    start_seconds: float | None
+    end_seconds: float | None
+    start_frame: int | None
+    end_frame: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +181,10 @@ def _rows_of_units(
 def _known(root: Path) -> dict[str, list[_Known]]:
     """Return the units of a destination by their sources, in the order of where they begin."""
     found: dict[str, list[_Known]] = defaultdict(list)
-    state = read_table(root, STATE)
-    columns = [] if state is None else [with_columns(state, STATE)[name].to_pylist() for name in STATE]
-    for id_, source, tolerance, *cut in zip(*columns, strict=True):
-        near = LEAST_KNOWN if tolerance is None else Tolerance(exact_seconds(tolerance))
-        found[source].append(_Known(id_, Cut(*cut), near))
+    for row in read_rows(root, _CutRow):
+        near = LEAST_KNOWN if row.tolerance_seconds is None else Tolerance(exact_seconds(row.tolerance_seconds))
+        cut = Cut(row.start_seconds, row.end_seconds, row.start_frame, row.end_frame)
+        found[row.source].append(_Known(row.id, cut, near))
     for units in found.values():
         units.sort(key=attrgetter("begins"))
     return found

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.columns import is_text
 from vidprep.formats.manifest.journal import Journal
 from vidprep.formats.manifest.row import REMOVED
-from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.manifest.table import ManifestRow, read_rows
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.option import options_of
 from vidprep.formats.storage.untrusted import read_json
@@ -24,12 +23,6 @@ from vidprep.transcode.sources.outputs import STATE_DIR
 
 RUN_BYTES_MAX = 16 << 20
 SHOWN_LETTERS = 200
-STATE_COLUMNS = [
-    "id", "file_name", "start_seconds", "end_seconds", "start_frame", "end_frame",
-    "status", "attempts", "source_size_bytes", "source_mtime_ns",
-    "settings_digest", "size_bytes", "encoder_version", "offset", "stored_bytes", "run", "source_digest",
-    "source",
-]  # fmt: skip
 SETTINGS = (RunSettings, VideoOutput, EncoderOptions, FrameOutput, Retime, Scale, QualityGate, Target)
 
 
@@ -114,44 +107,59 @@ def _store_of(settings: Mapping[str, Any]) -> str:
     return str(frames.get("store")) if isinstance(frames, dict) else "encoded videos"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownUnit:
-    """What resuming needs of a row."""
+class KnownUnit(NamedTuple):
+    """The columns of a row that resuming needs."""
 
+    id: str
     file_name: str
-    cut: Cut
-    ok: bool
+    status: str
     attempts: int
-    source_state: SourceState | None
+    start_seconds: float | None
+    end_seconds: float | None
+    start_frame: int | None
+    end_frame: int | None
+    source: str
+    source_size_bytes: int | None
+    source_mtime_ns: int | None
+    source_digest: str | None
     settings_digest: str | None
-    size_bytes: int | None
     encoder_version: str | None
+    size_bytes: int | None
     offset: int | None
     stored_bytes: int | None
     run: int | None
-    source_digest: str | None = None
-    source: str | None = None
+
+    @classmethod
+    def of(cls, row: ManifestRow) -> KnownUnit:
+        """Return what resuming needs of a row."""
+        return cls._make(getattr(row, name) for name in cls._fields)
+
+    @property
+    def ok(self) -> bool:
+        """Whether its output was made."""
+        return self.status == "ok"
+
+    @property
+    def cut(self) -> Cut:
+        """The part of the source that was asked for."""
+        return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame)
+
+    @property
+    def source_state(self) -> SourceState | None:
+        """The state in which its source was read; None where it could not be."""
+        if self.source_size_bytes is None or self.source_mtime_ns is None:
+            return None
+        return SourceState(self.source_size_bytes, self.source_mtime_ns)
 
 
 def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
-    """Every unit that has a row, by id; the journal is newer than the manifest."""
-    known: dict[str, KnownUnit] = {}
-    table = read_table(root, STATE_COLUMNS)
-    if table is not None:
-        table = with_columns(table, STATE_COLUMNS)
-        rows = zip(*(table[name].to_pylist() for name in STATE_COLUMNS), strict=True)
-        for id_, file_name, start, end, start_frame, end_frame, status, attempts, size, mtime, *others in rows:
-            cut, state = Cut(start, end, start_frame, end_frame), None if size is None else SourceState(size, mtime)
-            known[id_] = KnownUnit(file_name, cut, status == "ok", attempts, state, *others)
+    """Return every unit that has a row, by id. The journal is newer than the manifest."""
+    known = {unit.id: unit for unit in read_rows(root, KnownUnit)}
     for row in journal.rows():
         if row.id in known and (known[row.id].run or 0) > (row.run or 0):
             continue
         if row.status == REMOVED:
             known.pop(row.id, None)
-            continue
-        known[row.id] = KnownUnit(
-            row.file_name, row.cut, row.ok, row.attempts, row.source_state, row.settings_digest,
-            row.size_bytes, row.encoder_version, row.offset, row.stored_bytes, row.run, row.source_digest,
-            row.source,
-        )  # fmt: skip
+        else:
+            known[row.id] = KnownUnit.of(row)
     return known

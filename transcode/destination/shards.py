@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.manifest.row import Recorded, removed
-from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_table, with_columns
+from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_rows
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter
 from vidprep.transcode.destination.destination import Destination
@@ -28,7 +28,6 @@ from vidprep.transcode.settings.output import FrameOutput
 DEAD_SHARE_MAX = 0.25
 SMALL_SHARE = 0.25  # of the size of a shard
 SMALL_SHARDS_MAX = 8
-PLACE_COLUMNS = ["status", "file_name", "stored_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +249,20 @@ class Shards:
         self._storage.remove(*gone)
 
 
+class _StoredUnit(NamedTuple):
+    """The columns of a row that say how much of which shard is its own."""
+
+    status: str
+    file_name: str
+    stored_bytes: int | None
+
+
 def _alive_bytes(root: Path) -> dict[str, int]:
     """Bytes that rows name, by shard."""
     alive: dict[str, int] = defaultdict(int)
-    table = read_table(root, PLACE_COLUMNS)
-    if table is not None:
-        columns = (with_columns(table, PLACE_COLUMNS)[name].to_pylist() for name in PLACE_COLUMNS)
-        for status, name, size in zip(*columns, strict=True):
-            if status == "ok":
-                alive[name] += size or 0
+    for row in read_rows(root, _StoredUnit):
+        if row.status == "ok":
+            alive[row.file_name] += row.stored_bytes or 0
     return dict(alive)
 
 

@@ -32,7 +32,8 @@ from vidprep.transcode.pages.sweep_section import sweep_sections
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.workers.local import Workers, stopped_by_signals
+from vidprep.transcode.workers.local import LocalPool
+from vidprep.transcode.workers.pool import stopped_by_signals
 
 DRAWN = 3  # random frames of each destination
 SAMPLED_VIDEOS = 12
@@ -183,7 +184,7 @@ def _decode(
     on_start(len(tasks))
     shown: dict[Task, Taken] = {}
     with (
-        Workers(max(1, min(jobs, len(tasks))), take_in) as workers,
+        LocalPool(max(1, min(jobs, len(tasks))), take_in) as workers,
         stopped_by_signals(workers, grace_seconds=0) as stop,
     ):
         for task, taken in workers.results(tasks):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from vidprep.formats.errors import (
     STOPPED_CODE,
+    CrashedError,
     DestinationError,
     DiskFullError,
     TakenOverError,
@@ -25,11 +25,11 @@ from vidprep.formats.storage.arrow import import_pyarrow
 from vidprep.formats.storage.local import is_disk_full
 from vidprep.transcode.destination.opening import Destination, no_room
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, discard, fail
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, WholeJob, discard, fail, new_row
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.child import was_killed
 from vidprep.transcode.workers.host import Sample, resolve_fault, why_not_writable
-from vidprep.transcode.workers.local import Workers, stopped_by_signals
+from vidprep.transcode.workers.pool import Pool, stopped_by_signals
 
 GRACE_SECONDS = 10.0
 KEPT_FAILURES = 20
@@ -109,12 +109,12 @@ class Summary:
 
 
 def run(
-    plan: Plan, destination: Destination, workers: Workers[Job, JobResult], *, on_row: Callable[[ManifestRow], object],
+    plan: Plan, destination: Destination, workers: Pool[Job, JobResult], *, on_row: Callable[[ManifestRow], object],
     on_job: Callable[[Job], object] = lambda _job: None,
     on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
     on_made: Callable[[], object] = lambda: None, on_stop: Callable[[], object] = lambda: None, sources: Sample = (),
 ) -> Summary:  # fmt: skip
-    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: as of `Workers.results`;
+    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: as of `Pool.results`;
     on_segment: as JobQueue tells it; on_made: when the workers have no more to do, before the manifest is written;
     on_stop: at the first signal to stop.
     sources: some of them, which tell a source that is gone from sources that cannot be seen.
@@ -122,8 +122,8 @@ def run(
     A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
     """
     started = time.monotonic()
-    course = RunState(plan, destination, workers, sources)
     queue = JobQueue(plan.jobs, on_segment)
+    course = RunState(plan, destination, workers, queue, sources)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
     for rejected in map(checked, plan.rejected):
@@ -132,10 +132,10 @@ def run(
             break
         on_row(settled)
     with stopped_by_signals(workers, GRACE_SECONDS, on_stop) as stop:
-        for job, made in chain(workers.results(queue, on_job), course.again(workers)):
+        for job, made in workers.results(queue, on_job):
             done = course.judge(job, made)
             row = None if done is None else queue.settle(job, done)
-            if row is None or course.is_to_be_tried_again(row):
+            if row is None or course.is_done_again_alone(job, row):
                 continue
             settled = course.settle(_fitting(row, Path(job.partial)), job)
             if settled is not None:
@@ -144,7 +144,7 @@ def run(
     summary = course.summary
     summary.interrupted_by = stop.signal
     summary.not_started = len(plan.jobs) - course.finished
-    course.end(queue)
+    course.end()
     summary.seconds = time.monotonic() - started
     return summary
 
@@ -152,8 +152,11 @@ def run(
 class RunState:
     """What has become of the jobs so far, and whether more are to be begun."""
 
-    def __init__(self, plan: Plan, destination: Destination, workers: Workers[Job, JobResult], sources: Sample) -> None:
+    def __init__(
+        self, plan: Plan, destination: Destination, workers: Pool[Job, JobResult], queue: JobQueue, sources: Sample
+    ) -> None:
         self._plan, self._destination, self._workers, self._sources = plan, destination, workers, sources
+        self._queue = queue
         self.summary = Summary(
             done_before=plan.done, skipped_failed=plan.skipped, bytes_before=plan.bytes_before, bytes_after=plan.bytes_after,
             ignored=sum(plan.ignored.values()), ignored_reasons=plan.ignored,
@@ -164,8 +167,17 @@ class RunState:
         self._killed: dict[str, str] = {}
 
     def judge(self, job: Job, made: JobResult | None) -> JobResult | None:
-        """What came of a job; None when it was not done, which is then accounted for."""
-        done = resolve_fault(job, made, self._sources) if isinstance(made, JobNotDone) else made
+        """Return what came of a job; None when it was not done, which is then accounted for, or is done again."""
+        is_elsewhere = self._workers.is_elsewhere
+        done = resolve_fault(job, made, self._sources, elsewhere=is_elsewhere) if isinstance(made, JobNotDone) else made
+        if self._queue.is_done_again(job, done, is_elsewhere=is_elsewhere):
+            if not self._workers.stopping:
+                return None
+            done = None  # it is left to the next run
+        if isinstance(done, JobNotDone) and done.deaths:
+            row = new_row(job)
+            fail(row, CrashedError(done.message))
+            return row
         if done is not None and not isinstance(done, JobNotDone):
             return done
         self._abandoned.append(job)
@@ -173,23 +185,18 @@ class RunState:
             self._undone(done)
         return None
 
-    def is_to_be_tried_again(self, row: ManifestRow) -> bool:
-        """Once more and alone, when its child was killed among others. The row of the second try says so."""
+    def is_done_again_alone(self, job: Job, row: ManifestRow) -> bool:
+        """Whether a video is made once more, alone, as its child was killed among others. The row of the second try says so."""
         first = self._killed.get(row.id)
-        if first is None and was_killed(row) and not self._workers.tries_again:
+        if first is None and was_killed(row) and not self._workers.stopping:
             self._killed[row.id] = row.message or ""
+            self._queue.suspect(job.unsplit(job.why_not_split if isinstance(job, WholeJob) else None))
             return True
         if first is not None and row.ok:
             row.warn(Remark("second_try", f"made in a second attempt, alone; in the first {first}"))
         elif first is not None:
             row.message = f"{row.message}; so was a first attempt, beside others" if was_killed(row) else row.message
         return False
-
-    def again(self, workers: Workers[Job, JobResult]) -> Iterator[tuple[Job, JobResult | None]]:
-        """The jobs whose children were killed, one after another, when all others are done."""
-        for job in self._plan.jobs if self._killed else ():
-            if job.unit.id in self._killed:
-                yield from workers.results([job.unsplit(job.why_not_split)])
 
     def settle(self, row: ManifestRow, job: Job | None) -> ManifestRow | None:
         """Return the row as it is safe on disk, when its output has its name; None where that could not be. job: None for a unit that was
@@ -213,13 +220,13 @@ class RunState:
         if fault.stops or self._faults >= FAULTS_MAX:
             self._workers.take_no_more()
 
-    def end(self, queue: JobQueue) -> None:
+    def end(self) -> None:
         """Take away what nobody will finish, and turn the journal into the manifest."""
         destination = self._destination
         try:
             for job in self._abandoned:
                 discard(job)
-            queue.give_up()
+            self._queue.give_up()
             if not self._abandoned:
                 destination.remove_leftovers()
             destination.finish(is_complete=self.summary.is_complete)

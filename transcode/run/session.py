@@ -53,7 +53,8 @@ from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.backends import workers_of
 from vidprep.transcode.workers.child import start_process
 from vidprep.transcode.workers.host import expected_of_hosts, sample_of
-from vidprep.transcode.workers.local import Workers, default_jobs
+from vidprep.transcode.workers.local import default_jobs
+from vidprep.transcode.workers.pool import Pool
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
@@ -267,7 +268,7 @@ def _start_a_child(held: ExitStack) -> Process | None:
 
 def _start_workers(
     request: RunRequest, sources: SourceList, held: ExitStack, started: Process | None
-) -> Workers[Job, JobResult]:
+) -> Pool[Job, JobResult]:
     options, settings, place = request.options, request.settings, request.place
     expected = None
     if options.backend != "local":
@@ -279,7 +280,7 @@ def _start_workers(
 
 
 def _search(
-    request: RunRequest, sources: SourceList, settings: RunSettings, workers: Workers[Job, JobResult]
+    request: RunRequest, sources: SourceList, settings: RunSettings, workers: Pool[Job, JobResult]
 ) -> RunSettings:
     """The settings with the value that the whole dataset is made with. Raises StoppedError."""
     probes = request.place.state_dir / "probes"

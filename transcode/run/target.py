@@ -19,7 +19,7 @@ from vidprep.transcode.sources.sample import choose
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.unit.target_search import Search
-from vidprep.transcode.workers.local import Workers
+from vidprep.transcode.workers.pool import Pool
 
 PROBE_SECONDS = 20.0
 ALL_UP_TO = 50
@@ -53,7 +53,7 @@ def shared_value(
     units: tuple[Unit, ...],
     state_dir: Path,
     *,
-    workers: Workers[Job, JobResult],
+    workers: Pool[Job, JobResult],
     ffmpeg: str = "",
     say: Callable[[str], None],
 ) -> Found:

@@ -15,11 +15,11 @@ from vidprep.transcode.run.run import run
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.workers.local import Workers
+from vidprep.transcode.workers.pool import Pool
 
 
 def run_trial(
-    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Workers[Job, JobResult], *, ffmpeg: str = "",
+    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Pool[Job, JobResult], *, ffmpeg: str = "",
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:  # fmt: skip
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""

@@ -32,8 +32,8 @@ class Backend:
 
 BACKENDS = {
     "local": Backend(),
-    "dask": Backend("dask:DaskWorkers", "distributed", None, "tcp://host:8786"),
-    "ray": Backend("ray:RayWorkers", "ray", "auto", "host:6379"),
+    "dask": Backend("dask:DaskPool", "distributed", None, "tcp://host:8786"),
+    "ray": Backend("ray:RayPool", "ray", "auto", "host:6379"),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -116,6 +116,7 @@ class JobNotDone:
 
     fault: whose it is; "source" is a guess of one host that sees another source than was planned, which the machine that
     started the run must judge. error: class name. stops: whether other jobs would end the same way. row: of a job whose source it is.
+    deaths: how many workers died that had it, perhaps of another job.
     """
 
     fault: Literal["source", "destination", "worker", "cluster"]
@@ -123,6 +124,7 @@ class JobNotDone:
     message: str
     stops: bool = True
     row: ManifestRow | None = None
+    deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,10 @@ class Job:
         """Return the job that makes a segment of this video."""
         return SegmentJob(**_shared(self, partial=f"{self.partial}{segment.suffix}"), segment=segment)
 
+    def unsplit(self, why_not: str | None) -> WholeJob:
+        """Return the job that makes this video without segments."""
+        return WholeJob(**_shared(self, partial=self.whole_partial), may_split=False, why_not_split=why_not)
+
     def to_join(self, segments: tuple[MadeSegment, ...]) -> JoinJob:
         """Return the job that joins the segments of this video."""
         return JoinJob(**_shared(self), segments=segments)
@@ -199,10 +205,6 @@ class WholeJob(Job):
 
     may_split: bool = True
     why_not_split: str | None = None
-
-    def unsplit(self, why_not: str | None) -> WholeJob:
-        """Return the job that makes this video without segments."""
-        return replace(self, may_split=False, why_not_split=why_not)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,12 @@
-"""What is to be done next: videos, and the segments of those that were split, which go before other videos."""
+"""Which job is done next, and which is done again.
+
+Segments of a video that was split go before other videos. A job whose workers died may have killed them, or another job may have: it is
+a suspect, and runs once more with no other at work, so that only a killer fails.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +15,7 @@ from vidprep.formats.errors import CrashedError, DeadlineError
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.transcode.unit.job import (
     Job,
+    JobNotDone,
     JobResult,
     JoinJob,
     MadeSegment,
@@ -21,6 +26,7 @@ from vidprep.transcode.unit.job import (
     why_not_joined,
 )
 
+TRIES = 3
 FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
 
 
@@ -36,7 +42,7 @@ class _SplitVideo:
 
 
 class JobQueue:
-    """Hands out jobs, and takes what came of them. It may be empty while segments are being made, and not later."""
+    """Hands out jobs, and takes what came of them. It may be empty while jobs are being done, and have more afterwards."""
 
     def __init__(
         self, jobs: Iterable[Job], on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None
@@ -45,15 +51,60 @@ class JobQueue:
         self._jobs = iter(jobs)
         self._on_segment = on_segment
         self._first: deque[Job] = deque()
+        self._suspects: deque[Job] = deque()
+        self._num_out, self._is_alone = 0, False  # jobs that were handed out; whether the one of them is a suspect
+        self._failures: Counter[tuple[str, int | None]] = Counter()
+        self._deaths: Counter[tuple[str, int | None]] = Counter()
         self._split: dict[str, _SplitVideo] = {}
 
     def __iter__(self) -> Iterator[Job]:
         return self
 
     def __next__(self) -> Job:
-        if self._first:
-            return self._first.popleft()
-        return next(self._jobs)
+        job: Job | None = None
+        if not self._is_alone:
+            job = self._first.popleft() if self._first else next(self._jobs, None)
+            if job is None and self._suspects and not self._num_out:
+                job, self._is_alone = self._suspects.popleft(), True
+        if job is None:
+            raise StopIteration
+        self._num_out += 1
+        return job
+
+    def suspect(self, job: Job) -> None:
+        """Hand out a job when all others are done, and no other until it is done."""
+        self._suspects.append(job)
+
+    def is_done_again(self, job: Job, made: JobResult | None, *, is_elsewhere: bool) -> bool:
+        """Take back a job that a pool is done with. Returns whether it is handed out again.
+
+        Args:
+            job: The job.
+            made: What came of it; None where it was not begun, or was lost on the way.
+            is_elsewhere: Whether another worker may do what one could not do.
+        """
+        was_alone, self._is_alone = self._is_alone, False
+        self._num_out -= 1
+        key = job.unit.id, job.segment.index if isinstance(job, SegmentJob) else None
+        if made is None:
+            self._first.append(job)
+            return True
+        if not isinstance(made, JobNotDone):
+            return False
+        if made.deaths:
+            self._deaths[key] += made.deaths
+            if self._deaths[key] < TRIES:
+                self._first.append(job)
+            elif not was_alone:
+                self._suspects.append(job)
+            return self._deaths[key] < TRIES or not was_alone
+        is_of_all = made.fault == "cluster" or (made.fault == "destination" and made.stops)
+        if is_of_all or not is_elsewhere:
+            return False
+        self._failures[key] += 1
+        if self._failures[key] < TRIES:
+            self._first.append(job)
+        return self._failures[key] < TRIES
 
     def settle(self, job: Job, made: JobResult) -> ManifestRow | None:
         """Take what came of a job that was done. Returns the row of the video when that is finished."""

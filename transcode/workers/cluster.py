@@ -11,22 +11,21 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from vidprep.formats.errors import ClusterError, CrashedError
+from vidprep.formats.errors import ClusterError, WorkerError
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.base import is_url
-from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, SegmentJob, fail, new_row
-from vidprep.transcode.workers.child import make
-from vidprep.transcode.workers.host import Expected, resolve_fault
-from vidprep.transcode.workers.local import Workers
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
+from vidprep.transcode.unit.queue import TRIES
+from vidprep.transcode.workers.host import Expected
+from vidprep.transcode.workers.pool import Pool
 
-TRIES = 3
 QUEUE_SECONDS = 3600
 NOBODY_SECONDS, LOST_SECONDS = 10.0, 30.0
 POLL_SECONDS, ASK_SECONDS = 0.5, 1.0
@@ -38,40 +37,41 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SentTask:
     """Jobs that were sent together. hosts: that may do them."""
 
     jobs: list[Job]
     hosts: frozenset[str]
 
 
-class ClusterWorkers(Workers[Job, JobResult]):
+class ClusterPool(Pool[Job, JobResult]):
     """Keeps a few more tasks in flight than the cluster can do at once, so that none of it waits. A task is a job, or
     as many short ones as take half a second. A host is what can be chosen for a task: a worker of dask, a node of ray.
     """
 
     def __init__(self, name: str, remedy: str, say: Callable[[str], None], expected: Expected) -> None:
         """name: of the cluster, in messages. remedy: what to do when it is lost, or nobody works."""
-        super().__init__(1, make)
         self._name, self._remedy, self._say, self._expected = name, remedy, say, expected
-        self._flying: dict[Any, Task] = {}
+        self._stop, self._killed = threading.Event(), threading.Event()
+        self._flying: dict[Any, SentTask] = {}
         self._checks: dict[Any, str] = {}
         self._imports: set[str] = set()
         self._good: set[str] = set()
         self._refused: dict[str, str] = {}
-        self._again: deque[Job] = deque()
-        self._suspects: deque[Job] = (
-            deque()
-        )  # each runs once more, with no other on the cluster: so only a killer fails
-        self._alone = False
-        self._failures: Counter[tuple[str, int | None]] = Counter()
-        self._deaths: Counter[str] = Counter()
+        self._waiting: deque[Job] = deque()  # for the first host that is ready
         self._worked, self._told = time.monotonic(), False
         self._jobs_per_task = 1
-        self._killed = threading.Event()
         self._on_task: Callable[[Job], object] = lambda _job: None
 
-    tries_again = True
+    is_elsewhere = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no more tasks are begun."""
+        return self._stop.is_set()
+
+    def take_no_more(self) -> None:
+        self._stop.set()
 
     def __enter__(self) -> Self:
         return self
@@ -138,10 +138,10 @@ class ClusterWorkers(Workers[Job, JobResult]):
                 ready = {host: width for host, width in hosts.items() if host in self._good and not watch.is_silent}
                 if not self.stopping:
                     self._feed(left, ready)
-                if not self._flying and (self.stopping or not (self._again or self._suspects)):
+                if not self._flying and (self.stopping or not self._waiting):
                     if self.stopping or (job := next(left, None)) is None:
                         break
-                    self._again.append(job)
+                    self._waiting.append(job)
                 for future in self._ask(self.ended):
                     yield from self._take(future)
                 self._complain({} if watch.is_silent else hosts, bool(ready), watch.is_silent)
@@ -149,15 +149,15 @@ class ClusterWorkers(Workers[Job, JobResult]):
             lost = JobNotDone("cluster", type(error).__name__, error.message)
         finally:
             watch.stop()
-        waiting = [*(job for task in self._flying.values() for job in task.jobs), *self._suspects, *self._again]
+        waiting = [*(job for task in self._flying.values() for job in task.jobs), *self._waiting]
         if lost is None:
             for future in self._flying:
                 self.cancel(future)
             self.settle()
         elif not waiting:
             waiting = list(islice(left, 1))
-        for each in (self._flying, self._suspects, self._again):
-            each.clear()
+        self._flying.clear()
+        self._waiting.clear()
         yield from ((job, lost) for job in waiting)
 
     def _meet(self, hosts: dict[str, int]) -> Iterator[tuple[Job, JobResult | None]]:
@@ -173,33 +173,31 @@ class ClusterWorkers(Workers[Job, JobResult]):
         for future, task in [(future, task) for future, task in self._flying.items() if not task.hosts & hosts.keys()]:
             del self._flying[future]
             self._ask(self.cancel, future)
-            for job in task.jobs:
-                self._deaths[job.unit.id] += 1
-                if self._deaths[job.unit.id] < TRIES:
-                    self._again.append(job)
-                else:
-                    yield from self._suspect(job, f"{TRIES} times, all workers that could have it died")
+            died = JobNotDone(
+                "worker",
+                WorkerError.__name__,
+                f"no worker of the cluster could do it: {TRIES} times, all workers that could have it died",
+                stops=False,
+                deaths=1,
+            )
+            yield from ((job, died) for job in task.jobs)
 
     def _feed(self, left: Iterator[Job], ready: dict[str, int]) -> None:
         few = sum(ready.values()) * TASKS_PER_WORKER
-        self._alone = self._alone and bool(self._flying)
-        if few and len(self._flying) <= few and not self._alone:
+        if few and len(self._flying) <= few:
             most = few * self._jobs_per_task
-            jobs = [self._again.popleft() for _ in range(min(most, len(self._again)))]
+            jobs = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             jobs += islice(left, most - len(jobs))
             self._send(
                 jobs, min(self._jobs_per_task, len(jobs) // few), ready
             )  # at the end, something for every worker
-        if ready and not self._flying and self._suspects:
-            self._alone = True
-            self._send([self._suspects.popleft()], 1, ready)
 
     def _send(self, jobs: list[Job], per_task: int, ready: dict[str, int]) -> None:
         size = max(1, per_task)
         tasks = [jobs[at : at + size] for at in range(0, len(jobs), size)]
         if tasks:
             sent = self._ask(self.submit, [[_with_absolute_paths(job) for job in task] for task in tasks], ready)
-            self._flying |= {future: Task(jobs, hosts) for (future, hosts), jobs in zip(sent, tasks, strict=True)}
+            self._flying |= {future: SentTask(jobs, hosts) for (future, hosts), jobs in zip(sent, tasks, strict=True)}
         for job in jobs:
             self._on_task(job)
 
@@ -217,48 +215,20 @@ class ClusterWorkers(Workers[Job, JobResult]):
             return
         self._jobs_per_task = _jobs_per_task(made)
         for job, each in zip(task.jobs, made, strict=True):
-            done = (
-                resolve_fault(job, each, self._expected.sources, elsewhere=True)
-                if isinstance(each, JobNotDone)
-                else each
-            )
-            if done is None and not self.stopping:  # its worker had to stop before it
-                self._again.append(job)
-            elif isinstance(done, JobNotDone) and not (done.stops and done.fault == "destination"):
+            if isinstance(each, JobNotDone):
                 self._good.discard(host)  # so that it is asked again
-                yield from self._try_elsewhere(job, done)
-            else:
-                yield job, done
+            yield job, each
 
-    def _take_failure(self, task: Task, error: Exception) -> Iterator[tuple[Job, JobResult | None]]:
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        if self.was_lost(error):
-            self._again.extend(task.jobs)
-        elif not self.was_beside_a_death(error):
-            for job in task.jobs:
-                yield from self._try_elsewhere(
-                    job, JobNotDone("worker", type(error).__name__, f"no worker could do it: {reason}")
-                )
-        else:
-            for job in task.jobs:
-                yield from self._suspect(job, reason)
-
-    def _suspect(self, job: Job, reason: str) -> Iterator[tuple[Job, JobResult | None]]:
-        """It may have killed its workers. When it was alone with them, it did."""
-        if not self._alone:
-            self._suspects.append(job)
-            return
-        row = new_row(job)
-        fail(row, CrashedError(f"no worker of the cluster could do it: {reason}"))
-        yield job, row
-
-    def _try_elsewhere(self, job: Job, undone: JobNotDone) -> Iterator[tuple[Job, JobResult | None]]:
-        key = job.unit.id, job.segment.index if isinstance(job, SegmentJob) else None
-        self._failures[key] += 1
-        if self._failures[key] < TRIES:
-            self._again.append(job)
-        else:
-            yield job, undone
+    def _take_failure(self, task: SentTask, error: Exception) -> Iterator[tuple[Job, JobResult | None]]:
+        name, reason = type(error).__name__, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        undone: JobNotDone | None = None
+        if self.was_beside_a_death(error):  # as often as a cluster tries it
+            undone = JobNotDone(
+                "worker", name, f"no worker of the cluster could do it: {reason}", stops=False, deaths=TRIES
+            )
+        elif not self.was_lost(error):
+            undone = JobNotDone("worker", name, f"no worker could do it: {reason}")
+        yield from ((job, undone) for job in task.jobs)
 
     def _take_check(self, future: Any) -> None:
         host = self._checks.pop(future)

@@ -15,7 +15,7 @@ import distributed
 
 from vidprep.formats.errors import BackendError
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterWorkers, importing
+from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool, importing
 from vidprep.transcode.workers.cluster_worker import stop_children, why_not_here, work
 from vidprep.transcode.workers.host import Expected
 
@@ -23,7 +23,7 @@ READY_SECONDS = 15
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
 
 
-class DaskWorkers(ClusterWorkers):
+class DaskPool(ClusterPool):
     """A host is a worker, known by its address."""
 
     def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:

@@ -1,20 +1,18 @@
-"""Threads that each own a child process; and the way to stop them."""
+"""Threads of this process that each own a child process."""
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from vidprep.formats.processes import Process
 from vidprep.transcode.workers.child import Child, Interrupted
+from vidprep.transcode.workers.pool import Pool
 
 # Of control groups of version 2 and 1: "max" and -1 are none.
 CPU_QUOTAS = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
@@ -23,19 +21,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Workers(Generic[T, R]):
-    """do: what is to be done with each task, by means of a child. Children live to the end of the block.
+class LocalPool(Pool[T, R]):
+    """Does tasks in children of this process, each owned by a thread."""
 
-    is_last: whether a result means that no other task is to be begun. started: the process of the first child, when it has been
-    started; it ends with the block. tries_again: whether a task whose child was killed is done again elsewhere before it is given up.
-    """
-
-    tries_again = False
+    is_elsewhere = False
 
     def __init__(
         self, count: int, do: Callable[[Child, T], R], is_last: Callable[[R], bool] = lambda _result: False,
         *, started: Process | None = None,
     ) -> None:  # fmt: skip
+        """Children live to the end of the block.
+
+        Args:
+            count: How many tasks are done at a time.
+            do: What is to be done with a task, by means of a child.
+            is_last: Whether a result means that no other task is to be begun.
+            started: The process of the first child, where it has been started. It ends with the block.
+        """
         self._do, self._count, self._is_last, self._started = do, count, is_last, started
         self._cores_each = 1
         self._children: list[Child] = []
@@ -46,10 +48,10 @@ class Workers(Generic[T, R]):
 
     @property
     def stopping(self) -> bool:
+        """Whether no more tasks are begun."""
         return self._stop.is_set()
 
     def take_no_more(self) -> None:
-        """Let what is in flight finish, and start nothing new."""
         self._stop.set()
 
     def kill(self) -> None:
@@ -61,11 +63,6 @@ class Workers(Generic[T, R]):
     def results(
         self, tasks: Iterable[T], on_task: Callable[[T], object] = lambda _task: None
     ) -> Iterator[tuple[T, R | None]]:
-        """Each task with what came of it, as they finish; None for one that was abandoned.
-
-        tasks: asked again after each result, even when they had come to an end before. on_task: told, by any thread, when a
-        worker takes one, or a cluster has it in its own queue.
-        """
         left = iter(tasks)
         flying: list[
             Future[tuple[T, R | None]]
@@ -120,7 +117,6 @@ class Workers(Generic[T, R]):
         return self
 
     def dismiss(self) -> None:
-        """End the children, as there are no more tasks, while the caller goes on."""
         for child in self._children:
             child.stop()
         self._closing.extend(self._threads.submit(child.close) for child in self._children)
@@ -132,49 +128,6 @@ class Workers(Generic[T, R]):
         self._threads.shutdown()
         if self._started is not None:
             self._started.close()
-
-
-@dataclass(slots=True)
-class Stop:
-    """signal: the one that asked for it, SIGINT or SIGTERM; None while none did."""
-
-    signal: int | None = None
-
-
-@contextmanager
-def stopped_by_signals(
-    workers: Workers[Any, Any], grace_seconds: float, on_stop: Callable[[], object] = lambda: None
-) -> Iterator[Stop]:
-    """The first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU lets the videos in flight finish within the grace time; the second does
-    not. on_stop: called at the first, in a thread of its own. One that was switched off when this process started, as by nohup, stays so.
-
-    Off the main thread, signals are left to whoever runs it.
-    """
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():  # where Python takes no handlers
-        yield stop
-        return
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if stop.signal is not None:
-            threading.Thread(target=workers.kill, daemon=True).start()
-            return
-        stop.signal = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-        workers.take_no_more()
-        timer.start()
-        threading.Thread(target=on_stop, daemon=True).start()
-
-    timer = threading.Timer(grace_seconds, workers.kill)
-    timer.daemon = True
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU)
-    heard = [number for number in caught if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in heard}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        timer.cancel()
 
 
 def default_jobs() -> int:

@@ -14,7 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vidprep.formats.errors import BackendError
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, TRIES, ClusterWorkers
+from vidprep.transcode.unit.queue import TRIES
+from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool
 from vidprep.transcode.workers.cluster_worker import why_not_here, work
 from vidprep.transcode.workers.host import Expected
 
@@ -23,7 +24,7 @@ SHUTDOWN_SECONDS = 15.0
 PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "86400"}
 
 
-class RayWorkers(ClusterWorkers):
+class RayPool(ClusterPool):
     """A host is a node, known by its number in hexadecimal. Each task is for one of them: ray knows no choice among several."""
 
     def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:

@@ -41,7 +41,7 @@ from vidprep.transcode.workers.host import Expected
 pytest.importorskip("distributed", reason="pip install '.[dask]'")
 
 from vidprep.transcode.workers import dask as dask_workers
-from vidprep.transcode.workers.dask import DaskWorkers
+from vidprep.transcode.workers.dask import DaskPool
 
 pytestmark = pytest.mark.xdist_group("cluster")
 STOPPED = 3
@@ -367,7 +367,7 @@ def test_a_result_that_is_lost_while_it_is_fetched_is_no_traceback(tmp_path, mon
     """Its only copy goes with its worker, and nobody is there to make it again."""
     monkeypatch.setattr(dask_workers, "RESULT_SECONDS", 3.0)
     expected = Expected(RunSettings(), "ffmpeg", {}, (), str(tmp_path), "token", 0)
-    with dask(tmp_path, workers=1) as (address, (pid,)), DaskWorkers(address, print, expected) as workers:
+    with dask(tmp_path, workers=1) as (address, (pid,)), DaskPool(address, print, expected) as workers:
         (host,) = workers.hosts()
         future = workers.check(host, expected)
         wait_until(lambda: workers.ended() == [future], "the first look")

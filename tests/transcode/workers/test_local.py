@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 
 from vidprep.transcode.workers.child import Child, Interrupted
-from vidprep.transcode.workers.local import Workers, stopped_by_signals
+from vidprep.transcode.workers.local import LocalPool
+from vidprep.transcode.workers.pool import stopped_by_signals
 
 
 def double(_child: Child, task: int) -> int:
@@ -17,7 +18,7 @@ def double(_child: Child, task: int) -> int:
 
 
 def test_every_task_comes_back_once() -> None:
-    with Workers(3, double) as workers:
+    with LocalPool(3, double) as workers:
         assert sorted(workers.results(range(50))) == [(n, 2 * n) for n in range(50)]
 
 
@@ -29,7 +30,7 @@ def test_a_task_that_waits_for_a_worker_is_not_told() -> None:
         told.append(f"end {task}")
         return task
 
-    with Workers(1, slow) as workers:
+    with LocalPool(1, slow) as workers:
         list(workers.results(range(3), lambda task: told.append(f"begin {task}")))
     assert told == [f"{what} {task}" for task in range(3) for what in ("begin", "end")]
 
@@ -51,7 +52,7 @@ def test_tasks_that_appear_while_others_are_done_are_done_too() -> None:
             return waiting.pop()
 
     done = []
-    with Workers(2, double) as workers:
+    with LocalPool(2, double) as workers:
         for task, result in workers.results(Growing()):
             done.append((task, result))
             if task < 5:
@@ -60,7 +61,7 @@ def test_tasks_that_appear_while_others_are_done_are_done_too() -> None:
 
 
 def test_after_a_last_result_nothing_new_is_begun() -> None:
-    with Workers(1, double, is_last=lambda result: result == 6) as workers:
+    with LocalPool(1, double, is_last=lambda result: result == 6) as workers:
         done = dict(workers.results(range(1000)))
     assert done[3] == 6
     assert sum(result is not None for result in done.values()) == 4
@@ -73,7 +74,7 @@ def test_what_is_abandoned_comes_back_without_a_result() -> None:
             raise Interrupted
         return task
 
-    with Workers(1, interrupted) as workers:
+    with LocalPool(1, interrupted) as workers:
         assert dict(workers.results([0, 1])) == {0: 0, 1: None}
 
 
@@ -89,7 +90,7 @@ def test_more_run_at_once_than_one_and_no_more_than_asked() -> None:
         with guard:
             running -= 1
 
-    with Workers(3, busy) as workers:
+    with LocalPool(3, busy) as workers:
         assert len(list(workers.results(range(30)))) == 30
     assert most == 3
 
@@ -103,7 +104,7 @@ def test_a_signal_lets_what_is_in_flight_finish_and_handlers_are_given_back() ->
             time.sleep(0.3)
         return task
 
-    with Workers(1, ask) as workers, stopped_by_signals(workers, 30) as stop:
+    with LocalPool(1, ask) as workers, stopped_by_signals(workers, 30) as stop:
         done = [task for task, result in workers.results(range(100)) if result is not None]
     assert {0, 1, 2} <= set(done) and len(done) < 10
     assert stop.signal == signal.SIGTERM

@@ -12,10 +12,10 @@ from vidprep.formats.errors import SettingsError
 from vidprep.transcode import transcode
 from vidprep.transcode.settings.run_options import BACKENDS, Backend
 from vidprep.transcode.workers.child import make, stops_the_run
-from vidprep.transcode.workers.local import Workers
+from vidprep.transcode.workers.local import LocalPool
 
 
-class ToyWorkers(Workers):
+class ToyPool(LocalPool):
     """Two threads of this process."""
 
     def __init__(self, address, say, expected):
@@ -26,9 +26,9 @@ class ToyWorkers(Workers):
 
 def test_a_row_makes_a_backend(monkeypatch, tmp_path):
     module = ModuleType("vidprep.transcode.workers.toy")
-    module.ToyWorkers = ToyWorkers
+    module.ToyPool = ToyPool
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(BACKENDS, "toy", Backend("toy:ToyWorkers", "toys", None, "box:1"))
+    monkeypatch.setitem(BACKENDS, "toy", Backend("toy:ToyPool", "toys", None, "box:1"))
     src = make_clips(tmp_path / "src", 2)
     with pytest.raises(SettingsError, match="backend='toy' needs cluster_address='box:1'"):
         transcode(src, tmp_path / "dst", backend="toy")

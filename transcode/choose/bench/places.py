@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, StoreError, VidprepError
-from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.stores.base import FrameStore, VideoFacts
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.raw_files import VideoFiles
@@ -113,14 +114,20 @@ def _kind_of(store: FrameStore) -> str:
     return "webdataset of videos" if holds_videos else store.kind
 
 
+class _Encoded(NamedTuple):
+    """The columns of a row that say how a video is encoded."""
+
+    status: str
+    codec: str | None
+    keyframe_interval_max: int | None
+
+
 def _encoded_as(path: Path) -> str:
     """`h264 GOP 5`, from the manifest; each once where they differ."""
-    columns = ["status", "codec", "keyframe_interval_max"]
-    table = read_table(path, columns)
-    rows = [row for row in with_columns(table, columns).to_pylist() if row["status"] == "ok"] if table else []
+    rows = [row for row in read_rows(path, _Encoded) if row.status == "ok" and row.codec is not None]
     longest = {
-        codec: max(row["keyframe_interval_max"] or 0 for row in rows if row["codec"] == codec)
-        for codec in sorted({row["codec"] for row in rows if row["codec"] is not None})
+        codec: max(row.keyframe_interval_max or 0 for row in rows if row.codec == codec)
+        for codec in sorted({row.codec for row in rows if row.codec is not None})
     }
     return ", ".join(f"{codec} GOP {interval}" for codec, interval in longest.items())
 
