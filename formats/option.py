@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, SupportsIndex, TypeVar, Union, cast, get_args, get_origin
 
 from vidprep.formats.errors import SettingsError
 
@@ -124,6 +125,14 @@ class Declared(NamedTuple):
     @property
     def flag(self) -> str:
         return f"--{self.keyword.replace('_', '-')}"
+
+    def check(self, value: object) -> None:
+        """Raises SettingsError for a value of another type, or one that is not allowed."""
+        if isinstance(value, int | float):  # bounds say more than a type
+            self.option.check(self.keyword, value)
+        if not fits(value, self.hint):
+            raise self.wrong_type(value)
+        self.option.check(self.keyword, value)
 
     def wrong_type(self, value: object) -> SettingsError:
         """Return the error for a value of another type."""
@@ -277,10 +286,18 @@ def check_options(values: object) -> None:
     """Of a dataclass, when it is built. Raises SettingsError."""
     kind: Any = type(values)
     for each in options_of(kind):
-        value = getattr(values, each.name)
-        each.option.check(each.keyword, value)
-        if not fits(value, each.hint):
-            raise each.wrong_type(value)
+        each.check(getattr(values, each.name))
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """Return an argument as an int. Raises SettingsError where it is no whole number, or below `least`."""
+    try:
+        number = operator.index(cast(SupportsIndex, value))
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise SettingsError(f"{name} is {value!r}; give a whole number, {least} or more")
+    return number
 
 
 def hints_of(owner: Any) -> dict[str, Any]:

@@ -5,36 +5,35 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vidprep.transcode.cli.commands import COMMANDS, FUNCTIONS
+
 if TYPE_CHECKING:
     from vidprep.formats.video.options import EncoderOptions
-    from vidprep.transcode.check.api import doctor, validate
     from vidprep.transcode.check.finding import Finding
     from vidprep.transcode.check.validate import ValidationReport
-    from vidprep.transcode.choose.api import bench, sweep, tune
     from vidprep.transcode.choose.tune import Tuned
+    from vidprep.transcode.cli.bench import bench
+    from vidprep.transcode.cli.check import doctor, report, validate
+    from vidprep.transcode.cli.choose import sweep, tune
+    from vidprep.transcode.cli.make import burst, transcode
+    from vidprep.transcode.cli.manage import Packed, compact, label, merge, pack
     from vidprep.transcode.destination.merge import Merged
     from vidprep.transcode.destination.opening import Compacted
     from vidprep.transcode.destination.relabel import Relabelled
-    from vidprep.transcode.export.api import Packed, pack
-    from vidprep.transcode.pages.api import report
     from vidprep.transcode.pages.report import ReportFiles
-    from vidprep.transcode.run.api import burst, compact, label, merge, transcode
     from vidprep.transcode.run.run import Summary
     from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
     from vidprep.transcode.settings.output import FrameOutput, VideoOutput
     from vidprep.transcode.settings.run import RunSettings
 
 _HOMES = {
-    "bench": "transcode.choose.api", "burst": "transcode.run.api", "compact": "transcode.run.api",
-    "doctor": "transcode.check.api", "label": "transcode.run.api", "merge": "transcode.run.api",
-    "pack": "transcode.export.api", "report": "transcode.pages.api", "sweep": "transcode.choose.api",
-    "transcode": "transcode.run.api", "tune": "transcode.choose.api", "validate": "transcode.check.api",
-    "Summary": "transcode.run.run", "ValidationReport": "transcode.check.validate", "Finding": "transcode.check.finding",
-    "ReportFiles": "transcode.pages.report", "Packed": "transcode.export.api", "Tuned": "transcode.choose.tune",
-    "Merged": "transcode.destination.merge", "Relabelled": "transcode.destination.relabel",
-    "Compacted": "transcode.destination.opening", "RunSettings": "transcode.settings.run", "EncoderOptions": "formats.video.options",
-    **dict.fromkeys(("Limits", "QualityGate", "Retime", "Scale", "Target"), "transcode.settings.options"),
-    "FrameOutput": "transcode.settings.output", "VideoOutput": "transcode.settings.output",
+    **{name: f"transcode.cli.{COMMANDS[name][0]}" for name in FUNCTIONS},
+    "Compacted": "transcode.destination.opening", "EncoderOptions": "formats.video.options", "Finding": "transcode.check.finding",
+    "FrameOutput": "transcode.settings.output", "Limits": "transcode.settings.options", "Merged": "transcode.destination.merge",
+    "Packed": "transcode.cli.manage", "QualityGate": "transcode.settings.options", "Relabelled": "transcode.destination.relabel",
+    "ReportFiles": "transcode.pages.report", "Retime": "transcode.settings.options", "RunSettings": "transcode.settings.run",
+    "Scale": "transcode.settings.options", "Summary": "transcode.run.run", "Target": "transcode.settings.options",
+    "Tuned": "transcode.choose.tune", "ValidationReport": "transcode.check.validate", "VideoOutput": "transcode.settings.output",
 }  # fmt: skip
 __all__ = [
     "Compacted", "EncoderOptions", "Finding", "FrameOutput", "Limits", "Merged", "Packed", "QualityGate", "Relabelled", "ReportFiles",

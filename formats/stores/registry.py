@@ -78,7 +78,7 @@ def open_store(
         StoreError: The folder is no store, or is damaged.
         SettingsError: An argument is not allowed.
     """
-    from vidprep.formats.validation import whole
+    from vidprep.formats.option import whole
 
     if not isinstance(path, str | os.PathLike):
         raise SettingsError(f"path is {path!r}; give one folder (VideoDataset takes several)")

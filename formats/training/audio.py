@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.option import whole
 from vidprep.formats.stores.base import MAX_RATE, StoredVideo
 from vidprep.formats.training.samplers import ClipSampler
-from vidprep.formats.validation import whole
 
 LOOKED_AT, LEAST_RATE = 1000, 100
 

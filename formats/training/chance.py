@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vidprep.formats.validation import whole
+from vidprep.formats.option import whole
 
 UNSET = -1
 Key = tuple[int, ...]

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
+from vidprep.formats.option import whole
 from vidprep.formats.storage.weak_cache import kept
 from vidprep.formats.stores.base import FrameStore, StoredVideo
 from vidprep.formats.stores.joined import JoinedStores
@@ -40,7 +41,6 @@ from vidprep.formats.training.choice import Where, chosen_videos, class_ids
 from vidprep.formats.training.item_labels import ItemLabels, array_labels, teach_torch
 from vidprep.formats.training.samplers import ClipSampler, Timing, Windows, counts, timing_of
 from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
-from vidprep.formats.validation import whole
 
 KEPT_VIDEOS, CLIPS_OF_BLOCK = 128, 16
 UNUSED = np.random.default_rng(0)  # making one takes as long as fetching a frame that is kept

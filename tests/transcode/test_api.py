@@ -200,11 +200,11 @@ def test_settings_are_checked_when_they_are_built_and_described_by_help(tmp_path
         ),
         (
             lambda: made.burst(tmp_path, tmp_path / "a", settings=made.RunSettings()),
-            "settings has no frames; burst takes",
+            "settings.output is a VideoOutput; give a FrameOutput",
         ),
         (
-            lambda: made.transcode(tmp_path, tmp_path / "a", settings=made.RunSettings(frames=made.FrameOutput())),
-            "transcode does not take",
+            lambda: made.transcode(tmp_path, tmp_path / "a", settings=made.RunSettings(made.FrameOutput())),
+            "settings.output is a FrameOutput; give a VideoOutput",
         ),
         (
             lambda: made.transcode(tmp_path, tmp_path / "a", audio=True),
@@ -213,7 +213,17 @@ def test_settings_are_checked_when_they_are_built_and_described_by_help(tmp_path
     ):
         with pytest.raises(SettingsError, match=said):
             build()
-    for name in ("EncoderOptions", "FrameOutput", "Limits", "QualityGate", "Retime", "RunSettings", "Scale", "Target"):
+    for name in (
+        "EncoderOptions",
+        "FrameOutput",
+        "Limits",
+        "QualityGate",
+        "Retime",
+        "RunSettings",
+        "Scale",
+        "Target",
+        "VideoOutput",
+    ):
         shown = pydoc.render_doc(getattr(made, name), renderer=pydoc.plaintext)
         assert not re.search("Annotated|Option\\(", shown.partition("Data and other attributes")[0]), name
         for each in inspect.signature(getattr(made, name)).parameters:

@@ -16,7 +16,7 @@ BESIDE = "    max_pixels: Annotated"
 TRIED = """
 from tests.generated import keyword_types
 from vidprep.formats.errors import SettingsError
-from vidprep.transcode import transcode
+from vidprep.transcode import VideoOutput, transcode
 from vidprep.transcode.settings.keywords import build_settings
 
 assert "    min_frames: int | None\\n" in keyword_types()

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
-from vidprep.formats.errors import DestinationError, MissingError
-from vidprep.formats.option import options_of
+from vidprep.formats.errors import DestinationError, MissingError, SettingsError
+from vidprep.formats.option import Option
 from vidprep.formats.storage.local import check_writable
 from vidprep.formats.text import megabytes, printable
-from vidprep.transcode.choose.api import bench as measure
-from vidprep.transcode.cli.command import BriefCommand
-from vidprep.transcode.cli.options import LocalPath, options
-from vidprep.transcode.pages.api import missing_for_pages
+from vidprep.transcode.choose.bench.patterns import PATTERNS
+from vidprep.transcode.cli.check import missing_for_pages
+from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
+from vidprep.transcode.cli.command import BriefCommand, command_of
+from vidprep.transcode.cli.options import LocalPath
+from vidprep.transcode.settings.typed import typed
 
 # Title, width, and when the terminal is narrow which go first: the highest number.
 COLUMNS = (
@@ -46,14 +49,93 @@ def _in_columns(values: dict[str, str]) -> str:
     return "".join(cells).rstrip()
 
 
-@click.command(cls=BriefCommand)
-@click.argument("stores", metavar="STORE…", type=LocalPath(), nargs=-1, required=True)
-@options(options_of(measure))
-@click.option(
-    "--out", type=LocalPath(file_okay=False), metavar="FOLDER", help="Write bench.html, .md, .json and .parquet here."
+@typed()
+def bench(
+    stores: str | Path | Sequence[str | Path],
+    *,
+    loader: Annotated[
+        Sequence[str], Option("Time only this loader; may be repeated. Default: all that are installed.", "NAME")
+    ] = (),
+    pattern: Annotated[
+        Sequence[str], Option("How frames are asked for; may be repeated.", choices=PATTERNS)
+    ] = ("consecutive", "single"),
+    frames: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
+    stride: Annotated[int, Option("Distance between frames in the pattern strided.", "N", least=1)] = 4,
+    workers: Annotated[
+        Sequence[int], Option("Worker processes that read at once; may be repeated.", "N", least=1)
+    ] = (1,),
+    cache: Annotated[str, Option("State of the page cache.", choices=("warm", "cold", "both"))] = "warm",
+    seconds: Annotated[float, Option("Time each cell for at least this long.", "SECONDS", least=0.01)] = 2.0,
+    sample: Annotated[int, Option("How many videos to read.", "N", least=1)] = 16,
+    seed: Annotated[int, Option("Seed of the sample and of the requested frames.", "N")] = 0,
+    step_ms: Annotated[float | None, Option("Simulate training with a step of this time.", "MS", least=0)] = None,
+    batch_size: Annotated[int, Option("Batch size of the simulated training.", "N", least=1)] = BATCH_SIZE,
+    advise: Annotated[bool, Option("Search for the number of workers and the batch size.")] = False,
+    on_row: Callable[[str, dict[str, Any]], object] | None = None,
+    on_note: Callable[[str], object] | None = None,
+    on_step: Callable[[str], object] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Time video loaders on stores, side by side. A loader that returns wrong pixels is named and not timed.
+
+    Args:
+        stores: One path or several: destinations of runs, exports, or folders of raw videos.
+        on_row: Called with the kind of each row ("cell", "training" or "advice") and the row.
+        on_note: Called with each line about what was left out.
+        on_step: Called with what is being timed.
+
+    Returns:
+        A dict with `machine`, `notes`, and the rows under `cell`, `training` and `advice`.
+
+    Raises:
+        SettingsError: A value is not allowed.
+        StoreError: A path is no store.
+        MissingError: A loader that was named is not installed.
+    """
+    from datetime import datetime
+
+    from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
+    from vidprep.transcode.choose.bench.results import machine, results
+
+    if batch_size != BATCH_SIZE and step_ms is None and not advise:
+        raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)
+    caches = ("warm", "cold") if cache == "both" else (cache,)
+    options = BenchOptions(
+        tuple(loader), tuple(pattern), frames, stride, tuple(workers), caches, seconds, sample, seed
+    )  # fmt: skip
+    given = [stores] if isinstance(stores, str | Path) else stores
+    on_row, on_note, on_step = on_row or ignore, on_note or ignore, on_step or ignore
+    on_step("opening")
+    found = survey([Path(path) for path in given], options)
+    for note in found.notes:
+        on_note(note)
+    collected: dict[str, Any] = {
+        "format": "vidprep bench 1", "created": f"{datetime.now():%Y-%m-%d %H:%M}", "machine": machine(), "notes": list(found.notes),
+        "stores": [str(place.path) for place in found.places], "cell": [], "training": [], "advice": [],
+    }  # fmt: skip
+    for kind, row in results(found.places, options, step_ms, batch_size, advise, on_step):
+        collected[kind].append(row)
+        add_speed_ups(collected["cell"])
+        on_row(kind, row)
+    return collected
+
+
+@command_of(
+    bench,
+    click.argument("stores", metavar="STORE…", type=LocalPath(), nargs=-1, required=True),
+    flags=(
+        click.option(
+            "--out",
+            type=LocalPath(file_okay=False),
+            metavar="FOLDER",
+            help="Write bench.html, .md, .json and .parquet here.",
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Write JSON lines to stdout; `what` is cell, training or advice."
+        ),
+    ),
+    cls=BriefCommand,
 )
-@click.option("--json", "as_json", is_flag=True, help="Write JSON lines to stdout; `what` is cell, training or advice.")
-def bench(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = False, **given: Any) -> None:
+def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = False, **given: Any) -> None:
     """Time every installed loader on every STORE, side by side; loaders whose pixels are wrong are named and not timed.
 
     STORE is what transcode, burst or pack made, a folder of raw videos, or a folder that has a folder of .jpg or .png pictures
@@ -95,7 +177,7 @@ def bench(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = Fal
                 write(_in_columns({title: title for title, *_ in COLUMNS}))
             bar.set_description_str(printable(text))
 
-        results = measure(stores, **given, on_row=show, on_note=note, on_step=step)
+        results = bench(stores, **given, on_row=show, on_note=note, on_step=step)
     if out is not None:
         from vidprep.transcode.pages.bench_section import write as write_page
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 from vidprep.formats.errors import STOPPED_CODE, SettingsError, VidprepError
 from vidprep.formats.storage.local import is_disk_full
 from vidprep.formats.text import printable
+from vidprep.transcode.cli.options import QUIET, Decorator, options
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -154,3 +156,28 @@ class BriefCommand(Command):
     """Writes all or nothing, at its end."""
 
     interrupted = "interrupted; nothing was written"
+
+
+def command_of(
+    function: Callable[..., Any], *arguments: Decorator, flags: Sequence[Decorator] = (), cls: type[Command] = Command
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes the command of a public function from the function that runs it on the command line.
+
+    The command has the name of the public function, a flag for each of its options, and --quiet where it has a progress bar. Its help is
+    the docstring of what is decorated, which gets what was given as keywords.
+
+    Args:
+        function: What `typed` decorated.
+        arguments: click's decorators for the arguments.
+        flags: click's decorators for flags that the public function has not.
+        cls: The class of the command.
+    """
+
+    def decorate(run: Callable[..., None]) -> click.Command:
+        own = options(function.options)  # type: ignore[attr-defined]
+        quiet: list[Decorator] = [QUIET] if "progress" in inspect.signature(function).parameters else []
+        for each in reversed([*arguments, own, *flags, *quiet]):
+            run = each(run)
+        return click.command(function.__name__, cls=cls)(run)
+
+    return decorate

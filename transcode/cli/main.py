@@ -8,26 +8,10 @@ from typing import Any
 
 import click
 
+from vidprep.transcode.cli.commands import COMMANDS
+
 if sys.platform == "win32":
     sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
-
-# By name: the file that has it, and what it does.
-COMMANDS = {
-    "transcode": ("make", "Re-encode videos into a verified dataset."),
-    "burst": ("make", "Store frames as JPEGs in large shards."),
-    "show": ("show", "Print what was made, warned about and failed."),
-    "validate": ("validate", "Check a finished dataset again, from its bytes."),
-    "report": ("report", "Make a page about one or more datasets."),
-    "bench": ("bench", "Time loaders on datasets, side by side."),
-    "sweep": ("sweep", "Measure many settings on a sample of videos."),
-    "tune": ("tune", "Recommend settings for how a network reads."),
-    "label": ("label", "Add, change and remove labels."),
-    "pack": ("pack", "Convert a dataset for another tool."),
-    "merge": ("merge", "Join the parts of an array run."),
-    "compact": ("compact", "Free dead bytes in shards."),
-    "monitor": ("monitor", "Watch runs and loaders live."),
-    "doctor": ("doctor", "Try what a run needs on this machine."),
-}
 
 
 class Commands(click.Group):
@@ -49,7 +33,7 @@ class Commands(click.Group):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"vidprep.transcode.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        command = getattr(import_module(f"vidprep.transcode.cli.{COMMANDS[cmd_name][0]}"), f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
 

@@ -1,47 +1,73 @@
-"""`vidprep transcode` and `vidprep burst`."""
+"""Commands that make a destination: `transcode` and `burst`."""
 
 from __future__ import annotations
 
 import errno
+import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from vidprep.formats.errors import SettingsError
-from vidprep.transcode.cli.command import USAGE_ERROR, Command, LinePrinter
-from vidprep.transcode.cli.options import QUIET, Decorator, FolderOrUrl, options
-from vidprep.transcode.run.api import request_of
-from vidprep.transcode.settings.keywords import options_of_command
+from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.transcode.cli.command import USAGE_ERROR, LinePrinter, command_of
+from vidprep.transcode.cli.options import FolderOrUrl
+from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
+from vidprep.transcode.settings.keywords import build_options, build_settings, decides_output, options_of_command
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+from vidprep.transcode.settings.typed import typed
+
+if TYPE_CHECKING:
+    from vidprep.formats.manifest.table import ManifestRow
+    from vidprep.transcode.run.progress import Progress
+    from vidprep.transcode.run.run import Summary
+    from vidprep.transcode.run.session import RunRequest
+
+SRC = click.argument("source", metavar="SRC", type=FolderOrUrl())
+DST = click.argument("destination", metavar="DST", type=FolderOrUrl())
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done and what is ignored; open and write nothing."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON line per row to stdout, then the summary.")
 
 
-def _command(name: str) -> Decorator:
-    """Arguments and flags that both have."""
+@typed(*options_of_command("transcode"))
+def transcode(
+    source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
+    on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[TranscodeKeywords],
+) -> Summary:  # fmt: skip
+    """Re-encode videos into `destination` and verify each output.
 
-    def apply(function: Any) -> Any:
-        for decorate in (
-            QUIET,
-            click.option(
-                "--json", "as_json", is_flag=True, help="Write one JSON line per row to stdout, then the summary."
-            ),
-            click.option(
-                "--dry-run", is_flag=True, help="Show what would be done and what is ignored; open and write nothing."
-            ),
-            options(options_of_command(name)),
-            click.argument("destination", metavar="DST", type=FolderOrUrl()),
-            click.argument("source", metavar="SRC", type=FolderOrUrl()),
-            click.command(cls=Command),
-        ):
-            function = decorate(function)
-        return function
+    Repeat the call to continue a run that was stopped; finished videos are not processed again.
 
-    return apply
+    Args:
+        source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
+        destination: The folder or URL to write.
+        settings: Settings in place of the keywords that decide what is written.
+        progress: Show a progress bar and messages on stderr.
+        on_row: Called with each row of the manifest when it is safe on disk.
+
+    Returns:
+        Summary. Videos that failed are counted in `failed`, and the reason stands in their rows of the manifest.
+
+    Raises:
+        SettingsError: A value is not allowed, or does not fit the others.
+        SourceError: `source` cannot be used.
+        DestinationError, StorageError: `destination` cannot be written, or is another run's.
+        DiskFullError, StoppedError: The run was stopped; the same call continues it.
+        BackendError, MissingError: The cluster or a library is not available.
+        KeyboardInterrupt: The run was interrupted; the same call continues it.
+    """
+    return _run(source, destination, settings, progress, on_row, keywords, VideoOutput)
 
 
-@_command("transcode")
-def transcode(source: Path | str, destination: Path | str, **given: Any) -> None:
+@command_of(transcode, SRC, DST, flags=(DRY_RUN, JSON))
+def transcode_command(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Re-encode SRC (a folder, a file, or a table .csv/.tsv/.parquet/.jsonl with a column `path`) into DST, and verify it.
 
     Every output is decoded and compared with the frames it was made from before it is renamed into place. DST/manifest.parquet
@@ -55,11 +81,41 @@ def transcode(source: Path | str, destination: Path | str, **given: Any) -> None
     vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 5  for short random sequences
     vidprep transcode clips.csv ready/ --size 224x224 --fit crop     cuts and labels from a table
     """
-    _run(source, destination, given, VideoOutput)
+    _run_command(source, destination, given, VideoOutput)
 
 
-@_command("burst")
-def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
+@typed(*options_of_command("burst"))
+def burst(
+    source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
+    on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[BurstKeywords],
+) -> Summary:  # fmt: skip
+    """Store the frames of videos in shards in `destination`, one image per frame, and verify them.
+
+    Repeat the call to continue a run that was stopped; finished videos are not processed again.
+
+    Args:
+        source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
+        destination: The folder or URL to write.
+        settings: Settings in place of the keywords that decide what is written.
+        progress: Show a progress bar and messages on stderr.
+        on_row: Called with each row of the manifest when it is safe on disk.
+
+    Returns:
+        Summary. Videos that failed are counted in `failed`, and the reason stands in their rows of the manifest.
+
+    Raises:
+        SettingsError: A value is not allowed, or does not fit the others.
+        SourceError: `source` cannot be used.
+        DestinationError, StorageError: `destination` cannot be written, or is another run's.
+        DiskFullError, StoppedError: The run was stopped; the same call continues it.
+        BackendError, MissingError: The cluster or a library is not available.
+        KeyboardInterrupt: The run was interrupted; the same call continues it.
+    """
+    return _run(source, destination, settings, progress, on_row, keywords, FrameOutput)
+
+
+@command_of(burst, SRC, DST, flags=(DRY_RUN, JSON))
+def burst_command(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Store the frames of SRC (a folder, a file, or a table) one by one in large shards in DST, and verify them.
 
     One JPEG generation, straight from the decoded frames; each is decoded back and scored. Colours are BT.601 full range,
@@ -73,10 +129,34 @@ def burst(source: Path | str, destination: Path | str, **given: Any) -> None:
     vidprep burst raw/ frames/ --format webdataset            tar shards that webdataset reads
     vidprep burst raw/ frames/ --format tensor --size 112x112 raw uint8 frames, memory-mapped
     """
-    _run(source, destination, given, FrameOutput)
+    _run_command(source, destination, given, FrameOutput)
 
 
-def _run(source: Path | str, destination: Path | str, given: dict[str, Any], kind: type[Output]) -> None:
+def _run(
+    source: str | Path | ArrowStream, destination: str | Path, settings: RunSettings | None, progress: bool,
+    on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], kind: type[Output],
+) -> Summary:  # fmt: skip
+    from vidprep.transcode.run.progress import Progress
+    from vidprep.transcode.run.session import execute
+
+    if settings is not None:
+        if build_settings(keywords, kind) != build_settings({}, kind):
+            both = ", ".join(name for name in keywords if decides_output(name))
+            raise SettingsError(f"settings was given, and so were {both}, which are part of it; give one of them")
+        if not isinstance(settings.output, kind):
+            raise SettingsError(f"settings.output is a {type(settings.output).__name__}; give a {kind.__name__}")
+    reporter = Progress(is_shown=progress, on_row=on_row)
+    summary = execute(request_of(source, destination, keywords, reporter, kind, settings))
+    if summary.interrupted_by == signal.SIGINT:
+        raise KeyboardInterrupt
+    if summary.disk_full:
+        raise DiskFullError(summary.disk_full)
+    if summary.stopped or summary.interrupted_by is not None:
+        raise StoppedError(summary.stopped or "interrupted; call again to go on", exit_code=summary.exit_code)
+    return summary
+
+
+def _run_command(source: Path | str, destination: Path | str, given: dict[str, Any], kind: type[Output]) -> None:
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.session import execute, preview
 
@@ -99,3 +179,18 @@ def _run(source: Path | str, destination: Path | str, given: dict[str, Any], kin
         click.echo(f"vidprep: not all rows could be printed: {printer.fault.strerror}; the manifest has them", err=True)
         sys.exit(summary.exit_code or USAGE_ERROR)
     sys.exit(summary.exit_code)
+
+
+def request_of(
+    source: str | Path | ArrowStream, destination: str | Path, keywords: Mapping[str, Any], reporter: Progress, kind: type[Output],
+    settings: RunSettings | None = None, *, dry_run: bool = False,
+) -> RunRequest:  # fmt: skip
+    """What the functions and the commands ask for. settings: in the place of those that keywords say. dry_run: no events are written."""
+    from vidprep.transcode.run.events import Events
+    from vidprep.transcode.run.session import make_request
+
+    settings = settings or build_settings(keywords, kind)
+    choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)
+    if options.events and not dry_run:
+        reporter.events = Events(str(options.events))
+    return make_request(source, destination, settings, choice, options, reporter)

@@ -23,12 +23,12 @@ HEAD = f"{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>9}{'of source':>10}{'P
 PIPED_WIDTH = 160
 
 
-@click.command(cls=Command)
+@click.command("show", cls=Command)
 @click.argument("destination", metavar="DST", type=LocalPath(file_okay=False))
 @click.argument("id_", metavar="[ID]", required=False)
 @click.option("--failed", is_flag=True, help="Show only failed videos.")
 @click.option("--warnings", is_flag=True, help="Show only videos with warnings, and each warning.")
-def show(destination: Path, id_: str | None = None, failed: bool = False, warnings: bool = False) -> None:
+def show_command(destination: Path, id_: str | None = None, failed: bool = False, warnings: bool = False) -> None:
     """Print the manifest of DST: one line per video, or every column of the video ID.
 
     \b

@@ -162,20 +162,16 @@ def _rates(rows: Sequence[Row]) -> Chart:
 
 def _every(results: dict[str, Any]) -> Section:
     columns = [
-        Column("store"), Column("frames"), Column("loader"), Column("access"), Column("cache"), Column("workers", decimals(0)),
-        Column("sequences", decimals(0)), Column("frames/s", decimals(0)), Column("ms p25", TWO), Column("ms median", TWO),
-        Column("ms p75", TWO),
-        Column("CPU s per 1,000 frames", TWO), Column("peak memory", in_bytes), Column("read per frame", in_bytes),
-        Column("from storage per frame", in_bytes), Column("packets per frame", TWO), Column("lowest PSNR", decimals(1, " dB")),
-        Column("speed-up", decimals(1, " ×")),
+        Column("store", key="place"), Column("frames", key="frame_size"), Column("loader", key="loader"), Column("access", key="access"),
+        Column("cache", key="cache"), Column("workers", decimals(0), "workers"), Column("sequences", decimals(0), "sequences"),
+        Column("frames/s", decimals(0), "frames_per_second"), Column("ms p25", TWO, "ms_p25"), Column("ms median", TWO, "ms_median"),
+        Column("ms p75", TWO, "ms_p75"), Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
+        Column("peak memory", in_bytes, "peak_memory_bytes"), Column("read per frame", in_bytes, "read_bytes_per_frame"),
+        Column("from storage per frame", in_bytes, "storage_bytes_per_frame"), Column("packets per frame", TWO, "packets_per_frame"),
+        Column("lowest PSNR", decimals(1, " dB"), "lowest_psnr_db"), Column("speed-up", decimals(1, " ×"), "speed_up"),
     ]  # fmt: skip
-    keys = (
-        "frame_size", "loader", "access", "cache", "workers", "sequences", "frames_per_second", "ms_p25", "ms_median", "ms_p75",
-        "cpu_seconds_per_1000_frames", "peak_memory_bytes", "read_bytes_per_frame", "storage_bytes_per_frame",
-        "packets_per_frame", "lowest_psnr_db", "speed_up",
-    )  # fmt: skip
-    lines = [(place_name(row), *(row[key] for key in keys)) for row in timed(results)]
-    section = Section("Every cell", tables=[Table(columns, lines, sortable=True)])
+    rows = ({"place": place_name(row), **row} for row in timed(results))
+    section = Section("Every cell", tables=[Table.of(columns, rows, sortable=True)])
     section.text = (
         "Memory is the sum over the processes, shared libraries counted in each. Bytes read do not show where files are mapped "
         "into memory or read by another program. Packets are those that a decoder needs for what was asked, whoever reads. "
@@ -185,30 +181,29 @@ def _every(results: dict[str, Any]) -> Section:
 
 
 def _refused(results: dict[str, Any]) -> Section:
-    rows = [
-        (place_name(row), row["loader"], row.get("access"), row["refused"]) for row in results["cell"] if row["refused"]
-    ]
-    columns = [Column("store"), Column("loader"), Column("access"), Column("why")]
-    return Section("Not timed", "What gives other pictures, or none, is not measured.", tables=[Table(columns, rows)])
+    rows = ({"place": place_name(row), **row} for row in results["cell"] if row["refused"])
+    columns = [
+        Column("store", key="place"), Column("loader", key="loader"), Column("access", key="access"), Column("why", key="refused"),
+    ]  # fmt: skip
+    text = "What gives other pictures, or none, is not measured."
+    return Section("Not timed", text, tables=[Table.of(columns, rows)])
 
 
 def _training(results: dict[str, Any]) -> Section:
     columns = [
-        Column("store"), Column("loader"), Column("workers", decimals(0)), Column("batch", decimals(0)), Column("frames"),
-        Column("step, ms", ONE), Column("overhead, ms", ONE), Column("of synthetic", in_percent),
-        Column("sequences/s", ONE), Column("stragglers", decimals(0)), Column("first batch, ms", decimals(0)),
-        Column("CPU s per 1,000 frames", TWO), Column("peak memory", in_bytes), Column("failed"),
+        Column("store", key="place"), Column("loader", key="loader"), Column("workers", decimals(0), "workers"),
+        Column("batch", decimals(0), "batch_size"), Column("frames", key="frame_size"), Column("step, ms", ONE, "step_ms"),
+        Column("overhead, ms", ONE, "overhead_ms"), Column("of synthetic", in_percent, "of_synthetic"),
+        Column("sequences/s", ONE, "sequences_per_second"), Column("stragglers", decimals(0), "num_stragglers"),
+        Column("first batch, ms", decimals(0), "first_batch_ms"), Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
+        Column("peak memory", in_bytes, "peak_memory_bytes"), Column("failed", key="failed"),
     ]  # fmt: skip
-    keys = (
-        "loader", "workers", "batch_size", "frame_size", "step_ms", "overhead_ms", "of_synthetic", "sequences_per_second",
-        "stragglers", "first_batch_ms", "cpu_seconds_per_1000_frames", "peak_memory_bytes", "failed",
-    )  # fmt: skip
-    lines = []
-    for row in results["training"]:
-        shown = {**row, "stragglers": None if row["failed"] else len(row["stragglers"])}
-        lines.append((place_name(row), *(shown.get(key) for key in keys)))
+    rows = (
+        {"place": place_name(row), "num_stragglers": None if row["failed"] else len(row["stragglers"]), **row}
+        for row in results["training"]
+    )
     done = [row for row in results["training"] if not row["failed"]]
-    section = Section("A training loop", tables=[Table(columns, lines)], charts=[_series(done)] if done else [])
+    section = Section("A training loop", tables=[Table.of(columns, rows)], charts=[_series(done)] if done else [])
     section.text = (
         "A pause stands for the network. Overhead is what an iteration takes longer than over one synthetic batch that is handed "
         "out again and again; of synthetic, what is left of that rate. Sequences do not overlap, and at most a tenth of the "

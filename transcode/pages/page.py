@@ -13,7 +13,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.resources import files
@@ -41,10 +41,17 @@ COLOURS = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """show: a value of the column as text. Numbers sort as numbers."""
+    """A column of a table. Numbers sort as numbers.
+
+    Attributes:
+        name: Its title.
+        show: Makes text of a value.
+        key: Under which a row has its value, for `Table.of`.
+    """
 
     name: str
     show: Callable[[Any], str] = str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,11 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     sortable: bool = False
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, sortable: bool = False) -> Table:
+        """Return the table of rows by the keys of the columns; a key that a row lacks is an empty cell."""
+        return cls(columns, [[row.get(column.key) for column in columns] for row in rows], sortable)
 
     @property
     def is_number(self) -> list[bool]:

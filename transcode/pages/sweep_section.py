@@ -142,31 +142,33 @@ def _bars(summary: dict[str, Any]) -> Chart:
     return Chart({"data": [bars], "layout": style}, caption)
 
 
-def at_rows(summary: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Curve, CRF or quality there, bytes, times less than PNG, times less than JPEG, ms of a frame and of a sequence, speed."""
+def at_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each curve at the quality that curves are compared at: value, size, times less than PNG and JPEG, times of reading."""
     curves, png = summary["at_psnr"]["curves"], summary["png"]
     jpeg = next((curve["size_bytes"] for curve in curves if curve["curve"] == "jpeg"), None)
     rows = []
     for curve in curves:
         size = curve["size_bytes"]
-        less = [other / size if other and size else None for other in (png and png["size_bytes"], jpeg)]
-        times = (curve["ms_per_frame"], curve["ms_per_sequence"], curve["frames_per_cpu_second"])
-        rows.append((curve["curve"], curve["value"], size, *less, *times))
+        less = {
+            name: other / size if other and size else None
+            for name, other in (("png", png and png["size_bytes"]), ("jpeg", jpeg))
+        }
+        rows.append({**curve, **less})
     if png:
-        less = [1.0, jpeg / png["size_bytes"] if jpeg else None]
-        rows.append(("png", None, png["size_bytes"], *less, png["ms_per_frame"], None, None))
+        rows.append({"curve": "png", **png, "png": 1.0, "jpeg": jpeg / png["size_bytes"] if jpeg else None})
     return rows
 
 
 def _at_table(summary: dict[str, Any]) -> Table:
     columns = [
-        Column(f"at {summary['at_psnr']['psnr_y_db']:g} dB"), Column("CRF/quality", ONE), Column("size", in_bytes),
-        *(Column(f"{other} takes", decimals(1, " ×")) for other in ("PNG", "JPEG")),
-        Column("ms a random frame", TWO), Column("ms a sequence", ONE), Column("frames per CPU second", decimals(0)),
+        Column(f"at {summary['at_psnr']['psnr_y_db']:g} dB", key="curve"), Column("CRF/quality", ONE, "value"),
+        Column("size", in_bytes, "size_bytes"),
+        *(Column(f"{other} takes", decimals(1, " ×"), other.lower()) for other in ("PNG", "JPEG")),
+        Column("ms a random frame", TWO, "ms_per_frame"), Column("ms a sequence", ONE, "ms_per_sequence"),
+        Column("frames per CPU second", decimals(0), "frames_per_cpu_second"),
     ]  # fmt: skip
     rows = at_rows(summary)
-    filled = [number for number in range(len(columns)) if any(row[number] is not None for row in rows)]
-    return Table([columns[number] for number in filled], [tuple(row[number] for number in filled) for row in rows])
+    return Table.of([each for each in columns if any(row.get(each.key) is not None for row in rows)], rows)
 
 
 def _delta_table(summary: dict[str, Any]) -> Table:
@@ -185,22 +187,10 @@ def _delta(summary: dict[str, Any]) -> str | None:
 
 def _cells_table(cells: Sequence[dict[str, Any]]) -> Table:
     columns = [
-        Column("codec"), Column("GOP", decimals(0)), Column("preset"), Column("CRF/quality", decimals(0)),
-        Column("bytes per frame", decimals(0)), *(Column(name, TWO) for name in ("PSNR-Y", "PSNR-YUV", "p1")), Column("SSIM", FOUR),
-        Column("frames per CPU second", decimals(0)),
-        Column("ms a random frame", TWO), Column("ms a sequence", ONE),
+        Column("codec", key="codec"), Column("GOP", decimals(0), "gop"), Column("preset", key="preset"),
+        Column("CRF/quality", decimals(0), "value"), Column("bytes per frame", decimals(0), "bytes_per_frame"),
+        Column("PSNR-Y", TWO, "psnr_y_db"), Column("PSNR-YUV", TWO, "psnr_yuv_db"), Column("p1", TWO, "psnr_y_p1_db"),
+        Column("SSIM", FOUR, "ssim"), Column("frames per CPU second", decimals(0), "frames_per_cpu_second"),
+        Column("ms a random frame", TWO, "ms_per_frame"), Column("ms a sequence", ONE, "ms_per_sequence"),
     ]  # fmt: skip
-    keys = (
-        "codec",
-        "gop",
-        "preset",
-        "value",
-        "bytes_per_frame",
-        "psnr_y_db",
-        "psnr_yuv_db",
-        "psnr_y_p1_db",
-        "ssim",
-        "frames_per_cpu_second",
-    )
-    rows = [tuple(cell[key] for key in (*keys, "ms_per_frame", "ms_per_sequence")) for cell in cells]
-    return Table(columns, rows, sortable=True)
+    return Table.of(columns, cells, sortable=True)

@@ -32,10 +32,10 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         bare = inspect.signature(function)
         declared = {each.name: each for each in options_of(function)}
-        known = {each.keyword: each for each in (*declared.values(), *keywords)}
+        known = {each.keyword: each for each in keywords}
         positional = [name for name, each in bare.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
         shown = _shown_signature(bare, declared, keywords)
-        hints = {name: each.hint for name, each in declared.items()} | {each.keyword: each.taken for each in keywords}
+        hints = {each.keyword: each.taken for each in keywords}
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,17 +57,19 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     bound.arguments[name] = value = (value,)
                 elif name in declared and _is_written(value):
                     bound.arguments[name] = value = declared[name].option.parsed(name, value)
+                if name in declared:
+                    declared[name].check(value)
+                    continue
                 for keyword, given in value.items() if is_open else ((name, value),):
                     hint = accepted.get(keyword)
                     if hint is not None and not fits(given, hint):
                         if keyword in known:
                             raise known[keyword].wrong_type(given)
                         raise SettingsError(f"<{keyword}>: give {words_for(hint)}", **{keyword: Bare(repr(given))})
-                if name in declared:
-                    declared[name].option.check(name, value)
             return function(*bound.args, **bound.kwargs)
 
         checked.__signature__ = shown  # type: ignore[attr-defined]
+        checked.options = (*keywords, *declared.values())  # type: ignore[attr-defined]  # of which a command has flags
         checked.__doc__ = with_options(inspect.cleandoc(function.__doc__ or ""), [*declared.values(), *keywords])
         return checked
 

@@ -1,8 +1,10 @@
-"""`sweep`, `tune` and `bench` for Python."""
+"""Commands that help to choose settings: `sweep` and `tune`."""
 
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -10,10 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
+import click
+
 from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
-from vidprep.transcode.choose.bench.patterns import PATTERNS
+from vidprep.formats.text import count_of, megabytes, printable
+from vidprep.transcode.cli.check import missing_for_pages, report
+from vidprep.transcode.cli.command import command_of
+from vidprep.transcode.cli.options import LocalPath
 from vidprep.transcode.settings.keyword_types import SampleKeywords
 from vidprep.transcode.settings.keywords import SAMPLE, build_options, build_scale
 from vidprep.transcode.settings.options import Retime
@@ -28,10 +35,15 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 8
 _SAMPLE_OPTIONS = tuple(chain.from_iterable(map(options_of, SAMPLE)))
+# Key, title, width and decimals of a column.
+COLUMNS = (
+    ("value", "CRF", 6, 1), ("bytes_per_frame", "bytes/frame", 13, 0), ("png", "PNG÷size", 10, 1), ("jpeg", "JPEG÷size", 11, 1),
+    ("ms_per_frame", "ms/frame", 10, 2),
+)  # fmt: skip
 
 
-def _ignore(*_: object) -> None:
-    """What is called where nobody wants to be told."""
+def ignore(*_: object) -> None:
+    """Stand where nobody wants to be told."""
 
 
 def _crfs_of_codecs(written: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -121,8 +133,67 @@ def sweep(
     with LocalPool(jobs or default_jobs(), make, stops_the_run) as workers, bar(is_shown=progress) as shown:
         return measure(
             units, Path(out), options, workers, at_db=at_psnr, anchor=anchor, created=f"{datetime.now():%Y-%m-%d %H:%M}",
-            on_start=shown.reset, on_row=shown.update, say=on_message or _ignore,
+            on_start=shown.reset, on_row=shown.update, say=on_message or ignore,
         )  # fmt: skip
+
+
+@command_of(
+    sweep,
+    click.argument("source", metavar="SRC", type=LocalPath()),
+    click.argument("out", metavar="OUT", type=LocalPath()),
+)
+def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) -> None:
+    """Measure a sample of SRC in many settings: size against PNG and JPEG, PSNR, SSIM, encoding and reading times.
+
+    Sources are decoded and scaled once. OUT gets sweep.parquet (a row for each setting and video), sweep.json, and
+    report.html with rate-distortion curves. Run the same command again to go on after a stop, or with more settings to
+    measure those as well.
+
+    \b
+    vidprep sweep raw/ choose/ --short-side 240 --gop 5,16
+    vidprep sweep raw/ choose/ --codec h264,av1 --crf av1=20,30,40,50 --preset av1=6,8,10
+    """
+    from tqdm import tqdm
+
+    if (absent := missing_for_pages()) is not None:
+        click.echo(f"vidprep: no report.html: it needs {absent}: pip install 'vidprep[report]'", err=True)
+    summary = sweep(
+        source,
+        out,
+        progress=not quiet,
+        on_message=lambda text: tqdm.write(f"vidprep: {text}", file=sys.stderr),
+        **given,
+    )
+    _print_table(summary)
+    if absent is None:
+        click.echo(report(out, title="vidprep sweep", worst=0, jobs=given.get("jobs")).html)
+
+
+def _print_table(summary: dict[str, Any]) -> None:
+    """Sizes at equal PSNR, for people."""
+    from vidprep.transcode.pages.sweep_section import at_rows
+
+    frames = len(summary["compared_videos"]), summary["num_frames"]
+    click.echo(
+        f"at {summary['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {count_of(frames[0], 'video')}, {count_of(frames[1], 'frame')}:",
+        err=True,
+    )
+    rows = at_rows(summary)
+    for row in rows:
+        row["bytes_per_frame"] = row["size_bytes"] / summary["num_frames"] if row["size_bytes"] else None
+    shown = [column for column in COLUMNS if any(row.get(column[0]) is not None for row in rows)]
+    click.echo(f"{'':30}" + "".join(f"{title:>{width}}" for _, title, width, _ in shown), err=True)
+    for row in rows:
+        texts = []
+        for key, _, width, decimals in shown:
+            value = row.get(key)
+            texts.append(f"{'-' if value is None else f'{value:,.{decimals}f}':>{width}}")
+        click.echo(f"{row['curve']:30}" + "".join(texts), err=True)
+    if any(row["bytes_per_frame"] is None for row in rows):
+        click.echo(
+            f"-: the values tried do not lie on both sides of {summary['at_psnr']['psnr_y_db']:g} dB; give others, or --at-psnr",
+            err=True,
+        )
 
 
 @typed(*_SAMPLE_OPTIONS)
@@ -190,80 +261,69 @@ def tune(
         check_out(folder, ("prepared", "lossless", *CODECS, "jpeg"))
         units = _units(Path(source), folder, keywords)
         with LocalPool(jobs or default_jobs(), make, stops_the_run) as workers:
-            return recommend(units, folder, options, reading, target_psnr, workers, say=on_message or _ignore)
+            return recommend(units, folder, options, reading, target_psnr, workers, say=on_message or ignore)
+
+
+@command_of(
+    tune,
+    click.argument("source", metavar="SRC", type=LocalPath()),
+)
+def tune_command(source: Path, **given: Any) -> None:
+    """Measure a sample of SRC in several formats, and recommend one for how your network reads.
+
+    Prints every choice that no other beats in both size and time, and the command that makes the recommended one, with the reason.
+
+    \b
+    vidprep tune raw/ --short-side 240 --sequence-length 8 --target-psnr 38
+    vidprep tune raw/ --fps 15 --sequence-length 16 --stride 2 --storage 200 --loader torchcodec
+    """
+    tuned = tune(source, on_message=lambda text: click.echo(f"vidprep: {text}", err=True), **given)
+    _print_choices(tuned)
+    best = tuned.best
+    coded = ["burst"] if best.gop is None else ["transcode"]
+    own = [] if best.gop is None else ["--codec", best.codec, "--gop", str(best.gop)]
+    command = shlex.join(
+        ["vidprep", *coded, str(source), "DST", *_again(given), *own, "--target-psnr", f"{tuned.target_psnr:g}"]
+    )
+    click.echo(f"\n{command}\nbecause: {tuned.reason}.")
+
+
+def _again(given: dict[str, Any]) -> list[str]:
+    """The options of sources and pictures that were given, as they were."""
+    words = []
+    for keyword in (
+        each.keyword
+        for each in (*_SAMPLE_OPTIONS, *(each for each in options_of(tune) if each.name == "hdr"))
+        if each.keyword in given
+    ):
+        flag, value = f"--{keyword.replace('_', '-')}", given[keyword]
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [flag] if each is True else [flag, str(each)]
+    return words
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
+
+
+def _print_choices(tuned: Tuned) -> None:
+    """What no other beats, as a table on stdout."""
+    click.echo(f"{'':16}{'CRF/q':>6}{'p1 dB':>8}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU time':>11}")
+    for choice in tuned.pareto:
+        name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
+        row = f"{choice.value:6}{choice.psnr_y_p1_db:8.2f}{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
+        click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{_duration(choice.encode_hours * 3600):>11}")
+    beaten = len(tuned.choices) - len(tuned.pareto)
+    sampled = f"{tuned.sampled} of {count_of(tuned.num_videos, 'video')}"
+    click.echo(f"Measured on {sampled}. Not shown: {count_of(beaten, 'choice')} that others beat in size and time.")
+    click.echo("Times vary from run to run; --sample and --seconds measure more.")
+    for text in tuned.left_out:
+        click.echo(f"left out: {printable(text)}")
 
 
 def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, ...]:
     from vidprep.transcode.sources.listing import find_sources
 
     return find_sources(source, out, **asdict(build_options(SourceOptions, keywords))).units
-
-
-@typed()
-def bench(
-    stores: str | Path | Sequence[str | Path],
-    *,
-    loader: Annotated[
-        Sequence[str], Option("Time only this loader; may be repeated. Default: all that are installed.", "NAME")
-    ] = (),
-    pattern: Annotated[
-        Sequence[str], Option("How frames are asked for; may be repeated.", choices=PATTERNS)
-    ] = ("consecutive", "single"),
-    frames: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
-    stride: Annotated[int, Option("Distance between frames in the pattern strided.", "N", least=1)] = 4,
-    workers: Annotated[
-        Sequence[int], Option("Worker processes that read at once; may be repeated.", "N", least=1)
-    ] = (1,),
-    cache: Annotated[str, Option("State of the page cache.", choices=("warm", "cold", "both"))] = "warm",
-    seconds: Annotated[float, Option("Time each cell for at least this long.", "SECONDS", least=0.01)] = 2.0,
-    sample: Annotated[int, Option("How many videos to read.", "N", least=1)] = 16,
-    seed: Annotated[int, Option("Seed of the sample and of the requested frames.", "N")] = 0,
-    step_ms: Annotated[float | None, Option("Simulate training with a step of this time.", "MS", least=0)] = None,
-    batch_size: Annotated[int, Option("Batch size of the simulated training.", "N", least=1)] = BATCH_SIZE,
-    advise: Annotated[bool, Option("Search for the number of workers and the batch size.")] = False,
-    on_row: Callable[[str, dict[str, Any]], object] | None = None,
-    on_note: Callable[[str], object] | None = None,
-    on_step: Callable[[str], object] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Time video loaders on stores, side by side. A loader that returns wrong pixels is named and not timed.
-
-    Args:
-        stores: One path or several: destinations of runs, exports, or folders of raw videos.
-        on_row: Called with the kind of each row ("cell", "training" or "advice") and the row.
-        on_note: Called with each line about what was left out.
-        on_step: Called with what is being timed.
-
-    Returns:
-        A dict with `machine`, `notes`, and the rows under `cell`, `training` and `advice`.
-
-    Raises:
-        SettingsError: A value is not allowed.
-        StoreError: A path is no store.
-        MissingError: A loader that was named is not installed.
-    """
-    from datetime import datetime
-
-    from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
-    from vidprep.transcode.choose.bench.results import machine, results
-
-    if batch_size != BATCH_SIZE and step_ms is None and not advise:
-        raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)
-    caches = ("warm", "cold") if cache == "both" else (cache,)
-    options = BenchOptions(
-        tuple(loader), tuple(pattern), frames, stride, tuple(workers), caches, seconds, sample, seed
-    )  # fmt: skip
-    given = [stores] if isinstance(stores, str | Path) else stores
-    on_row, on_note, on_step = on_row or _ignore, on_note or _ignore, on_step or _ignore
-    on_step("opening")
-    found = survey([Path(path) for path in given], options)
-    for note in found.notes:
-        on_note(note)
-    collected: dict[str, Any] = {
-        "format": "vidprep bench 1", "created": f"{datetime.now():%Y-%m-%d %H:%M}", "machine": machine(), "notes": list(found.notes),
-        "stores": [str(place.path) for place in found.places], "cell": [], "training": [], "advice": [],
-    }  # fmt: skip
-    for kind, row in results(found.places, options, step_ms, batch_size, advise, on_step):
-        collected[kind].append(row)
-        add_speed_ups(collected["cell"])
-        on_row(kind, row)
-    return collected

@@ -1,0 +1,301 @@
+"""Commands that look at what is there: `validate`, `report`, `monitor` and `doctor`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import click
+
+from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.option import Option, options_of
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.storage.local import check_writable
+from vidprep.formats.text import count_of, printable
+from vidprep.transcode.cli.command import Viewer, command_of
+from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
+from vidprep.transcode.settings.keyword_types import SourceKeywords
+from vidprep.transcode.settings.run_options import SourceOptions
+from vidprep.transcode.settings.typed import typed
+
+if TYPE_CHECKING:
+    from vidprep.transcode.check.finding import Finding
+    from vidprep.transcode.check.validate import ValidationReport
+    from vidprep.transcode.pages.report import ReportFiles
+
+
+@typed(*options_of(SourceOptions))
+def validate(
+    destination: str | Path,
+    *,
+    source: str | Path | ArrowStream | None = None,
+    sample: Annotated[int | None, Option("Read only N videos again, the same ones each time.", "N", least=1)] = None,
+    cross_check: Annotated[
+        int, Option("With SRC: score K videos with the ffmpeg command as well; both must agree.", "K", least=0)
+    ] = 3,
+    vmaf: Annotated[bool, Option("With SRC: score every video by libvmaf too, in the ffmpeg command.")] = False,
+    seek_check: Annotated[
+        int | None,
+        Option(
+            "K random seeks in each video, in PyAV and each of torchcodec, decord and OpenCV that is installed.", "K", least=1
+        ),
+    ] = None,
+    ffmpeg: Annotated[
+        str | Path | None,
+        Option("The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"),
+    ] = None,
+    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
+    out: Annotated[str | Path | None, Option("Put validation.parquet there too.", "FOLDER", path="folder")] = None,
+    progress: bool = False,
+    on_fault: Callable[[str], object] | None = None,
+    **which: Unpack[SourceKeywords],
+) -> ValidationReport:  # fmt: skip
+    """Check a finished destination from its bytes and, with `source`, against the videos that it was made from.
+
+    Give the keywords that chose the sources of the run (`include`, `limit`, ...) here too; with those that leave some sources out, only
+    the outputs of the others are checked.
+
+    Args:
+        destination: What `transcode` or `burst` wrote. A URL is copied to TMPDIR first, and nothing is written behind it.
+        source: The folder, file or table that the run took. Must be given by its name.
+        progress: Show a progress bar on stderr.
+        on_fault: Called with the text of each fault when it is found.
+
+    Returns:
+        ValidationReport, whose `faults` lists every fault.
+
+    Raises:
+        StoreError, ManifestError: `destination` is no destination of a run, or cannot be read.
+        SettingsError: A value is not allowed.
+        SourceError: `source` cannot be used.
+        MissingError: A program or library is not installed.
+        KeyboardInterrupt: The check was interrupted; the same call continues it.
+    """
+    from vidprep.transcode.check.results import VALIDATION_NAME
+    from vidprep.transcode.check.validate import ValidateOptions, check_destination
+    from vidprep.transcode.destination.run_file import made_by_run, settings_of
+    from vidprep.transcode.run.plan import unit_of_problem
+    from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.settings.keywords import build_options
+    from vidprep.transcode.settings.parse import as_place, as_source
+    from vidprep.transcode.sources.listing import find_sources
+    from vidprep.transcode.sources.scratch import as_folder
+    from vidprep.transcode.workers.local import default_jobs
+
+    place, units, are_all = as_place(destination), None, True
+    choice = build_options(SourceOptions, which)
+    if source is None and which:
+        keywords: dict[str, Any] = dict([*which.items()][:1])
+        raise SettingsError(f"<{min(keywords)}> chooses sources; give them too", **keywords)
+    options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
+    with as_folder(place) as folder, bar(is_shown=progress) as shown:
+        if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
+            raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))
+        if source is not None:
+            found = find_sources(
+                as_source(source),
+                place,
+                extension=settings_of(folder, str(place)).output.extension,
+                **asdict(choice),
+            )
+            asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
+            units, are_all = {unit.id: unit for unit in asked}, found.why_partial is None
+        report = check_destination(
+            folder, units, options, are_all=are_all, jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update,
+            on_fault=lambda text: on_fault(text.replace(str(folder), str(place))) if on_fault is not None else None,
+        )  # fmt: skip
+        report.faults = [text.replace(str(folder), str(place)) for text in report.faults]
+        if out is not None and (folder / VALIDATION_NAME).exists():
+            Path(out).mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / VALIDATION_NAME, out)
+        return report
+
+
+@command_of(
+    validate,
+    click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True),
+)
+def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
+    """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
+
+    With SRC (and --include, --limit and the like, as the run was given them), every source must have a row, and frames are made
+    anew from the sources, compared and scored. A line for each fault on stdout, with file and offset; what was measured goes to
+    DST/validation.parquet. Interrupted, the same command goes on. A DST behind a URL is copied to TMPDIR, and nothing is written there.
+
+    \b
+    Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage, 130 interrupted.
+    """
+    if len(paths) > 2:
+        raise SettingsError("give a destination, or its sources and the destination")
+    *sources, destination = paths
+    source = sources[0] if sources else None
+    report = validate(
+        destination, source=source, progress=not quiet, on_fault=lambda text: click.echo(printable(text)), **given
+    )
+    say = partial(click.echo, err=True)
+    for name, seeks in report.seeks.items():
+        unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
+        say(f"vidprep: {name}: {count_of(seeks.tried, 'seek')}, {seeks.wrong} to a wrong picture{unread}")
+    parts = [f"{count_of(report.checked, 'video')} read again", count_of(len(report.faults), "fault")]
+    parts += [f"{report.resumed} of them by the check that was interrupted"] if report.resumed else []
+    parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
+    parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []
+    say(f"vidprep: {', '.join(parts)}")
+    if report.ffmpeg_failed:
+        say(f"vidprep: the ffmpeg command did not score every video; the first: {printable(report.ffmpeg_failed)}")
+    if report.unwritten:
+        say(f"vidprep: nothing was recorded: {report.unwritten}")
+    sys.exit(1 if report.faults else 0)
+
+
+def missing_for_pages() -> str | None:
+    """The library that a page needs and that is not there; None where all are."""
+    try:
+        import itables  # noqa: F401
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError as error:
+        return str(error.name)
+    return None
+
+
+@typed()
+def report(
+    destinations: str | Path | Sequence[str | Path],
+    *,
+    out: Annotated[
+        str | Path | None, Option("Folder for the report. Default: the first DST.", "FOLDER", path="folder")
+    ] = None,
+    title: Annotated[str, Option("The heading of the page.", "TEXT")] = "vidprep report",
+    worst: Annotated[int, Option("Worst frames shown of each DST.", "N", least=0)] = 6,
+    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
+    progress: bool = False,
+) -> ReportFiles:  # fmt: skip
+    """Write report.html, report.md and report.json about destinations of runs and results of `sweep`, side by side.
+
+    Args:
+        destinations: One folder or URL, or several. URLs are copied to TMPDIR.
+        progress: Show a progress bar on stderr.
+
+    Returns:
+        ReportFiles, the paths of the three files.
+
+    Raises:
+        MissingError: `vidprep[report]` is not installed.
+        SettingsError: A value is not allowed.
+        StoreError, ManifestError: A destination cannot be read.
+        KeyboardInterrupt: The call was interrupted; nothing was written.
+    """
+    from contextlib import ExitStack
+    from datetime import datetime
+
+    from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.sources.scratch import as_folder
+    from vidprep.transcode.workers.local import default_jobs
+
+    try:
+        from vidprep.transcode.pages.report import write_report
+    except ModuleNotFoundError as error:
+        raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
+    places = [as_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
+    if not places:
+        raise SettingsError("give one destination or more")
+    folder = places[0] if out is None else Path(out)
+    if isinstance(folder, str):
+        raise SettingsError(f"{folder}: nothing is written behind a URL; give <out>", out="FOLDER")
+    check_writable(folder, "give --out another folder")
+    with ExitStack() as copies, bar(is_shown=progress) as shown:
+        paths = [copies.enter_context(as_folder(place)) for place in places]
+        return write_report(
+            paths, folder, title=title, created=f"{datetime.now():%Y-%m-%d %H:%M}", jobs=jobs or default_jobs(), strips=worst,
+            on_start=shown.reset, on_still=shown.update, names=dict(zip(map(str, paths), map(str, places), strict=True)),
+        )  # fmt: skip
+
+
+@command_of(
+    report,
+    click.argument("paths", metavar="DST…", type=FolderOrUrl(), nargs=-1, required=True),
+)
+def report_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
+    """Make a report of one or more destinations, side by side: sizes, PSNR and SSIM, worst frames, failures, settings.
+
+    Writes report.html (one file, no network), report.md and report.json; prints the path of the page on stdout.
+    """
+    click.echo(report(paths, progress=not quiet, **given).html)
+
+
+@click.command("monitor", cls=Viewer)
+@click.argument("paths", metavar="FILE…", type=LocalPath(dir_okay=False), nargs=-1, required=True)
+@click.option("--once", is_flag=True, help="Show the present state, and exit.")
+def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
+    """Show runs live: rates, time left, what is at work, what failed, what is slowest; and loaders: waits, what is ready.
+
+    FILE: what runs write with --events, and loaders with events=, one file for all of them or one for each; from any machine
+    that sees it; a named pipe too. Ends when all runs have ended and all loaders are closed.
+    """
+    try:
+        from rich.console import Console
+
+        from vidprep.transcode.pages.monitor import monitor as show
+    except ModuleNotFoundError as error:
+        raise MissingError(f"vidprep monitor needs {error.name}: pip install 'vidprep[monitor]'") from error
+    show(paths, Console(), once=once)
+
+
+@typed()
+def doctor(
+    destination: str | Path | None = None,
+    *,
+    ffmpeg: Annotated[
+        str | Path | None,
+        Option("The ffmpeg to examine. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file"),
+    ] = None,
+    on_finding: Callable[[Finding], object] | None = None,
+) -> list[Finding]:  # fmt: skip
+    """Try every codec, engine and library that a run needs on this machine.
+
+    Args:
+        destination: A folder or URL; it is tested whether runs can write there.
+        on_finding: Called with each finding when it is made.
+
+    Returns:
+        One Finding per test. A run will work if `finding.ok` for every one with `finding.needed`.
+    """
+    from vidprep.transcode.check.doctor import examine, examine_destination
+    from vidprep.transcode.settings.parse import as_place
+
+    findings = []
+    for finding in chain(examine(ffmpeg), examine_destination(as_place(destination)) if destination else ()):
+        findings.append(finding)
+        if on_finding is not None:
+            on_finding(finding)
+    return findings
+
+
+@command_of(
+    doctor,
+    click.argument("destination", metavar="[DST]", type=FolderOrUrl(), required=False),
+)
+def doctor_command(destination: Path | str | None = None, **given: Any) -> None:
+    """Try out what a run needs on this machine, and say what to do about what does not work.
+
+    With DST, also what its file system or store can do: whether one run keeps another out.
+
+    A rotated clip with audio is made in every codec, by both engines and as burst, validated, and read back.
+    Exit 1 when a default is broken.
+    """
+    findings = doctor(destination, on_finding=_print, **given)
+    sys.exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)
+
+
+def _print(finding: Finding) -> None:
+    click.echo(f"{'ok  ' if finding.ok else 'no  ' if finding.needed else '-   '} {finding.what}: {finding.detail}")
+    if not finding.ok:
+        click.echo(f"     {finding.advice}")

@@ -1,0 +1,308 @@
+"""Commands that change a finished destination, or convert it: `label`, `merge`, `compact` and `pack`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.option import Option
+from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
+from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.stores.registry import STORES_OF_FRAMES
+from vidprep.formats.text import count_of, printable
+from vidprep.transcode.cli.command import command_of
+from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
+from vidprep.transcode.settings.parse import parse_bytes, parse_names
+from vidprep.transcode.settings.run_options import BAD_ROWS
+from vidprep.transcode.settings.typed import typed
+
+if TYPE_CHECKING:
+    from vidprep.transcode.destination.merge import Merged
+    from vidprep.transcode.destination.opening import Compacted
+    from vidprep.transcode.destination.relabel import Relabelled
+
+
+EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What `pack` wrote.
+
+    Attributes:
+        num_videos: Videos.
+        labels: Rows of `labels` that were carried over.
+        labels_unseen: Rows of `labels` at whose time no output has a frame.
+    """
+
+    num_videos: int
+    labels: int = 0
+    labels_unseen: int = 0
+
+
+@typed()
+def label(
+    destination: str | Path,
+    table: str | Path | ArrowStream | None = None,
+    *,
+    labels: Annotated[
+        Sequence[str] | None, Option("Take only these columns of TABLE.", "A,B", parse=parse_names)
+    ] = None,
+    remove: Annotated[Sequence[str], Option("Remove these labels.", "A,B", parse=parse_names)] = (),
+    on_bad_row: Annotated[str, Option("What to do with rows that match no video.", choices=BAD_ROWS)] = "fail",
+    dry_run: Annotated[bool, Option("Show what would change; write nothing.")] = False,
+) -> Relabelled:  # fmt: skip
+    """Add, change and remove labels of a finished destination, without its sources. No output is touched.
+
+    Labels of videos that the table does not list stay. A later run gives its sources' labels again; columns that only this call gave stay.
+
+    Args:
+        destination: The folder or URL of a finished run.
+        table: A table with a column `id`, or `path` and, for cuts, `start` and `end`. The other columns are labels.
+
+    Returns:
+        Relabelled, how many rows and columns changed.
+
+    Raises:
+        SettingsError: Neither a table nor labels to remove were given.
+        SourceError: The table cannot be used.
+        InUseError: A run is writing there.
+        DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
+    """
+    from vidprep.transcode.destination.array_plan import PLAN_NAME
+    from vidprep.transcode.destination.opening import open_finished
+    from vidprep.transcode.destination.relabel import relabel
+    from vidprep.transcode.settings.parse import as_place
+
+    removed = tuple(filter(None, remove))
+    if table is None and not removed:
+        raise SettingsError("give a table of labels with a column `id` or `path`, or <remove>", remove="NAME")
+    place = open_finished(as_place(destination))
+    if place.shared_file(PLAN_NAME) is not None:
+        raise SettingsError(f"{destination}: an array run is at work or was not joined; `vidprep merge` first")
+    with nullcontext() if dry_run else place.lock():
+        if not dry_run:
+            place.outputs.recover()
+            place.merge_journal()
+        return relabel(
+            place, Path(table) if isinstance(table, str) else table, labels=None if labels is None else tuple(labels), remove=removed,
+            skips_bad_rows=on_bad_row == "skip", dry_run=dry_run,
+        )  # fmt: skip
+
+
+@command_of(
+    label,
+    click.argument("destination", metavar="DST", type=FolderOrUrl()),
+    click.argument("table", metavar="[TABLE]", type=LocalPath(dir_okay=False), required=False),
+)
+def label_command(destination: Path | str, table: Path | None = None, dry_run: bool = False, **given: Any) -> None:
+    """Add, change and remove labels of DST, without its sources. No output is touched.
+
+    TABLE (.csv, .tsv, .parquet, .jsonl) has a column `id`, or `path`, relative to the folder of TABLE, and for cuts `start` and `end`.
+    Its other columns are labels.
+    Videos and labels that are not in it stay as they are, and so do those whose cell is empty. A later run gives its sources' labels
+    again.
+
+    \b
+    vidprep label ready/ corrected.csv --dry-run
+    vidprep label ready/ --remove split,notes
+    """
+    done = label(destination, table, dry_run=dry_run, **given)
+    for id_, before, after in done.examples if dry_run else ():
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                click.echo(printable(f"{id_}: {name}: {before.get(name)!r} -> {after.get(name)!r}"))
+    for why in done.skipped:
+        click.echo(printable(f"skipped: {why}"), err=True)
+    for note in done.notes:
+        click.echo(printable(f"vidprep: note: {note}"), err=True)
+    parts = [f"{count_of(len(done.videos), 'video')} {'would be ' * dry_run}relabelled"]
+    for what in ("added", "changed", "removed"):
+        parts += [f"{what}: {printable(', '.join(getattr(done, what)))}"] if getattr(done, what) else []
+    click.echo(f"vidprep: {'; '.join(parts)}", err=True)
+
+
+@typed()
+def merge(destination: str | Path) -> Merged:
+    """Join the partitions of an array run into one destination when its tasks have ended.
+
+    Args:
+        destination: The folder or URL that the tasks of the array wrote.
+
+    Returns:
+        Merged, with the videos that are missing and why.
+
+    Raises:
+        InUseError: A task is still running.
+        DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
+    """
+    from vidprep.transcode.destination.merge import merge as join
+    from vidprep.transcode.settings.parse import as_place
+
+    return join(as_place(destination))
+
+
+@command_of(
+    merge,
+    click.argument("destination", metavar="DST", type=FolderOrUrl()),
+)
+def merge_command(destination: Path | str) -> None:
+    """Join the parts of a run by --partition into one destination, when its tasks have ended.
+
+    One manifest, the index of shards, nothing left of killed tasks. A line on stdout for each video of the run that is missing,
+    with the reason; run the tasks that did not finish again, then merge again. Videos that came after the run had begun are made by
+    the next run: an array again, or the command without --partition.
+
+    \b
+    Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage, 3 a task is still at work.
+    """
+    merged = merge(destination)
+    for id_, why in merged.missing.items():
+        click.echo(printable(f"{id_}: {why}"))
+    joined = f"{count_of(merged.parts, 'part')} joined" if merged.parts else "no parts to join"
+    line = f"{joined}; {merged.ok} ok, {merged.failed} failed"
+    line += f", {len(merged.missing)} missing" if merged.missing else ""
+    click.echo(f"vidprep: {line}", err=True)
+    if merged.unended:
+        parts = ", ".join(map(str, merged.unended[:10])) + " …" * (len(merged.unended) > 10)
+        line = f"{len(merged.unended)} of {merged.count} parts did not finish ({parts}); run them again, then merge"
+        click.echo(f"vidprep: {line}", err=True)
+    if merged.changed:
+        named = printable(", ".join(merged.changed[:10])) + " …" * (len(merged.changed) > 10)
+        line = f"{len(merged.changed)} sources changed after the array run was planned, and were made as they are now: {named}"
+        click.echo(f"vidprep: {line}", err=True)
+    sys.exit(0 if merged.is_whole else 1)
+
+
+@typed()
+def compact(destination: str | Path) -> Compacted:
+    """Free the bytes in shards that no video uses any more, and join small shards.
+
+    Nothing is lost if the process is killed at any moment.
+
+    Args:
+        destination: The folder or URL of a finished run of `burst`.
+
+    Returns:
+        Compacted, the bytes that were freed.
+
+    Raises:
+        SettingsError: The destination has no shards.
+        InUseError: A run is writing there.
+        DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
+    """
+    from vidprep.transcode.destination.opening import Shards, open_finished
+    from vidprep.transcode.settings.parse import as_place
+
+    place = open_finished(as_place(destination))
+    if not isinstance(place.outputs, Shards):
+        raise SettingsError(f"{destination}: has one file per video, so there are no shards to rewrite")
+    with place.lock():
+        place.outputs.recover()
+        return place.outputs.compact()
+
+
+@command_of(
+    compact,
+    click.argument("destination", metavar="DST", type=FolderOrUrl()),
+)
+def compact_command(destination: Path | str) -> None:
+    """Free the bytes in shards that no video needs any more, and join small shards.
+
+    What a run replaces stays in its shard until a quarter of that is dead; then the run itself writes the shard anew. This
+    writes all shards with dead bytes anew. The store can be read at any moment, and a kill loses nothing.
+    """
+    done = compact(destination)
+    click.echo(
+        f"vidprep: {count_of(done.shards, 'shard')} rewritten or joined; {count_of(done.dead_bytes, 'dead byte')} freed",
+        err=True,
+    )
+
+
+@typed()
+def pack(
+    store: str | Path,
+    out: str | Path,
+    *,
+    to: Annotated[str, Option("What to make.", choices=(*STORES_OF_FRAMES, *EXPORTS))],
+    quality: Annotated[int, Option("JPEG quality, where STORE has no JPEGs to copy.", "Q", least=1, most=100)] = 90,
+    subsampling: Annotated[
+        str, Option("Chroma subsampling, where STORE has no JPEGs to copy.", choices=JPEG_SUBSAMPLINGS)
+    ] = "420",
+    shard_size: Annotated[
+        str | int, Option("Start a new shard beyond this size.", "BYTES", parse=parse_bytes)
+    ] = "1GiB",
+    labels: Annotated[
+        str | Path | ArrowStream | None,
+        Option(
+            "Labels on frames or seconds of the sources, carried over into OUT/labels.csv: columns id or path, and start and end "
+            "(seconds) or start_frame and end_frame.", "TABLE", path="any"
+        ),
+    ] = None,
+    overwrite: Annotated[bool, Option("Replace what an earlier pack wrote to OUT.")] = False,
+) -> Packed:  # fmt: skip
+    """Convert a store into a format that another tool reads.
+
+    Args:
+        store: A destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
+        out: The folder to write.
+
+    Returns:
+        Packed, how many videos and labels were written.
+
+    Raises:
+        StoreError: `store` cannot be read.
+        DestinationError: `out` cannot be written.
+        SettingsError: A value is not allowed.
+    """
+    from vidprep.formats.stores.registry import open_store
+    from vidprep.transcode.export.folders import export
+    from vidprep.transcode.export.labels import carry_over
+    from vidprep.transcode.export.pack import pack_store
+    from vidprep.transcode.settings.output import FrameOutput
+
+    store, out = Path(store), Path(out)
+    opened = open_store(store)
+    carried = None if labels is None else carry_over(store, Path(labels) if isinstance(labels, str) else labels)
+    if to in STORES_OF_FRAMES:
+        count = pack_store(
+            opened, out, FrameOutput(to, quality, subsampling, parse_bytes(str(shard_size))), overwrite=overwrite
+        )
+    else:
+        count = export(opened, out, to, FrameOutput("burst", quality, subsampling), overwrite=overwrite)
+    if carried is None:
+        return Packed(count)
+    carried.write(out)
+    return Packed(count, len(carried.rows), carried.unseen)
+
+
+@command_of(
+    pack,
+    click.argument("store", metavar="STORE", type=LocalPath()),
+    click.argument("out", metavar="OUT", type=LocalPath()),
+)
+def pack_command(store: Path, out: Path, **given: Any) -> None:
+    """Convert STORE (what transcode or burst made, or a GulpIO or WebDataset folder) into what another tool reads.
+
+    \b
+    burst, gulp, webdataset, tensor   another store; JPEGs are copied as they are, videos go into tar shards as they are
+    frames                            a folder of img_00001.jpg … for each video
+    hf                                a folder for load_dataset("videofolder"), labels included
+    torchcodec                        custom_frame_mappings of each video
+    dali, mmaction                    their lists of files and numbered labels
+    """
+    packed = pack(store, out, **given)
+    click.echo(f"vidprep: {count_of(packed.num_videos, 'video')} packed into {out}", err=True)
+    if "labels" in given:
+        where = out / "labels.csv"
+        click.echo(
+            f"vidprep: {count_of(packed.labels, 'label')} in {where}; {packed.labels_unseen} lie where no output has a frame",
+            err=True,
+        )
