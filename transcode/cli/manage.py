@@ -19,6 +19,7 @@ from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import command_of
 from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
+from vidprep.transcode.export.targets import TARGETS
 from vidprep.transcode.settings.parse import parse_bytes, parse_names
 from vidprep.transcode.settings.run_options import BAD_ROWS
 from vidprep.transcode.settings.typed import typed
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from vidprep.transcode.destination.merge import Merged
     from vidprep.transcode.destination.opening import Compacted
     from vidprep.transcode.destination.relabel import Relabelled
-
-
-EXPORTS = ("frames", "hf", "torchcodec", "dali", "mmaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +229,7 @@ def pack(
     store: str | Path,
     out: str | Path,
     *,
-    to: Annotated[str, Option("What to make.", choices=(*STORES_OF_FRAMES, *EXPORTS))],
+    to: Annotated[str, Option("What to make.", choices=(*STORES_OF_FRAMES, *TARGETS))],
     quality: Annotated[int, Option("JPEG quality, where STORE has no JPEGs to copy.", "Q", least=1, most=100)] = 90,
     subsampling: Annotated[
         str, Option("Chroma subsampling, where STORE has no JPEGs to copy.", choices=JPEG_SUBSAMPLINGS)

@@ -16,6 +16,7 @@ import csv
 import json
 import shutil
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -30,21 +31,23 @@ from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url, open_video
 from vidprep.transcode.export.pack import PACK_NAME, coded, make_empty, refuse_linked_files, refuse_odd_ids
 from vidprep.transcode.export.splits import ids_of_splits, numbered_classes, write_class_numbers
+from vidprep.transcode.export.targets import TARGETS
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.sources.tables import csv_cell
 
 
 def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, overwrite: bool = False) -> int:
     """Write `out` as `kind` says. Returns how many videos are in it. Raises DestinationError, StoreError, OSError."""
-    if kind in ("hf", "torchcodec", "dali") and not isinstance(store, VideoStore):
+    target = TARGETS[kind]
+    if target.needs_videos and not isinstance(store, VideoStore):
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)
     refuse_odd_ids(store)
     refuse_linked_files(store)
     is_new = not out.exists()
     make_empty(out, store, overwrite=overwrite)
-    write = {"frames": _frames, "hf": _hf, "torchcodec": _torchcodec, "dali": _dali, "mmaction": _mmaction}[kind]
+    module, _, name = target.writer.partition(":")
     try:
-        write(store, out, options)
+        getattr(import_module(f"vidprep.transcode.export.{module}"), name)(store, out, options)
     except StoreError:
         if is_new and [each.name for each in out.iterdir()] == [PACK_NAME]:  # it was refused at once
             shutil.rmtree(out)
@@ -52,7 +55,7 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, ove
     return len(store)
 
 
-def _frames(store: FrameStore, out: Path, options: FrameOutput) -> None:
+def write_frames(store: FrameStore, out: Path, options: FrameOutput) -> None:
     for id_ in store.ids:
         folder = out / id_
         folder.mkdir(parents=True)
@@ -60,7 +63,7 @@ def _frames(store: FrameStore, out: Path, options: FrameOutput) -> None:
             (folder / f"img_{number:05d}.jpg").write_bytes(data)
 
 
-def _hf(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+def write_hf(store: FrameStore, out: Path, _options: FrameOutput) -> None:
     splits = ids_of_splits(store)
     write_class_numbers(store, out)
     for split, ids in splits.items():
@@ -104,7 +107,7 @@ def _into_mp4(source: Path, target: Path) -> None:
                 made.mux_one(packet)
 
 
-def _torchcodec(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+def write_torchcodec(store: FrameStore, out: Path, _options: FrameOutput) -> None:
     store = cast(VideoStore, store)
     for id_ in store.ids:
         with open_video(store.file(id_)) as container:
@@ -122,16 +125,16 @@ def _listed(text: str, out: Path) -> str:
     return text
 
 
-def _dali(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+def write_dali(store: FrameStore, out: Path, _options: FrameOutput) -> None:
     _write_lists(store, out, "file_list", cast(VideoStore, store))
 
 
-def _mmaction(store: FrameStore, out: Path, options: FrameOutput) -> None:
+def write_mmaction(store: FrameStore, out: Path, options: FrameOutput) -> None:
     if isinstance(store, VideoStore):
         _write_lists(store, out, "videos", store)
     else:
         _write_lists(store, out, "rawframes", None)
-        _frames(store, out, options)
+        write_frames(store, out, options)
 
 
 def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, SettingsError
 from vidprep.formats.manifest.row import Recorded, removed
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.processes import Process
 from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.formats.storage.base import OBJECT_STORES
@@ -148,45 +148,96 @@ def preview(request: RunRequest) -> tuple[Plan, SourceList, Labels]:
     return todo, sources, _planned_labels(request, sources, todo).given
 
 
+@dataclass(slots=True)
+class Session:
+    """A run under its lease.
+
+    Attributes:
+        request: What was asked for.
+        sources: All sources; of a task of an array, its share of them.
+        settings: The settings, with the value that is found for the whole dataset.
+        is_to_be_searched: Whether that value has yet to be found.
+        share: What the plan of an array gave to this task; None where the run is no such task.
+        workers: The pool that does the jobs.
+    """
+
+    request: RunRequest
+    sources: SourceList
+    settings: RunSettings
+    is_to_be_searched: bool
+    share: Share | None
+    workers: Pool[Job, JobResult]
+
+
 def execute(request: RunRequest) -> Summary:
     """Do it. Raises VidprepError and OSError for what stops all of it."""
-    place, options, reporter = request.place, request.options, request.reporter
     with ExitStack() as held:
-        started = (
-            _start_a_child(held) if options.backend == "local" else None
-        )  # by the time that there is a job, it can take it
-        sources = _find(request)
-        settings, is_to_be_searched = _with_known_value(request)
-        held.enter_context(place.lock(overwrite=options.overwrite and request.why_partial(sources) is None))
-        share = _begin(request, sources, settings)
-        sources = sources if share is None else share.sources
-        workers = _start_workers(request, sources, held, started)
-        if options.overwrite:
-            clear_other_stores(place, settings)
-            if share is None:
-                forget_plan(place, request.selection)
-        recovered = place.outputs.recover()
-        if is_to_be_searched:
-            settings = _search(request, sources, settings, workers)
-        place.merge_journal()  # of a run that was stopped, with the labels that it gave
-        todo = request.plan(sources, settings)
-        if options.overwrite:
-            _refuse_mixture(request, sources, settings)
-        place.write_settings(settings, used_versions(settings, request.ffmpeg))
-        _say_what_was_found(request, recovered, sources, todo, settings)
-        relabelled = _relabel(request, sources, todo)
+        session = _begin(request, held)
+        num_recovered = _take_over(session)
+        _search_value(session)
+        todo = _plan(session)
+        _say_what_was_found(session, num_recovered, todo)
+        num_relabelled = _relabel(session, todo)
         _move_and_remove(request, todo)
-        reporter.start(todo, str(request.where), options.backend)
-        summary = run(
-            todo, place, workers, on_row=lambda row: reporter.row(_labelled(row, place)),
-            on_job=reporter.job, on_segment=reporter.segment, on_made=workers.dismiss, on_stop=reporter.stopping,
-            sources=sample_of(sources.units),
-        )  # fmt: skip
-        summary.relabelled = relabelled
-        if not todo.jobs:
-            _check_opens(place)
-        _end(request, share, summary)
-    reporter.finish(summary)
+        summary = _work(session, todo)
+        summary.relabelled = num_relabelled
+        _end(session, summary)
+    request.reporter.finish(summary)
+    return summary
+
+
+def _begin(request: RunRequest, held: ExitStack) -> Session:
+    """Find the sources, take the lease, hold the settings against those of before, and start the workers."""
+    place, options = request.place, request.options
+    # By the time that there is a job, it can take it.
+    started = _start_a_child(held) if options.backend == "local" else None
+    sources = _find(request)
+    settings, is_to_be_searched = _with_known_value(request)
+    held.enter_context(place.lock(overwrite=options.overwrite and request.why_partial(sources) is None))
+    share = None
+    if place.part is None:
+        place.check_settings(settings, overwrite=options.overwrite)
+    else:
+        share = begin_part(place, sources, settings, request.selection, overwrite=options.overwrite)
+        request.reporter.share(place.part, share)
+        sources = share.sources
+    workers = _start_workers(request, sources, held, started)
+    return Session(request, sources, settings, is_to_be_searched, share, workers)
+
+
+def _take_over(session: Session) -> int:
+    """Finish what a stopped run left, and with --overwrite take away other stores. Returns how many outputs got their names."""
+    request = session.request
+    if request.options.overwrite:
+        clear_other_stores(request.place, session.settings)
+        if session.share is None:
+            forget_plan(request.place, request.selection)
+    return request.place.outputs.recover()
+
+
+def _plan(session: Session) -> Plan:
+    """Decide what is to be done, and write down with which settings."""
+    request, place = session.request, session.request.place
+    place.merge_journal()  # of a run that was stopped, with the labels that it gave
+    todo = request.plan(session.sources, session.settings)
+    if request.options.overwrite:
+        _refuse_mixture(request, session.sources, session.settings)
+    place.write_settings(session.settings, used_versions(session.settings, request.ffmpeg))
+    return todo
+
+
+def _work(session: Session, todo: Plan) -> Summary:
+    """Do the jobs. Where there are none, what stands here is opened instead."""
+    place, reporter = session.request.place, session.request.reporter
+    reporter.start(todo, str(session.request.where), session.request.options.backend)
+    summary = run(
+        todo, place, session.workers,
+        on_row=lambda row: reporter.row(row.recorded(Recorded(labels=place.labels.of(row.id)))),
+        on_job=reporter.job, on_segment=reporter.segment, on_made=session.workers.dismiss, on_stop=reporter.stopping,
+        sources=sample_of(session.sources.units),
+    )  # fmt: skip
+    if not todo.jobs:
+        _check_opens(place)
     return summary
 
 
@@ -245,17 +296,6 @@ def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
     return (settings, True) if value is None else (settings.at(value), False)
 
 
-def _begin(request: RunRequest, sources: SourceList, settings: RunSettings) -> Share | None:
-    """To be called while the destination is held. None where it is not divided."""
-    place, overwrite = request.place, request.options.overwrite
-    if place.part is None:
-        place.check_settings(settings, overwrite=overwrite)
-        return None
-    share = begin_part(place, sources, settings, request.selection, overwrite=overwrite)
-    request.reporter.share(place.part, share)
-    return share
-
-
 def _start_a_child(held: ExitStack) -> Process | None:
     """None where none can be started now: whoever needs it will say why."""
     try:
@@ -279,20 +319,26 @@ def _start_workers(
     return held.enter_context(workers_of(options.backend, address, jobs, message, expected, started=started))
 
 
-def _search(
-    request: RunRequest, sources: SourceList, settings: RunSettings, workers: Pool[Job, JobResult]
-) -> RunSettings:
-    """The settings with the value that the whole dataset is made with. Raises StoppedError."""
+def _search_value(session: Session) -> None:
+    """Find the value that the whole dataset is made with, where none is known. Raises StoppedError."""
+    if not session.is_to_be_searched:
+        return
+    request, settings = session.request, session.settings
     probes = request.place.state_dir / "probes"
     found = shared_value(
-        settings, sources.units, probes, workers=workers, ffmpeg=request.ffmpeg, say=request.reporter.message
+        settings,
+        session.sources.units,
+        probes,
+        workers=session.workers,
+        ffmpeg=request.ffmpeg,
+        say=request.reporter.message,
     )
     shutil.rmtree(probes, ignore_errors=True)
     request.reporter.message(
         f"{settings.output.quality_scale.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
         f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
     )
-    return settings.at(found.value)
+    session.settings = settings.at(found.value)
 
 
 def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> PlannedLabels:
@@ -307,9 +353,9 @@ def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> Pla
     )  # fmt: skip
 
 
-def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
+def _relabel(session: Session, todo: Plan) -> int:
     """Give all units that are listed the labels that their sources have now. Returns how many done ones have other labels than before."""
-    place = request.place
+    request, sources, place = session.request, session.sources, session.request.place
     if sources.labels is None and not manifest_paths(place.root):
         return 0
     taken = _planned_labels(request, sources, todo)
@@ -327,10 +373,6 @@ def _relabel(request: RunRequest, sources: SourceList, todo: Plan) -> int:
         more = ", …" if len(taken.splits) > NAMED else ""
         request.reporter.message(f"{count_of(len(taken.splits), 'video')} changed split: {', '.join(examples)}{more}")
     return len(set(taken.changed) - {job.unit.id for job in todo.jobs} - {row.id for row in todo.rejected})
-
-
-def _labelled(row: ManifestRow, place: Destination) -> ManifestRow:
-    return row.recorded(Recorded(labels=place.labels.of(row.id)))
 
 
 def _move_and_remove(request: RunRequest, todo: Plan) -> None:
@@ -378,9 +420,8 @@ def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSetti
         )
 
 
-def _say_what_was_found(
-    request: RunRequest, recovered: int, sources: SourceList, todo: Plan, settings: RunSettings
-) -> None:
+def _say_what_was_found(session: Session, recovered: int, todo: Plan) -> None:
+    request, sources, settings = session.request, session.sources, session.settings
     message, journal = request.reporter.message, request.place.journal
     for note in sources.notes:
         message(f"note: {note}")
@@ -410,10 +451,12 @@ def _say_what_was_found(
         message(f"nothing is pruned: {why}")
 
 
-def _end(request: RunRequest, share: Share | None, summary: Summary) -> None:
+def _end(session: Session, summary: Summary) -> None:
+    """Write down that a task of an array has ended, or that no array run is open any more."""
+    place, share = session.request.place, session.share
     if share is not None:
         summary.absent = len(share.absent)
     if summary.is_complete and share is not None:
-        end_part(request.place, share)
+        end_part(place, share)
     elif summary.is_complete:
-        forget_plan(request.place, request.selection)
+        forget_plan(place, session.request.selection)
