@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from av.audio.frame import AudioFrame
 from av.audio.layout import AudioLayout
-from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
 from av.filter import Graph
-from av.stream import Discard
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.model import round_half_away
-from vidprep.formats.video.pyav import demuxed, open_input, reason_of, time_base_of
+from vidprep.formats.video.audio_decoder import AudioDecoder
+from vidprep.formats.video.pyav import open_input, reason_of, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 Samples = npt.NDArray[np.float32]
@@ -47,13 +45,8 @@ class Sound:
         except (AvError, OSError, ValueError) as error:
             raise StoreError(f"cannot be read: {reason_of(error)}", path=self._path) from error
         self._is_at_start = True
-        best = self._container.streams.best("audio")
-        self._stream = best if isinstance(best, AudioStream) and best.codec_context is not None else None
-        if self._stream is not None:
-            self._stream.codec_context.thread_count = 1  # threads do not survive a fork
-        for stream in self._container.streams:
-            if stream is not best:
-                stream.discard = Discard.all
+        self._decoder = AudioDecoder(self._container)
+        self._stream = self._decoder.stream
 
     def close(self) -> None:
         container = getattr(self, "_container", None)
@@ -120,7 +113,7 @@ class Sound:
             self._open()
         self._is_at_start = False
         due: int | None = None
-        for frame in self._frames():
+        for frame in self._decoder.frames(self._decoder.packets()):
             at = None if frame.pts is None else round_half_away((frame.pts * time_base_of(frame) - self._origin) * rate)
             if due is not None and (at is None or (not counts_samples and abs(at - due) < HOLE_SECONDS * rate)):
                 at = due
@@ -135,11 +128,6 @@ class Sound:
         except AvError:
             return False
         return True
-
-    def _frames(self) -> Iterator[AudioFrame]:
-        assert self._stream is not None
-        for packet in chain(demuxed(self._container, self._stream), [None]):
-            yield from self._stream.codec_context.decode(packet)
 
 
 def _as_floats(frame: AudioFrame) -> Samples:

@@ -16,23 +16,21 @@ from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
-from av.packet import Packet
-from av.stream import Discard
 
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.text import count_of
-from vidprep.formats.video.pyav import demuxed, fraction, open_input, time_base_of
+from vidprep.formats.video.audio_decoder import AudioDecoder, AudioPacket
+from vidprep.formats.video.pyav import fraction, open_input, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
 
-if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only, and most outputs have no audio to load numpy for
+if TYPE_CHECKING:  # most outputs have no audio to load numpy for
     import numpy as np
     import numpy.typing as npt
 
-    AudioPacket = Packet[AudioStream]
     Samples = npt.NDArray[np.float32]
 else:
-    AudioPacket, Samples = Packet, None
+    Samples = None
 
 # Decoded before time 0 and thrown away: codecs lean on what came before, Opus on 80 ms of it.
 PREROLL_SECONDS = 1
@@ -61,11 +59,8 @@ class AudioSource:
         with av.logging.Capture():  # the pictures' handle has said what is wrong with the file
             self._container = open_video(path)
         self.num_streams = len(self._container.streams.audio)
-        best = self._container.streams.best("audio")
-        self.stream = best if isinstance(best, AudioStream) and best.codec_context is not None else None
-        for stream in self._container.streams:
-            if stream is not best:
-                stream.discard = Discard.all
+        self._decoder = AudioDecoder(self._container)
+        self.stream = self._decoder.stream
 
     def close(self) -> None:
         self._container.close()
@@ -108,7 +103,7 @@ class AudioSource:
         assert self.stream is not None
         base = time_base_of(self.stream)
         shift, end = 0, None
-        packets = demuxed(self._container, self.stream)
+        packets = self._decoder.packets()
         while True:
             try:
                 with av.logging.Capture():
@@ -171,7 +166,7 @@ class AudioSource:
 
     def _blocks(self, rate: int, layout: str) -> Iterator[tuple[int | None, Samples]]:
         resampler, shape = AudioResampler("fltp", layout, rate), None
-        for frame in chain(self._frames(), [None]):
+        for frame in chain(self._decoder.frames(self._packets(), self._take_fault), [None]):
             done: list[AudioFrame] = []
             now = frame and (frame.format.name, frame.layout.name, frame.sample_rate)
             try:
@@ -188,23 +183,10 @@ class AudioSource:
                     at = self._sample_at(block.pts, base, rate)
                 yield at, cast(Samples, block.to_ndarray())
 
-    def _frames(self) -> Iterator[AudioFrame]:
-        assert self.stream is not None
-        decoder = self.stream.codec_context
-        decoder.thread_count = 1
-        for packet in chain(self._packets(), [None]):
-            frames: list[AudioFrame] = []
-            reason = "marked corrupt" if packet is not None and packet.is_corrupt else ""
-            with av.logging.Capture() as logged:
-                try:
-                    frames = decoder.decode(packet)
-                except (AvError, OSError, ValueError) as error:
-                    reason = str(error)
-            heard = packet is None or packet.pts is None or self._sample_at(packet.pts, time_base_of(packet), 1) >= 0
-            errors = [text.strip() for level, _, text in logged if level <= av.logging.ERROR]
-            if heard and (errors or reason):
-                self._bad.append(errors[0] if errors else reason)
-            yield from frames
+    def _take_fault(self, packet: AudioPacket | None, reason: str) -> None:
+        """Keep what does not decode, unless it is only decoded for what follows."""
+        if packet is None or packet.pts is None or self._sample_at(packet.pts, time_base_of(packet), 1) >= 0:
+            self._bad.append(reason)
 
 
 def _read_ahead(

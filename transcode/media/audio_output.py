@@ -30,9 +30,10 @@ from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.text import count_of
+from vidprep.formats.video.audio_decoder import AudioPacket
 from vidprep.formats.video.pyav import reason_of
 from vidprep.formats.video.writer import VideoWriter
-from vidprep.transcode.media.audio_input import AudioPacket, AudioSource, Samples
+from vidprep.transcode.media.audio_input import AudioSource, Samples
 
 ENCODERS = {"aac": ("aac", "fltp"), "opus": ("libopus", "flt")}
 USUAL_RATE = 48_000
