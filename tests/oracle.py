@@ -356,6 +356,8 @@ def record(names: list[str], *, few: bool) -> dict[str, Any]:
 
 def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
     """Each observation that is not the same in both, with its place."""
+    if where == "/api":  # where a name that comes first moves the numbers of all others
+        before, after = ({key.partition(" ")[2]: seen for key, seen in each.items()} for each in (before, after))
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
             if key not in before or key not in after:

@@ -174,7 +174,7 @@ def command_of(
     """
 
     def decorate(run: Callable[..., None]) -> click.Command:
-        own = options(function.options)  # type: ignore[attr-defined]
+        own = options(function.__options__)  # type: ignore[attr-defined]
         quiet: list[Decorator] = [QUIET] if "progress" in inspect.signature(function).parameters else []
         for each in reversed([*arguments, own, *flags, *quiet]):
             run = each(run)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 import click
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from vidprep.transcode.run.run import Summary
     from vidprep.transcode.run.session import RunRequest
 
+P = ParamSpec("P")
+R = TypeVar("R")
 SRC = click.argument("source", metavar="SRC", type=FolderOrUrl())
 DST = click.argument("destination", metavar="DST", type=FolderOrUrl())
 DRY_RUN = click.option(
@@ -36,7 +39,36 @@ DRY_RUN = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON line per row to stdout, then the summary.")
 
 
+# Of both functions.
+ARGUMENTS = """
+Args:
+    source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
+    destination: The folder or URL to write.
+    settings: Settings in place of the keywords that decide what is written.
+    progress: Show a progress bar and messages on stderr.
+    on_row: Called with each row of the manifest when it is safe on disk.
+
+Returns:
+    Summary. Videos that failed are counted in `failed`, and the reason stands in their rows of the manifest.
+
+Raises:
+    SettingsError: A value is not allowed, or does not fit the others.
+    SourceError: `source` cannot be used.
+    DestinationError, StorageError: `destination` cannot be written, or is another run's.
+    DiskFullError, StoppedError: The run was stopped; the same call continues it.
+    BackendError, MissingError: The cluster or a library is not available.
+    KeyboardInterrupt: The run was interrupted; the same call continues it.
+"""
+
+
+def _with_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Add the section of arguments, results and errors to the docstring of a function."""
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n{ARGUMENTS}"
+    return function
+
+
 @typed(*options_of_command("transcode"))
+@_with_arguments
 def transcode(
     source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[TranscodeKeywords],
@@ -44,24 +76,6 @@ def transcode(
     """Re-encode videos into `destination` and verify each output.
 
     Repeat the call to continue a run that was stopped; finished videos are not processed again.
-
-    Args:
-        source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
-        destination: The folder or URL to write.
-        settings: Settings in place of the keywords that decide what is written.
-        progress: Show a progress bar and messages on stderr.
-        on_row: Called with each row of the manifest when it is safe on disk.
-
-    Returns:
-        Summary. Videos that failed are counted in `failed`, and the reason stands in their rows of the manifest.
-
-    Raises:
-        SettingsError: A value is not allowed, or does not fit the others.
-        SourceError: `source` cannot be used.
-        DestinationError, StorageError: `destination` cannot be written, or is another run's.
-        DiskFullError, StoppedError: The run was stopped; the same call continues it.
-        BackendError, MissingError: The cluster or a library is not available.
-        KeyboardInterrupt: The run was interrupted; the same call continues it.
     """
     return _run(source, destination, settings, progress, on_row, keywords, VideoOutput)
 
@@ -85,6 +99,7 @@ def transcode_command(source: Path | str, destination: Path | str, **given: Any)
 
 
 @typed(*options_of_command("burst"))
+@_with_arguments
 def burst(
     source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
     on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[BurstKeywords],
@@ -92,24 +107,6 @@ def burst(
     """Store the frames of videos in shards in `destination`, one image per frame, and verify them.
 
     Repeat the call to continue a run that was stopped; finished videos are not processed again.
-
-    Args:
-        source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
-        destination: The folder or URL to write.
-        settings: Settings in place of the keywords that decide what is written.
-        progress: Show a progress bar and messages on stderr.
-        on_row: Called with each row of the manifest when it is safe on disk.
-
-    Returns:
-        Summary. Videos that failed are counted in `failed`, and the reason stands in their rows of the manifest.
-
-    Raises:
-        SettingsError: A value is not allowed, or does not fit the others.
-        SourceError: `source` cannot be used.
-        DestinationError, StorageError: `destination` cannot be written, or is another run's.
-        DiskFullError, StoppedError: The run was stopped; the same call continues it.
-        BackendError, MissingError: The cluster or a library is not available.
-        KeyboardInterrupt: The run was interrupted; the same call continues it.
     """
     return _run(source, destination, settings, progress, on_row, keywords, FrameOutput)
 

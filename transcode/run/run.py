@@ -186,9 +186,12 @@ class RunState:
         return None
 
     def is_done_again_alone(self, job: Job, row: ManifestRow) -> bool:
-        """Whether a video is made once more, alone, as its child was killed among others. The row of the second try says so."""
-        first = self._killed.get(row.id)
-        if first is None and was_killed(row) and not self._workers.stopping:
+        """Whether a video is made once more, alone, as its child was killed among others. The row of the second try says so.
+
+        On a cluster it is not: all its machines would wait for one video.
+        """
+        first, is_here = self._killed.get(row.id), not self._workers.is_elsewhere
+        if first is None and was_killed(row) and is_here and not self._workers.stopping:
             self._killed[row.id] = row.message or ""
             self._queue.suspect(job.unsplit(job.why_not_split if isinstance(job, WholeJob) else None))
             return True

@@ -69,7 +69,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
             return function(*bound.args, **bound.kwargs)
 
         checked.__signature__ = shown  # type: ignore[attr-defined]
-        checked.options = (*keywords, *declared.values())  # type: ignore[attr-defined]  # of which a command has flags
+        checked.__options__ = (*keywords, *declared.values())  # type: ignore[attr-defined]  # of which a command has flags
         checked.__doc__ = with_options(inspect.cleandoc(function.__doc__ or ""), [*declared.values(), *keywords])
         return checked
 
