@@ -128,7 +128,9 @@ class Declared(NamedTuple):
 
     def check(self, value: object) -> None:
         """Raises SettingsError for a value of another type, or one that is not allowed."""
-        if isinstance(value, int | float):  # bounds say more than a type
+        if type(value) is int and {int, float} & {
+            *_members(self.hint)
+        }:  # bounds say more than a type of a number that is too long
             self.option.check(self.keyword, value)
         if not fits(value, self.hint):
             raise self.wrong_type(value)

@@ -27,7 +27,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 # In argv of every child, for whoever looks for them.
 MARK = "vidprep-child"
@@ -108,29 +108,32 @@ class Process:
     """A child process that does one call after another. Used by one thread at a time; any may call `kill`."""
 
     def __init__(
-        self, imports: str = "", *, share: Sequence[int] = (), environment: Mapping[str, str] | None = None, is_quiet: bool = False
+        self, imports: str = "", *, share: Sequence[int] = (), environment: Mapping[str, str] | None = None,
+        output: int | IO[bytes] | None = None,
     ) -> None:  # fmt: skip
         """imports: a module that it imports before its first call. share: file descriptors that it has under the same numbers.
-        environment: more variables than are set here. is_quiet: nothing that it writes on stderr is shown.
+        environment: more variables than are set here. output: where it prints, as `subprocess` takes it; None is where this process does.
 
         Raises OSError where no process can be started.
         """
         import tempfile
 
         self.num_calls = 0
+        self._owner = os.getpid()  # a fork of this process must leave it alone
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as shared, ExitStack() as opened:
             opened.callback(ours.close)
             shared.truncate(mmap.PAGESIZE)
             self.numbers = memoryview(mmap.mmap(shared.fileno(), mmap.PAGESIZE)).cast("q")
             numbers = theirs.fileno(), shared.fileno()
+            folders = [each for each in sys.path if isinstance(each, str)]  # Python passes over all others
             first_lines = (
-                f"import sys; sys.path[:] = {sys.path!r}; from vidprep.formats.processes import serve; "
+                f"import sys; sys.path[:] = {folders!a}; from vidprep.formats.processes import serve; "
                 f"serve({numbers[0]}, {numbers[1]}, {os.getpid()}, {imports!r})"
             )
             self._popen, self._keeper = _started(
                 [*interpreter(), *_flags(), "-c", first_lines, MARK], pass_fds=(*numbers, *share),
-                env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL if is_quiet else None,
+                env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
             opened.pop_all()
         self._channel = Channel(ours)
@@ -156,7 +159,7 @@ class Process:
         """Send something to the function that is being called. Raises DiedError."""
         try:
             self._channel.send(message)
-        except BrokenPipeError:
+        except ConnectionError:
             raise self._died() from None
 
     def receive(self, more_seconds: Callable[[], float] = forever) -> Any:
@@ -176,7 +179,7 @@ class Process:
     def _died(self) -> DiedError:
         """The error for one that has closed its end."""
         self._keeper.join(SECONDS_TO_END)
-        self._popen.kill()
+        self.kill()
         self._keeper.join()
         return DiedError(taken=bool(self.numbers[TAKEN]), exit_code=self._popen.returncode)
 
@@ -185,11 +188,12 @@ class Process:
         return self._keeper.is_alive()
 
     def kill(self) -> None:
-        self._popen.kill()
+        if os.getpid() == self._owner:
+            self._popen.kill()
 
     def close(self) -> None:
         """Kill it, and wait until it is gone."""
-        self._popen.kill()
+        self.kill()
         self._keeper.join()
         self._channel.close()
 
@@ -254,7 +258,7 @@ def serve(descriptor: int, shared: int, parent: int, imports: str) -> None:
     os.close(shared)
     if imports:
         import_module(imports)
-    with suppress(BrokenPipeError):
+    with suppress(ConnectionError):
         while True:
             try:
                 function, arguments = _parent.receive()
@@ -298,7 +302,9 @@ def _pickled(answer: Answer) -> bytes:
         data = pickle.dumps(answer)
         pickle.loads(data)  # some exceptions are pickled and then cannot be made again
     except Exception as fault:  # noqa: BLE001 (whatever cannot be pickled)
-        return pickle.dumps(Answer(None, RuntimeError(f"{answer.error!r} cannot be given back: {fault}")))
+        told = RuntimeError(f"{answer.error!r} cannot be given back: {fault}")
+        told.add_note("".join(traceback.format_exception(answer.error)) if answer.error else "")
+        return pickle.dumps(Answer(None, told))
     return data
 
 

@@ -143,8 +143,7 @@ class _OfIndices(ClipSampler):
     policy: Policy = "repeat_last"
 
     def __post_init__(self) -> None:
-        for name in ("num_clips", "num_frames_per_clip", "num_indices_between_frames"):
-            whole(name, getattr(self, name), 1)
+        _make_whole(self, "num_clips", "num_frames_per_clip", "num_indices_between_frames")
         _check_policy(self.policy)
 
     @property
@@ -210,6 +209,7 @@ class _AtIndices(_OfIndices):
         return np.asarray(self._clip(start, video.num_frames), np.int64)
 
 
+@dataclass(frozen=True, kw_only=True)
 class clips_at_random_indices(_AtIndices):
     """Clips that begin anywhere in [sampling_range_start, sampling_range_end).
 
@@ -229,6 +229,7 @@ class clips_at_random_indices(_AtIndices):
         return True
 
 
+@dataclass(frozen=True, kw_only=True)
 class clips_at_regular_indices(_AtIndices):
     """Clips that begin equally far apart, the first and the last at the ends of the range: the K test clips of many papers.
 
@@ -314,8 +315,7 @@ class dense_sample_frames(sample_frames):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("sample_range", "num_sample_positions"):
-            whole(name, getattr(self, name), 1)
+        _make_whole(self, "sample_range", "num_sample_positions")
 
     @property
     def _least_frames(self) -> int:
@@ -348,7 +348,7 @@ class _AtTimes(ClipSampler):
     needs_times: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole("num_frames_per_clip", self.num_frames_per_clip, 1)
+        _make_whole(self, "num_frames_per_clip")
         _check_policy(self.policy)
         if self.seconds_between_frames is not None:
             _check_seconds("seconds_between_frames", self.seconds_between_frames, above=0)
@@ -379,8 +379,8 @@ class _AtTimes(ClipSampler):
         return low, min(high, end)
 
     @abstractmethod
-    def _starts(self, low: float, high: float) -> npt.NDArray[np.float64]:
-        """(K,) when clips of [low, high) begin, in seconds; of random ones when the last may."""
+    def _extent(self, low: float, high: float) -> tuple[int, float]:
+        """Return how many clips of [low, high) there are, and when the last of them may begin, in seconds."""
 
     @abstractmethod
     def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:
@@ -394,12 +394,11 @@ class _AtTimes(ClipSampler):
             raise ValueError(
                 f"its clips would start in [{low:.3f}, {high:.3f}) s, and it ends at {video.end_seconds:.3f} s"
             )
-        starts = self._starts(low, high)
-        latest = float(starts[-1])
+        num_clips, latest = self._extent(low, high)
         whole_until = video.end_seconds - (self.num_frames_per_clip - 1) * self._step(video)
         if self.policy == "error" and latest > whole_until + ROUNDING_SECONDS:
             raise ValueError(f"a clip from {latest:.3f} s goes past its end at {video.end_seconds:.3f} s")
-        return len(starts)
+        return num_clips
 
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
         start = self._start(*self._range(video), number, rng)
@@ -430,14 +429,14 @@ class clips_at_random_timestamps(_AtTimes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("num_clips", self.num_clips, 1)
+        _make_whole(self, "num_clips")
 
     @property
     def is_random(self) -> bool:
         return True
 
-    def _starts(self, low: float, high: float) -> npt.NDArray[np.float64]:  # noqa: ARG002
-        return np.full(self.num_clips, high)
+    def _extent(self, low: float, high: float) -> tuple[int, float]:  # noqa: ARG002
+        return self.num_clips, high
 
     def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:  # noqa: ARG002
         return low + float(rng.random()) * (high - low)
@@ -458,6 +457,10 @@ class clips_at_regular_timestamps(_AtTimes):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_seconds("seconds_between_clip_starts", self.seconds_between_clip_starts, above=0)
+
+    def _extent(self, low: float, high: float) -> tuple[int, float]:
+        starts = self._starts(low, high)
+        return len(starts), float(starts[-1])
 
     def _starts(self, low: float, high: float) -> npt.NDArray[np.float64]:
         until = max(high - ROUNDING_SECONDS, float(np.nextafter(low, high)))
@@ -485,6 +488,12 @@ def _count(sampler: ClipSampler, id_: str, video: Timing) -> int:
         return sampler.count(video)
     except ValueError as error:
         raise SettingsError(f"{id_}: {error}; policy='drop' leaves it out") from error
+
+
+def _make_whole(sampler: ClipSampler, *names: str) -> None:
+    """Have whole numbers from 1 as ints. Raises SettingsError."""
+    for name in names:
+        object.__setattr__(sampler, name, whole(name, getattr(sampler, name), 1))
 
 
 def _check_policy(policy: str) -> None:

@@ -131,6 +131,7 @@ def _listen(worker: int, process: Process, line: Line, speaker: threading.Thread
         gone = Gone(0, message.error)
     except DiedError as died:
         gone = Gone(died.exit_code)
+    process.kill()  # or it would take what is still sent for calls
     line.put(None)
     speaker.join()
     process.close()

@@ -76,15 +76,14 @@ def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
 def examine_destination(destination: Path | str) -> Iterator[Finding]:
     """What its file system or store does of what runs lean on; a folder is tried by two processes of this machine."""
     from vidprep.formats.storage.local import file_system_of
-    from vidprep.transcode.check.storage_trial import try_folder, try_store
+    from vidprep.transcode.check.storage_trial import try_store
 
     with ExitStack() as stack:
         if isinstance(destination, Path):
             asked = destination
             while not destination.exists():
                 destination = destination.parent
-            first, second = (stack.enter_context(closing(Process())) for _ in range(2))
-            found = try_folder(destination, first.begin, second.begin)
+            found = _try_by_two(destination, stack)
             made_later = f"; {asked} is not there yet" if asked != destination else ""
             shown = f"{destination} ({file_system_of(destination) or 'file system'}{made_later})"
         else:
@@ -94,6 +93,14 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
                 yield replace(each, what=f"{shown}: {each.what}")
         except OSError as error:
             yield Finding(shown, False, f"cannot be written: {error}", "give another destination, or make it writable")
+
+
+def _try_by_two(folder: Path, stack: ExitStack) -> Iterator[Finding]:
+    """Raises OSError."""
+    from vidprep.transcode.check.storage_trial import try_folder
+
+    first, second = (stack.enter_context(closing(Process())) for _ in range(2))
+    yield from try_folder(folder, first.begin, second.begin)
 
 
 def _system() -> Finding:
@@ -271,12 +278,15 @@ def _torchcodec() -> Finding:
     """Tried in a process of its own: torch may end the one that it cannot load in, and some of it complains at exit."""
     from vidprep.transcode.check.other_readers import TORCHCODEC_ADVICE
 
-    with closing(Process(is_quiet=True)) as process:
+    with tempfile.TemporaryFile() as told, closing(Process(output=told)) as process:
         try:
             process.begin(_import_torchcodec).result()
         except Exception as error:  # noqa: BLE001 (the same)
-            what = f"exit code {error.exit_code}" if isinstance(error, DiedError) else ""
-            why = what or str(error).strip().partition("\n")[0] or type(error).__name__
+            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            if isinstance(error, DiedError):
+                told.seek(0)
+                lines = told.read().decode(errors="replace").splitlines() or [f"exit code {error.exit_code}"]
+                why = lines[-1]
             return Finding("torchcodec", False, f"does not load: {why}", TORCHCODEC_ADVICE, needed=False)
     return Finding("torchcodec", True, version("torchcodec"), needed=False)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.manifest.table import read_rows
+from vidprep.formats.manifest.table import read_table, rows_of
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.storage.untrusted import arrow_file, as_parquet
 from vidprep.transcode.check.unit import Checked
@@ -60,9 +61,11 @@ def read_results(destination: Path) -> pa.Table | None:
 def write_results(destination: Path, results: Iterable[Checked]) -> None:
     """With what is known of the same bytes: units that were not read this time, scores that were not asked for. Raises ManifestError."""
     table = table_of(results)
-    if (earlier := read_results(destination)) is not None:
-        validated = set(earlier["id"].to_pylist())
-        digests = {row.id: row.sha256 for row in read_rows(destination, _UnitDigest) if row.id in validated}
+    earlier = read_results(destination)
+    now_there = None if earlier is None else read_table(destination, list(_UnitDigest._fields))
+    if earlier is not None and now_there is not None:
+        of_earlier = now_there.filter(pc.is_in(now_there["id"], earlier["id"].combine_chunks()))
+        digests = dict(rows_of(of_earlier, _UnitDigest))
         rows = {row["id"]: row for row in table.to_pylist()}
         for before in earlier.to_pylist():
             if before["sha256"] is None or before["sha256"] != digests.get(before["id"]):

@@ -276,8 +276,14 @@ def read_array_plan(path: Path) -> ArrayPlan:
     try:
         with arrow_file(path) as source, as_parquet(source, path) as file:
             about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
-            units = list(rows_of(file.read(), PlannedUnit))  # plans of 0.1 know no cuts by frames
-        ids, parts = [unit.id for unit in units], [unit.part for unit in units]
+            table = file.read()  # those of 0.1 know no cuts by frames
+        if lacking := {*PlannedUnit._fields[:4]} - {*table.column_names}:
+            raise KeyError(min(lacking))
+        ids, parts, states = [], [], dict[str, State]()
+        for unit in rows_of(table, PlannedUnit):
+            ids.append(unit.id)
+            parts.append(unit.part)
+            states[unit.id] = unit[2:]
         count = whole_between("number of parts", about["count"], 1, MAX_PARTITIONS)
         numbers = [whole_between("part", part, 0, count - 1) for part in parts]
         if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
@@ -289,7 +295,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
         RunSettings.from_dict(about["settings"])
         return ArrayPlan(
             count, about["settings"], str(about["settings_digest"]), selection,
-            dict(zip(ids, numbers, strict=True)), {unit.id: unit[2:] for unit in units}, sha256_of(path),
+            dict(zip(ids, numbers, strict=True)), states, sha256_of(path),
         )  # fmt: skip
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         why = f"cannot be read ({error}); remove it, and run all tasks of the array again"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest.table import read_rows
+from vidprep.formats.manifest.table import read_rows, read_table, rows_of, with_columns
 from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
 from vidprep.transcode.destination.array_plan import ArrayPlan, read_array_plan, read_end
 from vidprep.transcode.destination.destination import (
@@ -132,7 +132,12 @@ def _merged(path: Path) -> MergedParts:
 
 def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:
     """Units that other settings made, and the digest of those."""
-    return ((row.id, row.settings_digest) for row in read_rows(root, _UnitSettings) if row.settings_digest != digest)
+    import pyarrow.compute as pc
+
+    if (table := read_table(root, list(_UnitSettings._fields))) is not None:
+        table = with_columns(table, _UnitSettings._fields)
+        is_other = pc.not_equal(pc.fill_null(table["settings_digest"], ""), digest)
+        yield from rows_of(table.filter(is_other), _UnitSettings)
 
 
 class _UnitRow(NamedTuple):

@@ -191,9 +191,13 @@ class RunState:
         On a cluster it is not: all its machines would wait for one video.
         """
         first, is_here = self._killed.get(row.id), not self._workers.is_elsewhere
-        if first is None and was_killed(row) and is_here and not self._workers.stopping:
+        if first is None and was_killed(row) and is_here:
             self._killed[row.id] = row.message or ""
-            self._queue.suspect(job.unsplit(job.why_not_split if isinstance(job, WholeJob) else None))
+            again = job.unsplit(job.why_not_split if isinstance(job, WholeJob) else None)
+            if self._workers.stopping:  # it is left to the next run
+                self._abandoned.append(again)
+            else:
+                self._queue.suspect(again)
             return True
         if first is not None and row.ok:
             row.warn(Remark("second_try", f"made in a second attempt, alone; in the first {first}"))
@@ -229,8 +233,7 @@ class RunState:
         try:
             for job in self._abandoned:
                 discard(job)
-            self._queue.give_up()
-            if not self._abandoned:
+            if not self._queue.give_up() and not self._abandoned:
                 destination.remove_leftovers()
             destination.finish(is_complete=self.summary.is_complete)
         except OSError as error:

@@ -48,6 +48,8 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if not isinstance(self.output, VideoOutput | FrameOutput):
+            raise SettingsError(f"output is {shown(self.output)}; give a VideoOutput or a FrameOutput")
         if self.target is None:
             return
         if not self.output.has_loss:

@@ -92,12 +92,14 @@ class JobQueue:
         if not isinstance(made, JobNotDone):
             return False
         if made.deaths:
-            self._deaths[key] += made.deaths
-            if self._deaths[key] < TRIES:
-                self._first.append(job)
-            elif not was_alone:
+            if made.deaths < TRIES:  # or the cluster itself has tried it often enough
+                self._deaths[key] += made.deaths
+                if self._deaths[key] < TRIES:
+                    self._first.append(job)
+                    return True
+            if not was_alone:
                 self._suspects.append(job)
-            return self._deaths[key] < TRIES or not was_alone
+            return not was_alone
         is_of_all = made.fault == "cluster" or (made.fault == "destination" and made.stops)
         if is_of_all or not is_elsewhere:
             return False
@@ -131,9 +133,10 @@ class JobQueue:
         elif split.failed is None:
             assert isinstance(made, ManifestRow)
             split.failed = made
-            for other in [other for other in self._first if other.unit.id == job.unit.id]:
-                self._first.remove(other)
-                split.waiting -= 1
+            for waiting in (self._first, self._suspects):
+                for other in [other for other in waiting if other.unit.id == job.unit.id]:
+                    waiting.remove(other)
+                    split.waiting -= 1
             if made.error in FINAL_ERRORS:
                 del self._split[job.unit.id]
                 discard(split.job.to_join(tuple(split.made)))
@@ -142,10 +145,16 @@ class JobQueue:
             self._go_on_with(split)
         return None
 
-    def give_up(self) -> None:
-        """Remove the segments that were made for what will not be joined."""
-        for job in (*self._first, *(split.job.to_join(tuple(split.made)) for split in self._split.values())):
+    def give_up(self) -> bool:
+        """Remove what was made for what will not be finished. Returns whether there is something that nobody did."""
+        left = [
+            *self._first,
+            *self._suspects,
+            *(split.job.to_join(tuple(split.made)) for split in self._split.values()),
+        ]
+        for job in left:
             discard(job)
+        return bool(left)
 
     def _go_on_with(self, split: _SplitVideo) -> None:
         """All segments are there, or one has failed: join them, or make the video in one segment."""

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from vidprep.formats.errors import ClusterError, WorkerError
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.base import is_url
+from vidprep.transcode.sources.remote import current_state
 from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
 from vidprep.transcode.unit.queue import TRIES
 from vidprep.transcode.workers.host import Expected
@@ -215,7 +216,8 @@ class ClusterPool(Pool[Job, JobResult]):
             return
         self._jobs_per_task = _jobs_per_task(made)
         for job, each in zip(task.jobs, made, strict=True):
-            if isinstance(each, JobNotDone):
+            is_changed = isinstance(each, JobNotDone) and each.row and current_state(job.unit.path) != job.unit.state
+            if isinstance(each, JobNotDone) and not is_changed:
                 self._good.discard(host)  # so that it is asked again
             yield job, each
 

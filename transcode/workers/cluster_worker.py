@@ -8,7 +8,6 @@ import threading
 import uuid
 from contextlib import nullcontext
 from dataclasses import replace
-from multiprocessing import current_process
 from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
@@ -76,7 +75,6 @@ def _work(job: Job, scratch: Path | None) -> JobResult:
 
 
 def _take() -> Child:
-    current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # dask's workers may have no children otherwise
     with _guard:
         child = _idle.pop() if _idle else Child(_giving_up)
         _busy.append(child)

@@ -113,7 +113,7 @@ class LocalPool(Pool[T, R]):
                 self._idle.append(child)
 
     def __enter__(self) -> Self:
-        self._threads = ThreadPoolExecutor(self._count)  # a child dies with the thread that started it
+        self._threads = ThreadPoolExecutor(self._count)
         return self
 
     def dismiss(self) -> None:

@@ -32,7 +32,9 @@ def children() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if "vidprep-child" in child.cmdline():
+            if "vidprep-child" in (told := child.cmdline()) and "run_job" not in " ".join(
+                told
+            ):  # which is kept for runs
                 found.append(child)
     return found
 
@@ -186,8 +188,10 @@ def test_a_loader_is_of_one_process_and_not_used_when_closed(processes, store_of
                 use()
             except SettingsError as error:
                 said += f"belongs to process {os.getppid()}" in str(error)
+        loader.close()
         os._exit(said)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert not processes or {each.status() for each in children()} <= {"running", "sleeping"}
     assert len(list(running)) == len(loader) - 1
     loader.close()
     for use in (lambda: next(running), lambda: iter(loader)):

@@ -15,7 +15,7 @@ from vidprep.formats.model import SourceState
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit import queue
-from vidprep.transcode.unit.job import Job, JoinJob, MadeSegment, Segment, SegmentJob, Split, WholeJob
+from vidprep.transcode.unit.job import Job, JobNotDone, JoinJob, MadeSegment, Segment, SegmentJob, Split, WholeJob
 from vidprep.transcode.unit.queue import JobQueue
 
 
@@ -140,4 +140,53 @@ def test_what_is_given_up_leaves_no_segment(jobs: list[Job], tmp_path: Path) -> 
     part = next(waiting)
     waiting.settle(part, made(part))
     waiting.give_up()
+    assert list(tmp_path.iterdir()) == []
+
+
+def died(times: int) -> JobNotDone:
+    return JobNotDone("worker", "KilledWorker", "its worker died", stops=False, deaths=times)
+
+
+def test_a_job_whose_workers_died_is_done_again_and_at_last_alone(jobs: list[Job]) -> None:
+    waiting = JobQueue(jobs)
+    first, *others = (next(waiting) for _ in jobs)
+    for _ in range(2):
+        assert waiting.is_done_again(first, died(1), is_elsewhere=True)
+        assert next(waiting) is first
+    assert waiting.is_done_again(first, died(1), is_elsewhere=True)
+    assert next(waiting, None) is None, "others are still being done"
+    for other in others:
+        assert not waiting.is_done_again(other, row(other), is_elsewhere=True)
+    assert next(waiting) is first
+    assert next(waiting, None) is None
+    assert not waiting.is_done_again(first, died(1), is_elsewhere=True), "it was alone with them"
+
+
+def test_a_job_that_the_cluster_has_tried_again_is_a_suspect_at_once_and_one_lost_host_is_no_proof(
+    jobs: list[Job],
+) -> None:
+    waiting = JobQueue(jobs[:1])
+    assert waiting.is_done_again(next(waiting), died(3), is_elsewhere=True)
+    assert waiting.is_done_again(next(waiting), died(1), is_elsewhere=True)
+    assert waiting.is_done_again(next(waiting), None, is_elsewhere=True)
+    assert not waiting.is_done_again(next(waiting), row(jobs[0]), is_elsewhere=True)
+    assert next(waiting, None) is None and not waiting.give_up()
+
+
+def test_what_a_worker_could_not_do_is_tried_elsewhere_a_few_times(jobs: list[Job]) -> None:
+    undone = JobNotDone("worker", "WorkerError", "no room")
+    assert not JobQueue(jobs).is_done_again(jobs[0], undone, is_elsewhere=False)
+    waiting = JobQueue(jobs[:1])
+    assert [waiting.is_done_again(next(waiting), undone, is_elsewhere=True) for _ in range(3)] == [True, True, False]
+    lost = JobNotDone("cluster", "ClusterError", "is lost")
+    assert not JobQueue(jobs).is_done_again(jobs[0], lost, is_elsewhere=True)
+
+
+def test_segments_of_a_suspect_that_is_given_up_are_removed(jobs: list[Job], tmp_path: Path) -> None:
+    waiting, parts = split(jobs)
+    for part in parts:
+        waiting.settle(part, made(part))
+    joining = next(waiting)
+    waiting.suspect(joining)
+    assert waiting.give_up()
     assert list(tmp_path.iterdir()) == []

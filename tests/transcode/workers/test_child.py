@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,6 +33,13 @@ def test_a_child_gives_back_what_was_made_there_in_another_process(child: Child)
     assert child.call(math.sqrt, 4, patient) == 2
     assert child.call(os.getpgid, 0, patient) == os.getpgid(0)
     assert child.call(eval, "__import__('os').getpid()", patient) != os.getpid()
+
+
+def test_what_python_passes_over_in_its_path_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("x"), "né"])
+    child = Child(threading.Event())
+    assert child.call(eval, "__import__('sys').path[-1]", patient) == "né"
+    child.close()
 
 
 def test_after_a_crash_it_is_replaced(child: Child) -> None:

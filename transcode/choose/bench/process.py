@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -26,8 +27,11 @@ def run_together(function: Callable[[A, Ready], R], arguments: Sequence[A], seco
     """
     deadline = time.monotonic() + START_SECONDS + seconds
     with ExitStack() as started:
-        # Quiet, as the libraries of others talk on stderr.
-        processes = [started.enter_context(closing(Process(environment=ONE_THREAD, is_quiet=True))) for _ in arguments]
+        # The libraries of others talk on stderr.
+        processes = [
+            started.enter_context(closing(Process(environment=ONE_THREAD, output=subprocess.DEVNULL)))
+            for _ in arguments
+        ]
         try:
             for process, argument in zip(processes, arguments, strict=True):
                 process.begin(_call, function, argument)
