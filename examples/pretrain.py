@@ -25,6 +25,7 @@ def overlapping(batch: dict) -> torch.Tensor:
 
 
 def main() -> None:
+    torch.manual_seed(0)  # the same weights and order each time
     path, epochs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     clips = clips_at_random_timestamps(num_clips=4, num_frames_per_clip=8, seconds_between_frames=SECONDS / 8)
     dataset = VideoDataset(

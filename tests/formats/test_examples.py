@@ -94,9 +94,9 @@ def test_sound_and_pictures_are_matched_without_labels(cli, tmp_path):
             tmp_path / "src" / f"c{number}.mp4",
         )
     assert transcode(tmp_path / "src", tmp_path / "made", "--gop", 5, "--audio", "aac").code == 0
-    said = with_peers(EXAMPLES / "pretrain.py", tmp_path / "made", 4, needs=["torch"]).splitlines()
+    said = with_peers(EXAMPLES / "pretrain.py", tmp_path / "made", 8, needs=["torch"]).splitlines()
     losses = [float(re.fullmatch(r"epoch \d: 16 clips, loss (\d+\.\d+)", line)[1]) for line in said]
-    assert len(losses) == 4 and losses[-1] < losses[0]
+    assert len(losses) == 8 and losses[-1] < 0.9 * losses[0], losses
 
 
 @pytest.mark.long
