@@ -135,7 +135,7 @@ def run(
         for job, made in workers.results(queue, on_job):
             done = course.judge(job, made)
             row = None if done is None else queue.settle(job, done)
-            if row is None or course.is_done_again_alone(job, row):
+            if row is None or course.put_off(job, row):
                 continue
             settled = course.settle(_fitting(row, Path(job.partial)), job)
             if settled is not None:
@@ -170,7 +170,7 @@ class RunState:
         """Return what came of a job; None when it was not done, which is then accounted for, or is done again."""
         is_elsewhere = self._workers.is_elsewhere
         done = resolve_fault(job, made, self._sources, elsewhere=is_elsewhere) if isinstance(made, JobNotDone) else made
-        if self._queue.is_done_again(job, done, is_elsewhere=is_elsewhere):
+        if self._queue.take_back(job, done, is_elsewhere=is_elsewhere):
             if not self._workers.stopping:
                 return None
             done = None  # it is left to the next run
@@ -185,10 +185,10 @@ class RunState:
             self._undone(done)
         return None
 
-    def is_done_again_alone(self, job: Job, row: ManifestRow) -> bool:
-        """Whether a video is made once more, alone, as its child was killed among others. The row of the second try says so.
+    def put_off(self, job: Job, row: ManifestRow) -> bool:
+        """Have a video made once more, alone, if its child was killed among others. Returns whether it is.
 
-        On a cluster it is not: all its machines would wait for one video.
+        The row of the second try says so. On a cluster there is none, as all its machines would wait for one video.
         """
         first, is_here = self._killed.get(row.id), not self._workers.is_elsewhere
         if first is None and was_killed(row) and is_here:

@@ -259,7 +259,7 @@ def output_of(values: Mapping[str, Any]) -> Output:
     """Return the output that `as_dict` described, in the settings of a run. Raises KeyError, TypeError, SettingsError."""
     if "frames" in values:
         if (values["audio"], values["engine"]) != (FrameOutput.audio, FrameOutput.engine):
-            raise SettingsError("audio and engine are of videos")
+            raise SettingsError("it holds frames, and its audio or engine is that of videos")
         return FrameOutput(**values["frames"])
     split = values.get("split", values.get("split_seconds", "off"))  # as 0.1 called it
     return VideoOutput(EncoderOptions(**values["encoder"]), values["audio"], values["engine"], split)

@@ -75,7 +75,7 @@ class JobQueue:
         """Hand out a job when all others are done, and no other until it is done."""
         self._suspects.append(job)
 
-    def is_done_again(self, job: Job, made: JobResult | None, *, is_elsewhere: bool) -> bool:
+    def take_back(self, job: Job, made: JobResult | None, *, is_elsewhere: bool) -> bool:
         """Take back a job that a pool is done with. Returns whether it is handed out again.
 
         Args:

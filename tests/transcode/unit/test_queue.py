@@ -151,35 +151,35 @@ def test_a_job_whose_workers_died_is_done_again_and_at_last_alone(jobs: list[Job
     waiting = JobQueue(jobs)
     first, *others = (next(waiting) for _ in jobs)
     for _ in range(2):
-        assert waiting.is_done_again(first, died(1), is_elsewhere=True)
+        assert waiting.take_back(first, died(1), is_elsewhere=True)
         assert next(waiting) is first
-    assert waiting.is_done_again(first, died(1), is_elsewhere=True)
+    assert waiting.take_back(first, died(1), is_elsewhere=True)
     assert next(waiting, None) is None, "others are still being done"
     for other in others:
-        assert not waiting.is_done_again(other, row(other), is_elsewhere=True)
+        assert not waiting.take_back(other, row(other), is_elsewhere=True)
     assert next(waiting) is first
     assert next(waiting, None) is None
-    assert not waiting.is_done_again(first, died(1), is_elsewhere=True), "it was alone with them"
+    assert not waiting.take_back(first, died(1), is_elsewhere=True), "it was alone with them"
 
 
 def test_a_job_that_the_cluster_has_tried_again_is_a_suspect_at_once_and_one_lost_host_is_no_proof(
     jobs: list[Job],
 ) -> None:
     waiting = JobQueue(jobs[:1])
-    assert waiting.is_done_again(next(waiting), died(3), is_elsewhere=True)
-    assert waiting.is_done_again(next(waiting), died(1), is_elsewhere=True)
-    assert waiting.is_done_again(next(waiting), None, is_elsewhere=True)
-    assert not waiting.is_done_again(next(waiting), row(jobs[0]), is_elsewhere=True)
+    assert waiting.take_back(next(waiting), died(3), is_elsewhere=True)
+    assert waiting.take_back(next(waiting), died(1), is_elsewhere=True)
+    assert waiting.take_back(next(waiting), None, is_elsewhere=True)
+    assert not waiting.take_back(next(waiting), row(jobs[0]), is_elsewhere=True)
     assert next(waiting, None) is None and not waiting.give_up()
 
 
 def test_what_a_worker_could_not_do_is_tried_elsewhere_a_few_times(jobs: list[Job]) -> None:
     undone = JobNotDone("worker", "WorkerError", "no room")
-    assert not JobQueue(jobs).is_done_again(jobs[0], undone, is_elsewhere=False)
+    assert not JobQueue(jobs).take_back(jobs[0], undone, is_elsewhere=False)
     waiting = JobQueue(jobs[:1])
-    assert [waiting.is_done_again(next(waiting), undone, is_elsewhere=True) for _ in range(3)] == [True, True, False]
+    assert [waiting.take_back(next(waiting), undone, is_elsewhere=True) for _ in range(3)] == [True, True, False]
     lost = JobNotDone("cluster", "ClusterError", "is lost")
-    assert not JobQueue(jobs).is_done_again(jobs[0], lost, is_elsewhere=True)
+    assert not JobQueue(jobs).take_back(jobs[0], lost, is_elsewhere=True)
 
 
 def test_segments_of_a_suspect_that_is_given_up_are_removed(jobs: list[Job], tmp_path: Path) -> None:
