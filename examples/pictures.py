@@ -78,10 +78,20 @@ def show_report(path: Path) -> None:
     transcode("raw", "ready", short_side=240, gop=5, crf=26)
     page = report("ready", out=".").html
     subprocess.run(
-        ["chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1870",
-         "--user-data-dir=browser", "--virtual-time-budget=5000", f"--screenshot={path}", page.resolve().as_uri()],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--hide-scrollbars",
+            "--window-size=1200,1870",
+            "--user-data-dir=browser",
+            "--virtual-time-budget=5000",
+            f"--screenshot={path}",
+            page.resolve().as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+    )
 
 
 if __name__ == "__main__":

@@ -29,14 +29,30 @@ def main() -> None:
     path, epochs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     clips = clips_at_random_timestamps(num_clips=4, num_frames_per_clip=8, seconds_between_frames=SECONDS / 8)
     dataset = VideoDataset(
-        path, clips=clips, size=64, crop=64, random_crop=True, dtype="float32", normalize="imagenet", layout="CTHW",
-        audio_rate=16000, audio_seconds=SECONDS,
-    )  # fmt: skip
+        path,
+        clips=clips,
+        size=64,
+        crop=64,
+        random_crop=True,
+        dtype="float32",
+        normalize="imagenet",
+        layout="CTHW",
+        audio_rate=16000,
+        audio_seconds=SECONDS,
+    )
     loader = DataLoader(dataset, 8, shuffle=True, num_workers=2, persistent_workers=True, drop_last=len(dataset) > 8)
-    eye, ear = network_for(FEATURES), nn.Sequential(
-        nn.Conv1d(1, 16, 400, 160), nn.ReLU(), nn.Conv1d(16, 32, 9, 4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(),
-        nn.Linear(32, FEATURES),
-    )  # fmt: skip
+    eye, ear = (
+        network_for(FEATURES),
+        nn.Sequential(
+            nn.Conv1d(1, 16, 400, 160),
+            nn.ReLU(),
+            nn.Conv1d(16, 32, 9, 4),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
+            nn.Linear(32, FEATURES),
+        ),
+    )
     optimizer = torch.optim.Adam([*eye.parameters(), *ear.parameters()], 1e-3)
     for epoch in range(epochs):
         losses = []

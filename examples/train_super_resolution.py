@@ -29,9 +29,13 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(3 * FRAMES, 32, 5, padding=2), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(32, 3 * SCALE**2, 3, padding=1), nn.PixelShuffle(SCALE),
-        )  # fmt: skip
+            nn.Conv2d(3 * FRAMES, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 3 * SCALE**2, 3, padding=1),
+            nn.PixelShuffle(SCALE),
+        )
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
         middle = functional.interpolate(frames[:, FRAMES // 2], scale_factor=SCALE, mode="bicubic", align_corners=False)

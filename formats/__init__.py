@@ -22,18 +22,38 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "ClipSampler", "FrameStore", "ManifestRow", "PrefetchLoader", "StoredVideo", "VideoDataset", "clips_at_random_indices",
-    "clips_at_random_timestamps", "clips_at_regular_indices", "clips_at_regular_timestamps", "dense_sample_frames",
-    "open_store", "read_manifest", "sample_frames",
-]  # fmt: skip
+    "ClipSampler",
+    "FrameStore",
+    "ManifestRow",
+    "PrefetchLoader",
+    "StoredVideo",
+    "VideoDataset",
+    "clips_at_random_indices",
+    "clips_at_random_timestamps",
+    "clips_at_regular_indices",
+    "clips_at_regular_timestamps",
+    "dense_sample_frames",
+    "open_store",
+    "read_manifest",
+    "sample_frames",
+]
 
 _HOMES = {
-    "FrameStore": "stores.base", "StoredVideo": "stores.base", "open_store": "stores.registry",
-    "VideoDataset": "training.dataset", "PrefetchLoader": "training.loader", "ManifestRow": "manifest.table",
-    "read_manifest": "manifest.table", "clips_at_random_indices": "training.samplers", "clips_at_random_timestamps": "training.samplers",
-    "clips_at_regular_indices": "training.samplers", "clips_at_regular_timestamps": "training.samplers",
-    "ClipSampler": "training.samplers", "dense_sample_frames": "training.samplers", "sample_frames": "training.samplers",
-}  # fmt: skip
+    "FrameStore": "stores.base",
+    "StoredVideo": "stores.base",
+    "open_store": "stores.registry",
+    "VideoDataset": "training.dataset",
+    "PrefetchLoader": "training.loader",
+    "ManifestRow": "manifest.table",
+    "read_manifest": "manifest.table",
+    "clips_at_random_indices": "training.samplers",
+    "clips_at_random_timestamps": "training.samplers",
+    "clips_at_regular_indices": "training.samplers",
+    "clips_at_regular_timestamps": "training.samplers",
+    "ClipSampler": "training.samplers",
+    "dense_sample_frames": "training.samplers",
+    "sample_frames": "training.samplers",
+}
 
 
 def __getattr__(name: str) -> Any:

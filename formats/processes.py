@@ -108,9 +108,13 @@ class Process:
     """A child process that does one call after another. Used by one thread at a time; any may call `kill`."""
 
     def __init__(
-        self, imports: str = "", *, share: Sequence[int] = (), environment: Mapping[str, str] | None = None,
+        self,
+        imports: str = "",
+        *,
+        share: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
         output: int | IO[bytes] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """imports: a module that it imports before its first call. share: file descriptors that it has under the same numbers.
         environment: more variables than are set here. output: where it prints, as `subprocess` takes it; None is where this process does.
 
@@ -132,9 +136,13 @@ class Process:
                 f"serve({numbers[0]}, {numbers[1]}, {os.getpid()}, {imports!r})"
             )
             self._popen, self._keeper = _started(
-                [*interpreter(), *_flags(), "-c", first_lines, MARK], pass_fds=(*numbers, *share),
-                env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                [*interpreter(), *_flags(), "-c", first_lines, MARK],
+                pass_fds=(*numbers, *share),
+                env=os.environ | (environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
             opened.pop_all()
         self._channel = Channel(ours)
 

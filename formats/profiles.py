@@ -29,9 +29,19 @@ from vidprep.formats.model import HdrMetadata
 
 # What codecs and containers are called elsewhere.
 OTHER_NAMES = {
-    "libx264": "h264", "libx265": "hevc", "libvpx-vp9": "vp9", "libsvtav1": "av1", "libaom-av1": "av1",
-    "h265": "hevc", "h.265": "hevc", "x265": "hevc", "avc": "h264", "h.264": "h264", "x264": "h264", "matroska": "mkv",
-}  # fmt: skip
+    "libx264": "h264",
+    "libx265": "hevc",
+    "libvpx-vp9": "vp9",
+    "libsvtav1": "av1",
+    "libaom-av1": "av1",
+    "h265": "hevc",
+    "h.265": "hevc",
+    "x265": "hevc",
+    "avc": "h264",
+    "h.264": "h264",
+    "x264": "h264",
+    "matroska": "mkv",
+}
 TUNES = ("psnr", "visual", "fastdecode")
 JPEG_SUBSAMPLINGS = {"420": "yuvj420p", "444": "yuvj444p", "gray": "gray"}
 
@@ -251,7 +261,7 @@ ENCODERS = {
             light_params=("mastering-display", "cll"),
             tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
             tune_params={
-                "psnr": {"ipratio": "1.0", "chroma-me": "0", "b-adapt": "0", "rc-lookahead": "12", "direct": "auto"},
+                "psnr": {"ipratio": "1.0", "chroma-me": "0", "b-adapt": "0", "rc-lookahead": "12", "direct": "auto"}
             },
         ),
         EncoderProfile(

@@ -40,9 +40,29 @@ ODD_JSON = [
     '"\\ud800"',
 ]
 ODD_VALUES: list[Any] = [
-    None, True, 0, -1, 1, 2**31, 2**63, 10**30, 1.5, -1e300, "", "x", "\ud800", "1e99999999", "9" * 5000, "1/0", [], [1], ["1e99999999"],
-    {}, {"a": 1}, [[[]]],
-]  # fmt: skip
+    None,
+    True,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    10**30,
+    1.5,
+    -1e300,
+    "",
+    "x",
+    "\ud800",
+    "1e99999999",
+    "9" * 5000,
+    "1/0",
+    [],
+    [1],
+    ["1e99999999"],
+    {},
+    {"a": 1},
+    [[[]]],
+]
 ODD_BYTES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
     "half": lambda data: data[: len(data) // 2],
@@ -165,16 +185,49 @@ def _parquets_of(name: str) -> Iterator[State]:
         return rewritten(change)
 
     makes: dict[str, Callable[[int], pa.Array]] = {
-        "null": lambda n: pa.nulls(n), "text": lambda n: pa.array(["x"] * n), "-1": lambda n: pa.array([-1] * n),
-        "0": lambda n: pa.array([0] * n), "huge": lambda n: pa.array([2**62] * n), "lists": lambda n: pa.array([[1, -5]] * n),
-        "many": lambda n: pa.array([[0] * 5000] * n, pa.list_(pa.int64())), "structs": lambda n: pa.array([{"a": 1}] * n),
-        "outside": lambda n: pa.array(["../../x"] * n), "nul": lambda n: pa.array(["a\x00b"] * n),
-    }  # fmt: skip
+        "null": lambda n: pa.nulls(n),
+        "text": lambda n: pa.array(["x"] * n),
+        "-1": lambda n: pa.array([-1] * n),
+        "0": lambda n: pa.array([0] * n),
+        "huge": lambda n: pa.array([2**62] * n),
+        "lists": lambda n: pa.array([[1, -5]] * n),
+        "many": lambda n: pa.array([[0] * 5000] * n, pa.list_(pa.int64())),
+        "structs": lambda n: pa.array([{"a": 1}] * n),
+        "outside": lambda n: pa.array(["../../x"] * n),
+        "nul": lambda n: pa.array(["a\x00b"] * n),
+    }
     columns = (
-        "id", "file_name", "source", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "pts", "keyframes",
-        "time_base_num", "time_base_den", "offset", "stored_bytes", "frame_sizes", "frame_crc32", "attempts", "size_bytes", "container",
-        "warnings", "psnr_y_min_db", "worst_frame", "codec", "source_size_bytes", "settings_digest", "sizes", "offsets", "shard", "faults",
-    )  # fmt: skip
+        "id",
+        "file_name",
+        "source",
+        "status",
+        "width",
+        "height",
+        "num_frames",
+        "frame_rate_num",
+        "frame_rate_den",
+        "pts",
+        "keyframes",
+        "time_base_num",
+        "time_base_den",
+        "offset",
+        "stored_bytes",
+        "frame_sizes",
+        "frame_crc32",
+        "attempts",
+        "size_bytes",
+        "container",
+        "warnings",
+        "psnr_y_min_db",
+        "worst_frame",
+        "codec",
+        "source_size_bytes",
+        "settings_digest",
+        "sizes",
+        "offsets",
+        "shard",
+        "faults",
+    )
     for label in columns:
         yield (
             f"{name} without {label}",
@@ -251,11 +304,15 @@ def steps(kind: str, source: Path, folder: Path) -> list[list[str]]:
         "packed videos": ["pack", at, out, "--to", "webdataset"],
     }.get(kind, ["burst", str(source), at, "--format", kind, "--jobs", "1", "--quiet"])
     return [
-        ["read"], again, ["validate", at, "--jobs", "1", "--quiet"], ["report", at, "--jobs", "1", "--quiet", "--out", out],
-        ["merge", at], ["pack", at, out, "--to", "burst"],
+        ["read"],
+        again,
+        ["validate", at, "--jobs", "1", "--quiet"],
+        ["report", at, "--jobs", "1", "--quiet", "--out", out],
+        ["merge", at],
+        ["pack", at, out, "--to", "burst"],
         ["bench", at, "--seconds", "0.01", "--sample", "1", "--loader", "vidprep"],
         ["monitor", "--once", *(str(path) for path in (folder / ".vidprep").glob("*.json*") if not path.is_dir())],
-    ]  # fmt: skip
+    ]
 
 
 def run_step(command: list[str], folder: Path) -> int:

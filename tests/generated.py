@@ -55,10 +55,14 @@ def keyword_types() -> str:
     sample = [each for kind in SAMPLE for each in options_of(kind)]
     both = [each for each in of["transcode"] if each in of["burst"]]
     classes = [
-        _class("SourceKeywords", "", sources), _class("SampleKeywords", "SourceKeywords", sample[len(sources) :]),
+        _class("SourceKeywords", "", sources),
+        _class("SampleKeywords", "SourceKeywords", sample[len(sources) :]),
         _class("RunKeywords", "SampleKeywords", both[len(sample) :]),
-        *(_class(f"{name.capitalize()}Keywords", "RunKeywords", [each for each in of[name] if each not in both]) for name in of),
-    ]  # fmt: skip
+        *(
+            _class(f"{name.capitalize()}Keywords", "RunKeywords", [each for each in of[name] if each not in both])
+            for name in of
+        ),
+    ]
     return "\n\n\n".join([HEAD.rstrip(), *classes]) + "\n"
 
 

@@ -69,9 +69,17 @@ LARGE_MEDIA = ("*1080*", "*4k60*", "hdr10*", "clock*", "concert*", "traffic*", "
 
 
 def make_clip(
-    path: Path, frames: int = 10, size: tuple[int, int] = (64, 48), *, seed: int = 0, codec: str = "libx264",
-    rate: int = 25, options: Mapping[str, str] | None = None, muxing: Mapping[str, str] | None = None, noise: bool = False,
-) -> Path:  # fmt: skip
+    path: Path,
+    frames: int = 10,
+    size: tuple[int, int] = (64, 48),
+    *,
+    seed: int = 0,
+    codec: str = "libx264",
+    rate: int = 25,
+    options: Mapping[str, str] | None = None,
+    muxing: Mapping[str, str] | None = None,
+    noise: bool = False,
+) -> Path:
     """A clip in which no two frames are equal; the same arguments give the same bytes. noise: hard to compress."""
     path.parent.mkdir(parents=True, exist_ok=True)
     width, height = size
@@ -164,18 +172,26 @@ def transcode(*args: object, env: Mapping[str, str] | None = None, verb: str = "
             raise told.exception
         return Ran(told.exit_code, told.stdout, told.stderr)
     done = subprocess.run(
-        command(*args, verb=verb), env=env or environment(), capture_output=True, text=True, check=False,
+        command(*args, verb=verb),
+        env=env or environment(),
+        capture_output=True,
+        text=True,
+        check=False,
         **{"timeout": TIME_LIMIT, "start_new_session": True} | more,
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def start(*args: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(*args), env=env or environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command(*args),
+        env=env or environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def manifest(destination: Path) -> dict[str, dict[str, Any]]:

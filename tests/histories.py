@@ -36,9 +36,13 @@ IMPATIENT = (
     f"m = importlib.import_module({points.LEASE_TIMES!r}); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
 )
 STOPS = (
-    points.JOURNAL_APPEND, points.COPY, ("os", "replace"),
-    points.WRITE_ROWS, ("pathlib", "Path.replace"), ("os", "unlink"),
-)  # fmt: skip
+    points.JOURNAL_APPEND,
+    points.COPY,
+    ("os", "replace"),
+    points.WRITE_ROWS,
+    ("pathlib", "Path.replace"),
+    ("os", "unlink"),
+)
 
 
 class Wrong(Exception):
@@ -100,9 +104,17 @@ class History:
         where, name = self.rng.choice(STOPS)
         hook = self.work / f"hook{len(self.told)}"
         return environment(
-            hook, fault(where, name, at=self.rng.randint(1, 4), when=self.rng.choice(("before", "after")), code=code, only="parent"),
+            hook,
+            fault(
+                where,
+                name,
+                at=self.rng.randint(1, 4),
+                when=self.rng.choice(("before", "after")),
+                code=code,
+                only="parent",
+            ),
             fault(*points.DESTINATION_LOCK, code=IMPATIENT, only="parent"),
-        )  # fmt: skip
+        )
 
     def stopped_and_woken(self, *more: object) -> None:
         """A run on another host is stopped; another takes over and ends; the first wakes."""
@@ -111,7 +123,7 @@ class History:
         verb, given = self.given("--jobs", 1, *more)
         first = subprocess.Popen(
             [*host, *command(*given, verb=verb)], env=env, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )  # fmt: skip
+        )
         try:
             while first.poll() is None and _state(first.pid) != "T":
                 time.sleep(0.05)

@@ -28,9 +28,14 @@ STEPS = 4
 MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes"}
 CLASSES = ("walk", "run", "jump")
 STOPS = (
-    points.JOURNAL_APPEND, points.SHARD_WRITER_APPEND, ("os", "replace"),
-    points.WRITE_ROWS, ("pathlib", "Path.replace"), ("os", "unlink"), ("os", "link"),
-)  # fmt: skip
+    points.JOURNAL_APPEND,
+    points.SHARD_WRITER_APPEND,
+    ("os", "replace"),
+    points.WRITE_ROWS,
+    ("pathlib", "Path.replace"),
+    ("os", "unlink"),
+    ("os", "link"),
+)
 
 
 class Wrong(Exception):

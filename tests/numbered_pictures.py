@@ -15,8 +15,10 @@ from vidprep.formats import open_store
 SIZE = 64
 GRID = 4
 QUICK = {
-    "libx264": {"preset": "ultrafast", "qp": "20"}, "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "b:v": "2M"}, "mjpeg": {},
-}  # fmt: skip
+    "libx264": {"preset": "ultrafast", "qp": "20"},
+    "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "b:v": "2M"},
+    "mjpeg": {},
+}
 CODECS = {
     ".mp4": "libx264",
     ".mov": "libx264",
@@ -43,16 +45,26 @@ def number_on(pixels: np.ndarray) -> int | None:
     bits = 0
     for place in range(GRID * GRID):
         row, column = divmod(place, GRID)
-        inside = grey[int((row + 0.3) * height / GRID) : int((row + 0.7) * height / GRID), int((column + 0.3) * width / GRID) : int((column + 0.7) * width / GRID)]  # fmt: skip
+        inside = grey[
+            int((row + 0.3) * height / GRID) : int((row + 0.7) * height / GRID),
+            int((column + 0.3) * width / GRID) : int((column + 0.7) * width / GRID),
+        ]
         bits |= int(inside.mean() > 125) << place
     number = bits & 0xFFF
     return number if bits >> 12 == (number * 7 + 3) % 16 else None
 
 
 def write(
-    path: Path, times: Sequence[Fraction], *, last: Fraction | None = None, rate: Fraction = Fraction(30), tick: Fraction | None = None,
-    numbers: Sequence[int] | None = None, codec: str = "", **options: str,
-) -> Path:  # fmt: skip
+    path: Path,
+    times: Sequence[Fraction],
+    *,
+    last: Fraction | None = None,
+    rate: Fraction = Fraction(30),
+    tick: Fraction | None = None,
+    numbers: Sequence[int] | None = None,
+    codec: str = "",
+    **options: str,
+) -> Path:
     """A video with one picture at each of these times in seconds.
 
     last: how long the last picture is shown. rate: what the header says. tick: time base; None is fine enough for all but AVI, which

@@ -44,25 +44,42 @@ COMMAND_SECONDS = 600
 # Differ from run to run, or are a number of a run.
 NOT_KEPT = {"encode_seconds", "cpu_seconds", "run", "verified_in", "source_mtime_ns"}
 VARIABLE = (
-    (r"\d+(?:\.\d+)? (?:s|ms|min|h)\b", "TIME"), (r"(?<![\w=.])\d+:\d\d(?::\d\d)?(?![\w:])", "TIME"), (r"0x[0-9a-f]{6,}", "ADDRESS"), (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "DATE"),
-    (r"[\d,.]+ (?:bytes are free|free)", "N free"), (r"(free in [^:]+): [\d.]+ \w+", r"\1: N"), (r"[\d.,]+ (?:[kMG]i?)?B/s", "SPEED"), (r"x[\d.]+ realtime", "SPEED"),
-    (r"(?:process|pid) \d+", "process N"), (r"[\d.]+ (?:videos|frames)/s", "SPEED"), (r"127\.0\.0\.1:\d+", "HOST"),
-    (r"vidprep-scratch-\w+", "SCRATCH"), (r"(?<=\"seconds\": )[\de.-]+", "TIME"), (r"(/partial/[0-9a-f]{24})[0-9a-f]{8}", r"\1"),
-    (r"vidprep: \d+ of \d+ videos, .*", "PROGRESS"), (r"(?<=such as )[^:\n]+:.*", "ONE"), (r"\"examples\": \{[^}]*\}", "ONES"), (r"\"(?:encode|cpu|wall|elapsed)\w*\": [\d.]+", "TIME"), (r"\"source_mtime_ns\": \d+", "TIME"),
-)  # fmt: skip
+    (r"\d+(?:\.\d+)? (?:s|ms|min|h)\b", "TIME"),
+    (r"(?<![\w=.])\d+:\d\d(?::\d\d)?(?![\w:])", "TIME"),
+    (r"0x[0-9a-f]{6,}", "ADDRESS"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "DATE"),
+    (r"[\d,.]+ (?:bytes are free|free)", "N free"),
+    (r"(free in [^:]+): [\d.]+ \w+", r"\1: N"),
+    (r"[\d.,]+ (?:[kMG]i?)?B/s", "SPEED"),
+    (r"x[\d.]+ realtime", "SPEED"),
+    (r"(?:process|pid) \d+", "process N"),
+    (r"[\d.]+ (?:videos|frames)/s", "SPEED"),
+    (r"127\.0\.0\.1:\d+", "HOST"),
+    (r"vidprep-scratch-\w+", "SCRATCH"),
+    (r"(?<=\"seconds\": )[\de.-]+", "TIME"),
+    (r"(/partial/[0-9a-f]{24})[0-9a-f]{8}", r"\1"),
+    (r"vidprep: \d+ of \d+ videos, .*", "PROGRESS"),
+    (r"(?<=such as )[^:\n]+:.*", "ONE"),
+    (r"\"examples\": \{[^}]*\}", "ONES"),
+    (r"\"(?:encode|cpu|wall|elapsed)\w*\": [\d.]+", "TIME"),
+    (r"\"source_mtime_ns\": \d+", "TIME"),
+)
 SHORT = ("--short-side", 96, "--preset", "ultrafast")
 BURST = ("--short-side", 64, "--jobs", 1)  # units go into shards in the order in which they end
 STORES = ("burst", "webdataset", "gulp", "tensor")
 KILLS = [
     (name, point, at, when)
     for name, point, numbers in (
-        ("lock", points.DESTINATION_LOCK, (1,)), ("settings", points.DESTINATION_WRITE_SETTINGS, (1,)),
-        ("journal", points.JOURNAL_APPEND, (1, 3)), ("shard", points.SHARD_WRITER_APPEND, (1, 3)), ("rows", points.WRITE_ROWS, (1,)),
+        ("lock", points.DESTINATION_LOCK, (1,)),
+        ("settings", points.DESTINATION_WRITE_SETTINGS, (1,)),
+        ("journal", points.JOURNAL_APPEND, (1, 3)),
+        ("shard", points.SHARD_WRITER_APPEND, (1, 3)),
+        ("rows", points.WRITE_ROWS, (1,)),
         ("clear", points.JOURNAL_CLEAR, (1,)),
     )
     for at in numbers
     for when in ("before", "after")
-]  # fmt: skip
+]
 
 
 class World:
@@ -102,9 +119,15 @@ class World:
     def run(self, verb: str, *args: object, env: Mapping[str, str] | None = None) -> None:
         """Run a command to its end, and keep what it said."""
         done = subprocess.run(
-            command(*args, verb=verb), env=dict(env or environment()), cwd=self.work, capture_output=True, text=True,
-            check=False, timeout=COMMAND_SECONDS, start_new_session=True,
-        )  # fmt: skip
+            command(*args, verb=verb),
+            env=dict(env or environment()),
+            cwd=self.work,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
+            start_new_session=True,
+        )
         self.keep(
             f"{verb} {' '.join(map(str, args))}",
             {"code": done.returncode, "out": self.plain(done.stdout), "err": self.plain(done.stderr)},
@@ -186,10 +209,12 @@ def codecs(world: World) -> None:
     """The other codecs, with and without a frame rate; the second engine; segments; a target."""
     few = world.chosen(8)
     for name, *options in (
-        ("hevc", "--codec", "hevc", "--preset", "ultrafast", "--fps", 10), ("vp9", "--codec", "vp9", "--preset", 8),
-        ("av1", "--codec", "av1", "--preset", 13, "--fps", "30000/1001"), ("ffmpeg", "--engine", "ffmpeg", "--preset", "ultrafast"),
+        ("hevc", "--codec", "hevc", "--preset", "ultrafast", "--fps", 10),
+        ("vp9", "--codec", "vp9", "--preset", 8),
+        ("av1", "--codec", "av1", "--preset", 13, "--fps", "30000/1001"),
+        ("ffmpeg", "--engine", "ffmpeg", "--preset", "ultrafast"),
         ("audio", "--audio", "aac", "--container", "mkv", "--preset", "ultrafast"),
-    ):  # fmt: skip
+    ):
         world.run("transcode", "cuts.csv", name, "--short-side", 96, *options)
         world.look(name)
     world.run("transcode", "raw", "split", *SHORT, "--split", 1, *few)

@@ -80,9 +80,15 @@ class Run:
     """Runs our pipeline up to the encoder."""
 
     def __call__(
-        self, path: Path, settings: RunSettings | None = None, *, start: Fraction | None = None,
-        end: Fraction | None = None, keep: bool = False, apply: bool = True,
-    ) -> Pipeline:  # fmt: skip
+        self,
+        path: Path,
+        settings: RunSettings | None = None,
+        *,
+        start: Fraction | None = None,
+        end: Fraction | None = None,
+        keep: bool = False,
+        apply: bool = True,
+    ) -> Pipeline:
         settings = settings or RunSettings()
         with Source(path, max_pixels=36_000_000) as source:
             cut = Cut(*(None if seconds is None else float(seconds) for seconds in (start, end)))

@@ -10,10 +10,15 @@ import pytest
 SHARED_MEDIA = Path(__file__).parent.parent.parent / "shared" / "media"
 # They say nothing that smaller ones do not, but for longer: `make soak` reads them too.
 SLOW_MEDIA = {
-    "phone_4k60_rotated_90.mp4", "clock_320x240_300s.mp4", "editlist_starts_late_1080p.mp4", "traffic_1280x720_vfr.mp4",
-    "concert_1080p50_h264_pcm.mov", "bunny_1080p_60fps_vp8.webm", "hdr10_720x1280_av1.mp4",
+    "phone_4k60_rotated_90.mp4",
+    "clock_320x240_300s.mp4",
+    "editlist_starts_late_1080p.mp4",
+    "traffic_1280x720_vfr.mp4",
+    "concert_1080p50_h264_pcm.mov",
+    "bunny_1080p_60fps_vp8.webm",
+    "hdr10_720x1280_av1.mp4",
     "phone_hlg_1080p_hevc10_rotated_editlist.mp4",
-}  # fmt: skip
+}
 
 
 def real_clips() -> list[Any]:

@@ -85,11 +85,35 @@ recipe("film.mp4", *moving(rate="24000/1001"), *H264)
 recipe("open_gop.mp4", *moving(frames=40), *H264, "-x264-params", "open-gop=1:b-pyramid=normal:bframes=3:b-adapt=0")
 copied("open_gop.mkv", "open_gop.mp4", ())
 recipe("closed.mkv", *moving(frames=40), *H264)
-recipe("hevc.mp4", *moving(frames=30), "-c:v", "libx265", "-preset", "fast", "-tag:v", "hvc1", "-x265-params",
-       "keyint=10:min-keyint=10:open-gop=1:bframes=3:pools=none:frame-threads=1:log-level=error")  # fmt: skip
+recipe(
+    "hevc.mp4",
+    *moving(frames=30),
+    "-c:v",
+    "libx265",
+    "-preset",
+    "fast",
+    "-tag:v",
+    "hvc1",
+    "-x265-params",
+    "keyint=10:min-keyint=10:open-gop=1:bframes=3:pools=none:frame-threads=1:log-level=error",
+)
 recipe("vp9.webm", *moving(frames=20), "-c:v", "libvpx-vp9", "-deadline", "realtime", "-cpu-used", 8, "-g", 8)
-recipe("altref.webm", *moving(frames=30), "-c:v", "libvpx-vp9", "-deadline", "good", "-cpu-used", 5, "-g", 12,
-       "-auto-alt-ref", 1, "-lag-in-frames", 12)  # fmt: skip
+recipe(
+    "altref.webm",
+    *moving(frames=30),
+    "-c:v",
+    "libvpx-vp9",
+    "-deadline",
+    "good",
+    "-cpu-used",
+    5,
+    "-g",
+    12,
+    "-auto-alt-ref",
+    1,
+    "-lag-in-frames",
+    12,
+)
 recipe("av1.mkv", *moving(frames=20), "-c:v", "libsvtav1", "-preset", 12, "-g", 8)
 recipe("mjpeg.avi", *moving(frames=12, rate="15"), "-c:v", "mjpeg", "-pix_fmt", "yuvj422p")
 recipe("raw.y4m", *moving(frames=10), "-pix_fmt", "yuv444p")
@@ -102,10 +126,33 @@ recipe("two.mkv", *moving(frames=2), *H264)
 
 UNEVEN = "settb=1/1000,setpts='N*40+10*mod(N*2,5)'"
 recipe("vfr.mp4", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_time_base", "1/1000", *H264)
-recipe("vfr.webm", *moving(), "-vf", UNEVEN, "-fps_mode", "passthrough", "-enc_time_base", "1/1000", "-c:v", "libvpx", "-cpu-used", 5,
-       "-deadline", "good")  # fmt: skip
-recipe("slows_down.mp4", *moving(), "-vf", "settb=1/600,setpts='if(lt(N,12),N*20,240+(N-12)*60)'",
-       "-fps_mode", "passthrough", "-enc_time_base", "1/600", *H264)  # fmt: skip
+recipe(
+    "vfr.webm",
+    *moving(),
+    "-vf",
+    UNEVEN,
+    "-fps_mode",
+    "passthrough",
+    "-enc_time_base",
+    "1/1000",
+    "-c:v",
+    "libvpx",
+    "-cpu-used",
+    5,
+    "-deadline",
+    "good",
+)
+recipe(
+    "slows_down.mp4",
+    *moving(),
+    "-vf",
+    "settb=1/600,setpts='if(lt(N,12),N*20,240+(N-12)*60)'",
+    "-fps_mode",
+    "passthrough",
+    "-enc_time_base",
+    "1/600",
+    *H264,
+)
 recipe(
     "odd_444.mp4",
     *moving(),
@@ -139,8 +186,19 @@ recipe("grey16.mkv", *moving(frames=8), "-c:v", "ffv1", "-pix_fmt", "gray16le")
 recipe("rgb.mkv", *moving(frames=8), "-c:v", "ffv1", "-pix_fmt", "gbrp")
 recipe("palette.gif", *moving(frames=12, rate="20"))
 recipe("ts_late.ts", *moving(), *H264, "-output_ts_offset", 10)
-recipe("two_streams.mp4", *moving(frames=12), "-f", "lavfi", "-i", "testsrc2=size=48x32:rate=15:d=0.6",
-       "-map", "0:v", "-map", "1:v", *H264)  # fmt: skip
+recipe(
+    "two_streams.mp4",
+    *moving(frames=12),
+    "-f",
+    "lavfi",
+    "-i",
+    "testsrc2=size=48x32:rate=15:d=0.6",
+    "-map",
+    "0:v",
+    "-map",
+    "1:v",
+    *H264,
+)
 recipe("sound_only.mp4", "-f", "lavfi", "-i", "sine=d=0.5", "-c:a", "aac")
 recipe("with_sound.mkv", *moving(), "-f", "lavfi", "-i", "sine=d=1.2", *H264, "-c:a", "libopus")
 
@@ -149,11 +207,14 @@ recipe("few.mkv", *moving("64x64", frames=6), "-c:v", "ffv1", "-pix_fmt", "yuv42
 
 # -display_rotation is counter-clockwise; hflip and vflip come after it.
 for name, options in {
-    "turned_90.mp4": ("-display_rotation", 90), "turned_180.mp4": ("-display_rotation", 180),
-    "turned_270.mp4": ("-display_rotation", 270), "mirrored.mp4": ("-display_hflip",),
-    "upside_down.mp4": ("-display_vflip",), "turned_90_mirrored.mp4": ("-display_rotation", 90, "-display_hflip"),
+    "turned_90.mp4": ("-display_rotation", 90),
+    "turned_180.mp4": ("-display_rotation", 180),
+    "turned_270.mp4": ("-display_rotation", 270),
+    "mirrored.mp4": ("-display_hflip",),
+    "upside_down.mp4": ("-display_vflip",),
+    "turned_90_mirrored.mp4": ("-display_rotation", 90, "-display_hflip"),
     "turned_270_mirrored.mp4": ("-display_rotation", 270, "-display_hflip"),
-}.items():  # fmt: skip
+}.items():
     copied(name, "cfr.mp4", options)
 copied("turned_90_sar.mp4", "sar_wide.mp4", ("-display_rotation", 90))
 copied("edit_list.mp4", "cfr.mp4", ("-ss", 0.5))
@@ -166,11 +227,21 @@ def coloured(name: str, matrix: str, tags: str, *, full: bool = False, pixels: s
     names = ("colorspace", "color_primaries", "color_trc", "range")
     said = ":".join(f"{name}={value}" for name, value in zip(names, tags.split(), strict=True))
     recipe(
-        name, *CHART_IN, "-vf",
+        name,
+        *CHART_IN,
+        "-vf",
         f"scale=out_color_matrix={matrix}:out_range={range_}:flags=bicubic+accurate_rnd+full_chroma_int,format={pixels}"
         f",setparams={said}",
-        "-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-qp", 1, stdin=chart,
-    )  # fmt: skip
+        "-c:v",
+        "libx264",
+        "-preset",
+        "veryfast",
+        "-threads",
+        1,
+        "-qp",
+        1,
+        stdin=chart,
+    )
 
 
 coloured("colour_709.mp4", "bt709", "bt709 bt709 bt709 tv")
@@ -178,15 +249,41 @@ coloured("colour_601.mp4", "bt601", "smpte170m smpte170m smpte170m tv")
 coloured("colour_pal.mp4", "bt601", "bt470bg bt470bg bt470bg tv")
 coloured("colour_full.mp4", "bt709", "bt709 bt709 bt709 pc", full=True)
 coloured("colour_untagged.mp4", "bt601", "unknown unknown unknown unknown")
-recipe("colour_untagged_hd.mp4", *CHART_IN, "-vf",
-       "scale=128:720:out_color_matrix=bt709:out_range=limited:flags=bicubic+accurate_rnd+full_chroma_int,format=yuv420p"
-       ",setparams=colorspace=unknown:color_primaries=unknown:color_trc=unknown:range=unknown",
-       "-c:v", "libx264", "-preset", "veryfast", "-threads", 1, "-qp", 1, stdin=chart)  # fmt: skip
+recipe(
+    "colour_untagged_hd.mp4",
+    *CHART_IN,
+    "-vf",
+    "scale=128:720:out_color_matrix=bt709:out_range=limited:flags=bicubic+accurate_rnd+full_chroma_int,format=yuv420p"
+    ",setparams=colorspace=unknown:color_primaries=unknown:color_trc=unknown:range=unknown",
+    "-c:v",
+    "libx264",
+    "-preset",
+    "veryfast",
+    "-threads",
+    1,
+    "-qp",
+    1,
+    stdin=chart,
+)
 coloured("colour_deep.mp4", "bt709", "bt709 bt709 bt709 tv", pixels="yuv420p10le")
 coloured("colour_2020.mp4", "bt2020", "bt2020nc bt2020 bt2020-10 tv", pixels="yuv420p10le")
 coloured("colour_240.mp4", "smpte240m", "smpte240m smpte240m smpte240m tv")
-recipe("colour_limited.avi", *CHART_IN, "-vf", "scale=out_color_matrix=bt601:out_range=limited:flags=bicubic+accurate_rnd+full_chroma_int,"
-       "format=yuv420p,setparams=range=tv", "-c:v", "mjpeg", "-color_range", "tv", "-strict", "unofficial", "-q:v", 2, stdin=chart)  # fmt: skip
+recipe(
+    "colour_limited.avi",
+    *CHART_IN,
+    "-vf",
+    "scale=out_color_matrix=bt601:out_range=limited:flags=bicubic+accurate_rnd+full_chroma_int,"
+    "format=yuv420p,setparams=range=tv",
+    "-c:v",
+    "mjpeg",
+    "-color_range",
+    "tv",
+    "-strict",
+    "unofficial",
+    "-q:v",
+    2,
+    stdin=chart,
+)
 coloured("colour_444_full.mp4", "bt601", "smpte170m smpte170m smpte170m pc", full=True, pixels="yuv444p")
 
 
@@ -201,9 +298,27 @@ def high_dynamic_range(name: str, transfer: str, levels: Sequence[int]) -> None:
         data = b"".join(plane.tobytes() for plane in (luma, u, v)) * 6
         tags = ("-colorspace", "bt2020nc", "-color_primaries", "bt2020", "-color_trc", transfer, "-color_range", "tv")
         media.cli.run(
-            "-f", "rawvideo", "-pix_fmt", "yuv420p10le", "-s", f"{luma.shape[1]}x64", "-r", 25, *tags, "-i", "-",
-            "-c:v", "libx264", "-qp", 0, "-threads", 1, *tags, path, stdin=data,
-        )  # fmt: skip
+            "-f",
+            "rawvideo",
+            "-pix_fmt",
+            "yuv420p10le",
+            "-s",
+            f"{luma.shape[1]}x64",
+            "-r",
+            25,
+            *tags,
+            "-i",
+            "-",
+            "-c:v",
+            "libx264",
+            "-qp",
+            0,
+            "-threads",
+            1,
+            *tags,
+            path,
+            stdin=data,
+        )
 
     RECIPES[name] = build
 
@@ -216,31 +331,82 @@ high_dynamic_range("pq.mp4", "smpte2084", PQ_LEVELS)
 high_dynamic_range("hlg.mp4", "arib-std-b67", HLG_LEVELS)
 
 DISC = "format=yuva420p,geq=lum='lum(X,Y)':cb='cb(X,Y)':cr='cr(X,Y)':a='if(lt(hypot(X-48,Y-32),24),255,if(lt(X,16),128,0))'"
-recipe("alpha.webm", *moving(frames=8), "-vf", DISC, "-c:v", "libvpx-vp9", "-crf", 4, "-b:v", 0, "-deadline", "realtime",
-       "-cpu-used", 8, "-auto-alt-ref", 0)  # fmt: skip
+recipe(
+    "alpha.webm",
+    *moving(frames=8),
+    "-vf",
+    DISC,
+    "-c:v",
+    "libvpx-vp9",
+    "-crf",
+    4,
+    "-b:v",
+    0,
+    "-deadline",
+    "realtime",
+    "-cpu-used",
+    8,
+    "-auto-alt-ref",
+    0,
+)
 recipe("alpha.mov", *moving(frames=8), "-vf", DISC + ",format=argb", "-c:v", "qtrle")
 recipe("alpha.gif", *moving(frames=8), "-vf", DISC + ",format=rgba,split[a][b];[a]palettegen[p];[b][p]paletteuse")
 
 INTERLACED = "tinterlace=mode=interleave_{}"
 MPEG2 = ("-c:v", "mpeg2video", "-b:v", "2M", "-bf", 2, "-g", 8, "-pix_fmt", "yuv420p")
 for field, pixels in (("top", "yuv420p"), ("bottom", "yuv422p")):
-    recipe(f"interlaced_{field}.mkv", *moving(rate="50", frames=40), "-vf",
-           f"format={pixels}," + INTERLACED.format(field) + f",fieldorder={field[0]}ff", *MPEG2, "-pix_fmt", pixels,
-           "-flags", "+ildct+ilme")  # fmt: skip
-recipe("interlaced_h264.mp4", *moving(rate="50", frames=40), "-vf", INTERLACED.format("top"), *H264, "-flags", "+ildct+ilme",
-       "-x264-params", "tff=1")  # fmt: skip
+    recipe(
+        f"interlaced_{field}.mkv",
+        *moving(rate="50", frames=40),
+        "-vf",
+        f"format={pixels}," + INTERLACED.format(field) + f",fieldorder={field[0]}ff",
+        *MPEG2,
+        "-pix_fmt",
+        pixels,
+        "-flags",
+        "+ildct+ilme",
+    )
+recipe(
+    "interlaced_h264.mp4",
+    *moving(rate="50", frames=40),
+    "-vf",
+    INTERLACED.format("top"),
+    *H264,
+    "-flags",
+    "+ildct+ilme",
+    "-x264-params",
+    "tff=1",
+)
 for offset in (0, 0.68):
     late = "_late" if offset else ""
-    recipe(f"part_interlaced{late}.ts", *moving(rate="50", frames=32), "-vf", INTERLACED.format("top") + ",fieldorder=tff",
-           *MPEG2, "-flags", "+ildct+ilme", "-output_ts_offset", offset)  # fmt: skip
+    recipe(
+        f"part_interlaced{late}.ts",
+        *moving(rate="50", frames=32),
+        "-vf",
+        INTERLACED.format("top") + ",fieldorder=tff",
+        *MPEG2,
+        "-flags",
+        "+ildct+ilme",
+        "-output_ts_offset",
+        offset,
+    )
     recipe(f"part_progressive{late}.ts", *moving(rate="25", frames=16), *MPEG2, "-output_ts_offset", offset)
 recipe("part_small.ts", *moving(rate="25", frames=12), *H264)
 recipe("part_wide.ts", *moving("120x64", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
 recipe("part_half.ts", *moving("48x32", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
 recipe("part_narrow.ts", *moving("40x32", rate="25", frames=12), *H264, "-output_ts_offset", 0.48)
 for shape in ("1/1", "4/3"):
-    recipe(f"part_pixels_{shape[0]}.ts", *moving(rate="25", frames=12), "-vf", f"setsar={shape}", *H264, "-bf", 0,
-           "-output_ts_offset", 0 if shape == "1/1" else 0.48)  # fmt: skip
+    recipe(
+        f"part_pixels_{shape[0]}.ts",
+        *moving(rate="25", frames=12),
+        "-vf",
+        f"setsar={shape}",
+        *H264,
+        "-bf",
+        0,
+        "-output_ts_offset",
+        0 if shape == "1/1" else 0.48,
+    )
 
 
 def joined(name: str, *parts: str) -> None:
@@ -323,16 +489,67 @@ def flipped(media: Media, path: Path) -> None:
 
 # Clips that a reader should get through without a fault, by what is special about them.
 PLAIN = (
-    "cfr.mp4", "ntsc.mkv", "film.mp4", "open_gop.mp4", "open_gop.mkv", "closed.mkv", "hevc.mp4", "vp9.webm", "altref.webm",
-    "av1.mkv", "mjpeg.avi", "raw.y4m", "sorenson.flv", "annexb.h264", "program.mpg", "one.mp4", "one_short.mp4", "two.mkv",
-    "vfr.mp4", "vfr.webm", "slows_down.mp4", "odd_444.mp4", "odd_420.webm", "sar_wide.mp4", "sar_tall.mp4", "deep.mp4",
-    "deep_422.mkv", "twelve.mkv", "grey.mp4", "grey16.mkv", "rgb.mkv", "palette.gif", "ts_late.ts", "two_streams.mp4",
-    "with_sound.mkv", "turned_90.mp4", "turned_180.mp4", "turned_270.mp4", "mirrored.mp4", "upside_down.mp4",
-    "turned_90_mirrored.mp4", "turned_270_mirrored.mp4", "turned_90_sar.mp4", "edit_list.mp4", "edit_list_late.mp4",
-    "colour_709.mp4", "colour_601.mp4", "colour_pal.mp4", "colour_full.mp4", "colour_untagged.mp4", "colour_deep.mp4",
-    "colour_2020.mp4", "colour_240.mp4", "colour_limited.avi", "colour_444_full.mp4", "pq.mp4", "hlg.mp4", "alpha.webm", "alpha.mov",
+    "cfr.mp4",
+    "ntsc.mkv",
+    "film.mp4",
+    "open_gop.mp4",
+    "open_gop.mkv",
+    "closed.mkv",
+    "hevc.mp4",
+    "vp9.webm",
+    "altref.webm",
+    "av1.mkv",
+    "mjpeg.avi",
+    "raw.y4m",
+    "sorenson.flv",
+    "annexb.h264",
+    "program.mpg",
+    "one.mp4",
+    "one_short.mp4",
+    "two.mkv",
+    "vfr.mp4",
+    "vfr.webm",
+    "slows_down.mp4",
+    "odd_444.mp4",
+    "odd_420.webm",
+    "sar_wide.mp4",
+    "sar_tall.mp4",
+    "deep.mp4",
+    "deep_422.mkv",
+    "twelve.mkv",
+    "grey.mp4",
+    "grey16.mkv",
+    "rgb.mkv",
+    "palette.gif",
+    "ts_late.ts",
+    "two_streams.mp4",
+    "with_sound.mkv",
+    "turned_90.mp4",
+    "turned_180.mp4",
+    "turned_270.mp4",
+    "mirrored.mp4",
+    "upside_down.mp4",
+    "turned_90_mirrored.mp4",
+    "turned_270_mirrored.mp4",
+    "turned_90_sar.mp4",
+    "edit_list.mp4",
+    "edit_list_late.mp4",
+    "colour_709.mp4",
+    "colour_601.mp4",
+    "colour_pal.mp4",
+    "colour_full.mp4",
+    "colour_untagged.mp4",
+    "colour_deep.mp4",
+    "colour_2020.mp4",
+    "colour_240.mp4",
+    "colour_limited.avi",
+    "colour_444_full.mp4",
+    "pq.mp4",
+    "hlg.mp4",
+    "alpha.webm",
+    "alpha.mov",
     "alpha.gif",
-)  # fmt: skip
+)
 INTERLACED_CLIPS = (
     "interlaced_top.mkv",
     "interlaced_bottom.mkv",

@@ -16,10 +16,15 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     ROOT / name
     for name in (
-        "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/cluster.md", "formats/README.md", "transcode/README.md",
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/cluster.md",
+        "formats/README.md",
+        "transcode/README.md",
         "tests/bench/README.md",
     )
-]  # fmt: skip
+]
 PLACES = re.compile(r"\b(SRC|DST|STORE|OUT|FILE|WORK)\b…?")
 
 

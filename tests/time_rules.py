@@ -35,8 +35,13 @@ def on_screen(times: Sequence[Fraction], at: Fraction, near: Fraction) -> int:
 
 
 def at_rate(
-    times: Sequence[Fraction], last: Fraction, rate: Fraction, near: Fraction, start: Fraction = Fraction(0), end: Fraction | None = None
-) -> list[int]:  # fmt: skip
+    times: Sequence[Fraction],
+    last: Fraction,
+    rate: Fraction,
+    near: Fraction,
+    start: Fraction = Fraction(0),
+    end: Fraction | None = None,
+) -> list[int]:
     """The frames on screen at start + k / rate, for every k with k / rate < end - start - near. last: when the last frame ends."""
     near = near if near * rate < 1 else 1 / (4 * rate)
     stop = min(last, end) if end is not None else last

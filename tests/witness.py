@@ -45,21 +45,46 @@ class Ffmpeg:
         """stderr at level info of a command that must succeed."""
         done = subprocess.run(
             [self.exe, "-hide_banner", "-nostdin", "-loglevel", "info", *map(str, args)],
-            capture_output=True, check=False, timeout=300,
-        )  # fmt: skip
+            capture_output=True,
+            check=False,
+            timeout=300,
+        )
         text = done.stderr.decode(errors="replace")
         assert done.returncode == 0, text[-2000:]
         return text
 
     def frames(
-        self, path: Path, filters: str = "null", *, reading: Sequence[object] = (), writing: Sequence[object] = (),
-        stream: str = "0:v:0", check: bool = True,
-    ) -> list[Stamped]:  # fmt: skip
+        self,
+        path: Path,
+        filters: str = "null",
+        *,
+        reading: Sequence[object] = (),
+        writing: Sequence[object] = (),
+        stream: str = "0:v:0",
+        check: bool = True,
+    ) -> list[Stamped]:
         """MD5 and time of every frame that comes out of the filters, in the pixel format it has there."""
         told = self.run(
-            "-noautorotate", "-threads", 1, *reading, "-i", path, "-map", stream, "-vf", filters,
-            "-fps_mode", "passthrough", "-enc_time_base", "filter", *writing, "-f", "framemd5", "-", check=check,
-        )  # fmt: skip
+            "-noautorotate",
+            "-threads",
+            1,
+            *reading,
+            "-i",
+            path,
+            "-map",
+            stream,
+            "-vf",
+            filters,
+            "-fps_mode",
+            "passthrough",
+            "-enc_time_base",
+            "filter",
+            *writing,
+            "-f",
+            "framemd5",
+            "-",
+            check=check,
+        )
         base = Fraction(1)
         found = []
         for line in told.decode().splitlines():
@@ -71,14 +96,33 @@ class Ffmpeg:
         return found
 
     def raw(
-        self, path: Path, filters: str, width: int, height: int, pixel_format: str = "rgb24", *,
-        reading: Sequence[object] = ("-noautorotate",), stream: str = "0:v:0",
-    ) -> np.ndarray:  # fmt: skip
+        self,
+        path: Path,
+        filters: str,
+        width: int,
+        height: int,
+        pixel_format: str = "rgb24",
+        *,
+        reading: Sequence[object] = ("-noautorotate",),
+        stream: str = "0:v:0",
+    ) -> np.ndarray:
         """All frames as an array: (T, H, W, 3) for rgb24 and rgb48le, (T, H, W) for gray, (T, bytes) else."""
         told = self.run(
-            *reading, "-i", path, "-map", stream, "-vf", filters, "-fps_mode", "passthrough",
-            "-pix_fmt", pixel_format, "-f", "rawvideo", "-",
-        )  # fmt: skip
+            *reading,
+            "-i",
+            path,
+            "-map",
+            stream,
+            "-vf",
+            filters,
+            "-fps_mode",
+            "passthrough",
+            "-pix_fmt",
+            pixel_format,
+            "-f",
+            "rawvideo",
+            "-",
+        )
         if pixel_format == "rgb24":
             return np.frombuffer(told, np.uint8).reshape(-1, height, width, 3)
         if pixel_format == "gray":

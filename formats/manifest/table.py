@@ -304,8 +304,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             yield file
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as error:
         raise ManifestError(
-            f"cannot be read ({error}); restore it, or --overwrite, of all sources, makes its outputs again",
-            path=path,
+            f"cannot be read ({error}); restore it, or --overwrite, of all sources, makes its outputs again", path=path
         ) from error
 
 
@@ -319,9 +318,14 @@ def fence_of(path: Path) -> int:
 
 
 def write_rows(
-    path: Path, kept: pa.Table | None, rows: Iterable[ManifestRow], *, labels: Labels | None = None,
-    classes: Sequence[str] | None = None, fence: int = 0,
-) -> None:  # fmt: skip
+    path: Path,
+    kept: pa.Table | None,
+    rows: Iterable[ManifestRow],
+    *,
+    labels: Labels | None = None,
+    classes: Sequence[str] | None = None,
+    fence: int = 0,
+) -> None:
     """Write a manifest: the rows of `kept` and the new ones, sorted by id. Of several of an id the one of the newest run counts, of one
     run the last; one that says so takes its unit away. A row with a value that its column cannot hold becomes a failed row that says
     so. labels: of the units that are in it, instead of those in `kept`; without it, those of the rows. classes: None for all values of
@@ -362,10 +366,11 @@ def write_rows(
     notes = found.notes() | {"classes": classes_of(found) if classes is None else list(classes)}
     table = table.replace_schema_metadata(
         {
-            COLUMNS_KEY: columns_checksum(stored_schema(table.schema)), FENCE_KEY: str(fence).encode(),
+            COLUMNS_KEY: columns_checksum(stored_schema(table.schema)),
+            FENCE_KEY: str(fence).encode(),
             LABEL_NOTES_KEY: json.dumps(notes, ensure_ascii=False).encode(),
         }
-    )  # fmt: skip
+    )
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         seal_footer(file)

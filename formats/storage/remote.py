@@ -36,8 +36,13 @@ SWAPPED_BYTES_MAX = 64 << 20  # more than that goes there in segments, to which 
 TRIES, FIRST_PAUSE_SECONDS = 6, 0.25
 PATIENCE_SECONDS = 30.0  # drivers try again for a while themselves, each time
 PERMANENT = (
-    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, NotImplementedError,
-)  # fmt: skip
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    FileExistsError,
+    NotImplementedError,
+)
 PERMANENT_NAMES = frozenset(
     ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProfileNotFound")
 )

@@ -266,9 +266,13 @@ class StoredVideo:
         return self.store.sample_rate(self.id)
 
     def samples(
-        self, start_seconds: float = 0.0, end_seconds: float | None = None, *, rate: int | None = None,
+        self,
+        start_seconds: float = 0.0,
+        end_seconds: float | None = None,
+        *,
+        rate: int | None = None,
         num_channels: Literal[1, 2] | None = None,
-    ) -> Samples:  # fmt: skip
+    ) -> Samples:
         """(C, N) of the audio, -1 to 1 where nothing was too loud, of [start_seconds, end_seconds) from the first frame, so that the
         sample at a timestamp is heard as its frame is shown; zeros before and after what there is. N = round(end rate) -
         round(start rate).
@@ -283,9 +287,13 @@ class StoredVideo:
         return self.store.samples(self.id, (Fraction(start_seconds), Fraction(end)), rate, num_channels)
 
     def frames(
-        self, indexes: Indexes = slice(None), out: Frames | None = None, *, size: tuple[int, int] | None = None,
+        self,
+        indexes: Indexes = slice(None),
+        out: Frames | None = None,
+        *,
+        size: tuple[int, int] | None = None,
         dtype: Literal["uint8", "uint16"] = "uint8",
-    ) -> Frames:  # fmt: skip
+    ) -> Frames:
         """Return frames as RGB, in the order asked.
 
         Args:

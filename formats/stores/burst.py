@@ -47,11 +47,14 @@ class BurstStore(IndexedStore):
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)
         decode_rows(
-            self._read(id_, places, numbers), rows,
-            full=(places.height, places.width), size=self._size(places.height, places.width), fast=self._fast,
+            self._read(id_, places, numbers),
+            rows,
+            full=(places.height, places.width),
+            size=self._size(places.height, places.width),
+            fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {places.offsets[numbers[n]]}",
             path=self.path / places.shard,
-        )  # fmt: skip
+        )
 
     def _read(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> list[memoryview]:
         offsets, sizes = self._spans(id_, places, numbers)

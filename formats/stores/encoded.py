@@ -43,9 +43,20 @@ from vidprep.formats.video.rgb import ToRgb, resized, resized_picture
 from vidprep.formats.video.sound import Sound
 
 NEEDED = [
-    "id", "file_name", "status", "width", "height", "num_frames", "frame_rate_num", "frame_rate_den", "keyframes", "pts",
-    "time_base_num", "time_base_den", "container",
-]  # fmt: skip
+    "id",
+    "file_name",
+    "status",
+    "width",
+    "height",
+    "num_frames",
+    "frame_rate_num",
+    "frame_rate_den",
+    "keyframes",
+    "pts",
+    "time_base_num",
+    "time_base_den",
+    "container",
+]
 KIND = "encoded"
 FRAMES_UNASKED = 1_000_000  # of a video that claims more, its size is looked at: a frame takes a byte or more
 
@@ -163,10 +174,17 @@ class VideoStore(FrameStore):
         count, height, width, rate_num, rate_den, pts, base_num, base_den, keyframes = (
             self._value(id_, name)
             for name in (
-                "num_frames", "height", "width", "frame_rate_num", "frame_rate_den", "pts", "time_base_num",
-                "time_base_den", "keyframes",
+                "num_frames",
+                "height",
+                "width",
+                "frame_rate_num",
+                "frame_rate_den",
+                "pts",
+                "time_base_num",
+                "time_base_den",
+                "keyframes",
             )
-        )  # fmt: skip
+        )
         rate = Fraction(rate_num, rate_den) if rate_num and rate_den else None
         if count > FRAMES_UNASKED and count > (size := self._size_of(id_)):
             raise StoreError(f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=self.file(id_))
@@ -202,10 +220,19 @@ class VideoReader(NumberedFrames):
     """The frames of one opened video as RGB."""
 
     def __init__(
-        self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
-        origin_pts: int = 0, stream_index: int | None = None, orientations: dict[int, Orientation] | None = None,
-        cropping: Cropping = NO_CROPPING, hardware: str | None = None, fast: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        data: BinaryIO | None,
+        path: Path,
+        id_: str,
+        facts: VideoFacts,
+        *,
+        origin_pts: int = 0,
+        stream_index: int | None = None,
+        orientations: dict[int, Orientation] | None = None,
+        cropping: Cropping = NO_CROPPING,
+        hardware: str | None = None,
+        fast: bool = False,
+    ) -> None:
         """Open it; the other arguments are those of NumberedFrames.
 
         Args:

@@ -241,11 +241,14 @@ class GulpStore(FrameStore):
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         entry, full = self._entry(id_), self._first_size(id_)
         decode_rows(
-            self._bytes(id_, numbers), rows,
-            full=full, size=scaled_size(*full, self._short_side), fast=self._fast,
+            self._bytes(id_, numbers),
+            rows,
+            full=full,
+            size=scaled_size(*full, self._short_side),
+            fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {entry.frame_info[numbers[n]][0]}",
             path=self.path / entry.data,
-        )  # fmt: skip
+        )
 
 
 def _list_of(value: Any) -> list[Any]:

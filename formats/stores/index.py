@@ -47,12 +47,22 @@ FOOTER_END = 8  # its length in four bytes, then PAR1
 CHECKSUMS = ("index_size_bytes", "index_footer_crc32", "index_groups_crc32")
 COLUMNS = pa.schema(
     [
-        ("id", pa.string()), ("shard", pa.string()), ("width", pa.int32()), ("height", pa.int32()), ("num_frames", pa.int64()),
-        ("frame_rate_num", pa.int64()), ("frame_rate_den", pa.int64()), ("pts", pa.list_(pa.int64())),
-        ("time_base_num", pa.int64()), ("time_base_den", pa.int64()), ("offsets", pa.list_(pa.int64())),
-        ("sizes", pa.list_(pa.int32())), ("crc32", pa.list_(pa.uint32())), ("source_frames", pa.list_(pa.int32())),
+        ("id", pa.string()),
+        ("shard", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("num_frames", pa.int64()),
+        ("frame_rate_num", pa.int64()),
+        ("frame_rate_den", pa.int64()),
+        ("pts", pa.list_(pa.int64())),
+        ("time_base_num", pa.int64()),
+        ("time_base_den", pa.int64()),
+        ("offsets", pa.list_(pa.int64())),
+        ("sizes", pa.list_(pa.int32())),
+        ("crc32", pa.list_(pa.uint32())),
+        ("source_frames", pa.list_(pa.int32())),
     ]
-)  # fmt: skip
+)
 # What an index of 0.1 has not: frames of the source were numbered, and had no times.
 LATER = pa.schema(
     [("source_pts", pa.list_(pa.int64())), ("source_time_base_num", pa.int64()), ("source_time_base_den", pa.int64())]
@@ -113,9 +123,14 @@ def write_index(
     path = folder / INDEX_NAME
     with replacing(path, unless_same=True) as file:
         with pq.ParquetWriter(
-            file, schema, compression="zstd", use_dictionary=["shard"], write_page_checksum=True, write_statistics=["id"],
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=["shard"],
+            write_page_checksum=True,
+            write_statistics=["id"],
             column_encoding=_DELTA,
-        ) as writer:  # fmt: skip
+        ) as writer:
             source = iter(videos)
             while group := list(islice(source, GROUP_ROWS)):
                 for one, other in pairwise([last, *(video.id for video in group)]):
@@ -181,14 +196,20 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: Labels) -> pa.T
 
     rates = [video.frame_rate for video in group]
     values: dict[str, Any] = {
-        "id": [v.id for v in group], "shard": [v.shard for v in group], "width": [v.width for v in group],
-        "height": [v.height for v in group], "num_frames": [len(v.sizes) for v in group],
-        "frame_rate_num": [r and r.numerator for r in rates], "frame_rate_den": [r and r.denominator for r in rates],
-        "time_base_num": [v.time_base.numerator for v in group], "time_base_den": [v.time_base.denominator for v in group],
-        "source_frames": [v.source_frames for v in group], "source_pts": [v.source_pts for v in group],
+        "id": [v.id for v in group],
+        "shard": [v.shard for v in group],
+        "width": [v.width for v in group],
+        "height": [v.height for v in group],
+        "num_frames": [len(v.sizes) for v in group],
+        "frame_rate_num": [r and r.numerator for r in rates],
+        "frame_rate_den": [r and r.denominator for r in rates],
+        "time_base_num": [v.time_base.numerator for v in group],
+        "time_base_den": [v.time_base.denominator for v in group],
+        "source_frames": [v.source_frames for v in group],
+        "source_pts": [v.source_pts for v in group],
         "source_time_base_num": [v.source_time_base and v.source_time_base.numerator for v in group],
         "source_time_base_den": [v.source_time_base and v.source_time_base.denominator for v in group],
-    }  # fmt: skip
+    }
     arrays = {name: pa.array(found, schema.field(name).type) for name, found in values.items()}
     for name in ("pts", "offsets", "sizes", "crc32"):
         arrays[name] = flat([getattr(video, name) for video in group], name)
@@ -393,11 +414,22 @@ class FrameIndex:
                 }
                 rate = Fraction(one["frame_rate_num"], one["frame_rate_den"]) if one["frame_rate_num"] else None
                 yield IndexedVideo(
-                    one["id"], one["shard"], one["width"], one["height"], rate, _values(row, "pts"),
-                    Fraction(one["time_base_num"], one["time_base_den"]), _values(row, "offsets"), _values(row, "sizes"),
-                    _values(row, "crc32"), one["source_frames"], one.get("source_pts"),
-                    Fraction(one["source_time_base_num"], one["source_time_base_den"]) if one.get("source_time_base_num") else None,
-                )  # fmt: skip
+                    one["id"],
+                    one["shard"],
+                    one["width"],
+                    one["height"],
+                    rate,
+                    _values(row, "pts"),
+                    Fraction(one["time_base_num"], one["time_base_den"]),
+                    _values(row, "offsets"),
+                    _values(row, "sizes"),
+                    _values(row, "crc32"),
+                    one["source_frames"],
+                    one.get("source_pts"),
+                    Fraction(one["source_time_base_num"], one["source_time_base_den"])
+                    if one.get("source_time_base_num")
+                    else None,
+                )
 
     def _row(self, id_: str, columns: list[str]) -> pa.Table:
         number = bisect_right(self._first_ids, id_) - 1

@@ -62,12 +62,20 @@ def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
     if row.frame_rate_num and row.frame_rate_den:
         rate = Fraction(row.frame_rate_num, row.frame_rate_den)
     return IndexedVideo(
-        id=row.id, shard=row.file_name, width=row.width or 0, height=row.height or 0, frame_rate=rate,
+        id=row.id,
+        shard=row.file_name,
+        width=row.width or 0,
+        height=row.height or 0,
+        frame_rate=rate,
         pts=np.arange(count, dtype=np.int64) if row.pts is None else np.array(row.pts, np.int64),
         time_base=Fraction(row.time_base_num or 1, row.time_base_den or 1),
-        offsets=np.array(offsets, np.int64), sizes=np.array(row.frame_sizes, np.int32), crc32=np.array(row.frame_crc32, np.uint32),
-        source_frames=row.source_frames, source_pts=row.source_pts, source_time_base=_source_time_base(row),
-    )  # fmt: skip
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(row.frame_sizes, np.int32),
+        crc32=np.array(row.frame_crc32, np.uint32),
+        source_frames=row.source_frames,
+        source_pts=row.source_pts,
+        source_time_base=_source_time_base(row),
+    )
 
 
 def _source_time_base(row: ManifestRow) -> Fraction | None:

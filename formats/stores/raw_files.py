@@ -131,10 +131,16 @@ class VideoFiles(FrameStore):
         found = self._scan(id_)
         kind = _CountingReader if found.origin_pts is None else _SurveyedReader
         return kind(
-            None, self.file(id_), id_, found.facts,
-            origin_pts=found.origin_pts or 0, stream_index=found.stream_index, cropping=found.cropping,
-            orientations=found.orientations, fast=self._fast,
-        )  # fmt: skip
+            None,
+            self.file(id_),
+            id_,
+            found.facts,
+            origin_pts=found.origin_pts or 0,
+            stream_index=found.stream_index,
+            cropping=found.cropping,
+            orientations=found.orientations,
+            fast=self._fast,
+        )
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         fill_from(self._readers, id_, numbers, rows)

@@ -58,9 +58,13 @@ def layout_of(name: str) -> Layout:
 
 
 def open_store(
-    path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False,
+    path: str | os.PathLike[str],
+    *,
+    checksum: bool = True,
+    short_side: int | None = None,
+    fast: bool = False,
     hardware: str | None = None,
-) -> FrameStore:  # fmt: skip
+) -> FrameStore:
     """Open a store of videos: a destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
 
     ``store.ids`` lists the videos, ``store[id].frames([0, 5, -1])`` reads frames, ``store[id].timestamps`` and ``store.labels(id)`` tell

@@ -256,11 +256,14 @@ class TarStore(FrameStore):
             return
         full = self._full_size(id_, sample)
         decode_rows(
-            self._bytes(sample, numbers), rows,
-            full=full, size=scaled_size(*full, self._short_side), fast=self._fast,
+            self._bytes(sample, numbers),
+            rows,
+            full=full,
+            size=scaled_size(*full, self._short_side),
+            fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {sample.frames[numbers[n]][0]}",
             path=self.path / sample.tar,
-        )  # fmt: skip
+        )
 
 
 def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> VideoFacts:

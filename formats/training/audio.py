@@ -29,9 +29,14 @@ class Audio:
 
     @classmethod
     def of(
-        cls, rate: int, num_channels: Literal[1, 2], seconds: float | None, clips: ClipSampler, ids: Sequence[str],
+        cls,
+        rate: int,
+        num_channels: Literal[1, 2],
+        seconds: float | None,
+        clips: ClipSampler,
+        ids: Sequence[str],
         video: Callable[[str], StoredVideo],
-    ) -> Audio:  # fmt: skip
+    ) -> Audio:
         """seconds: None is as long as the clips. ids: of videos that have items. Raises SettingsError, StoreError."""
         if whole("audio_rate", rate, LEAST_RATE) > MAX_RATE:
             raise SettingsError(f"audio_rate is {rate}; give samples per second, at most {MAX_RATE}")

@@ -20,9 +20,14 @@ Where: TypeAlias = "Callable[[dict[str, Any]], bool] | pc.Expression"
 
 
 def chosen_videos(
-    store: FrameStore, labels: Labels, sizes: npt.NDArray[np.int64], *,
-    split: str | None, ids: Sequence[str] | None, where: Where | None,
-) -> list[int]:  # fmt: skip
+    store: FrameStore,
+    labels: Labels,
+    sizes: npt.NDArray[np.int64],
+    *,
+    split: str | None,
+    ids: Sequence[str] | None,
+    where: Where | None,
+) -> list[int]:
     """The places of videos among `store.ids`, ascending. Raises SettingsError for what chooses none, or names what is not there."""
     places = list(range(len(store.ids)))
     if ids is not None:

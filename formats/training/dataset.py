@@ -108,14 +108,35 @@ class VideoDataset:
     """
 
     def __init__(
-        self, source: Source, sequence_length: int = 8, stride: int = 1, step: int = 1, *, clips: ClipSampler | None = None,
-        size: Size | None = None, crop: Size | None = None, random_crop: bool = False, flip: bool | float = False,
-        dtype: DType = "uint8", normalize: bool | Literal["imagenet"] | MeanStd = False, colour: ColourModel = "rgb",
-        random_resized_crop: bool | tuple[Range, Range] = False, num_crops: Literal[1, 3] = 1, layout: Layout = "THWC",
-        transform: Callable[[Any], Any] | None = None, split: str | None = None, ids: Sequence[str] | None = None,
-        where: Where | None = None, audio_rate: int | None = None, audio_channels: Literal[1, 2] = 1, audio_seconds: float | None = None,
-        tensors: bool = False, seed: int = 0, rank: int = 0, world_size: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        source: Source,
+        sequence_length: int = 8,
+        stride: int = 1,
+        step: int = 1,
+        *,
+        clips: ClipSampler | None = None,
+        size: Size | None = None,
+        crop: Size | None = None,
+        random_crop: bool = False,
+        flip: bool | float = False,
+        dtype: DType = "uint8",
+        normalize: bool | Literal["imagenet"] | MeanStd = False,
+        colour: ColourModel = "rgb",
+        random_resized_crop: bool | tuple[Range, Range] = False,
+        num_crops: Literal[1, 3] = 1,
+        layout: Layout = "THWC",
+        transform: Callable[[Any], Any] | None = None,
+        split: str | None = None,
+        ids: Sequence[str] | None = None,
+        where: Where | None = None,
+        audio_rate: int | None = None,
+        audio_channels: Literal[1, 2] = 1,
+        audio_seconds: float | None = None,
+        tensors: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         self.clips = _sampler(clips, sequence_length, stride, step)
         rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
         if rank >= world_size:
@@ -314,9 +335,14 @@ class VideoDataset:
         return self._video(id_).stored
 
     def finished(
-        self, frames: npt.NDArray[Any], id_: str, numbers: npt.NDArray[np.int64], index: SupportsIndex, key: Key,
+        self,
+        frames: npt.NDArray[Any],
+        id_: str,
+        numbers: npt.NDArray[np.int64],
+        index: SupportsIndex,
+        key: Key,
         out: npt.NDArray[Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """What becomes of the scaled frames of an item. out: of `frames_shape`, into which it is written; may be `frames` itself where
         `picture` is the identity. Raises TransformError.
         """
@@ -362,9 +388,13 @@ class VideoDataset:
         """All of an item but its frames."""
         video = self._video(id_)
         item: Item = {
-            "id": id_, "indexes": numbers, "timestamps": video.timestamps[numbers],
-            "source_frames": video.source_frames[numbers], "source_timestamps": video.source_timestamps[numbers], "labels": video.labels,
-        }  # fmt: skip
+            "id": id_,
+            "indexes": numbers,
+            "timestamps": video.timestamps[numbers],
+            "source_frames": video.source_frames[numbers],
+            "source_timestamps": video.source_timestamps[numbers],
+            "labels": video.labels,
+        }
         if video.class_id is not None:
             item["class_id"] = video.class_id
         return item if self.audio is None else item | self.audio.item(video.stored, float(video.timestamps[numbers[0]]))

@@ -49,11 +49,18 @@ class LoaderEvents:
             self._measured, self._memory_bytes = now, memory_bytes()
         self._cache.update((worker, item.cache_bytes) for worker, item in items)
         self._lines.write(
-            "batch", epoch=epoch, batch=number, wait_ms=round(1000 * waited, 3), ready=ready, places=places,
+            "batch",
+            epoch=epoch,
+            batch=number,
+            wait_ms=round(1000 * waited, 3),
+            ready=ready,
+            places=places,
             decode_ms=round(1000 * sum(item.seconds for _, item in items), 3),
-            hits=sum(item.hits for _, item in items), frames=sum(item.frames for _, item in items),
-            cache_bytes=sum(self._cache.values()), memory_bytes=self._memory_bytes,
-        )  # fmt: skip
+            hits=sum(item.hits for _, item in items),
+            frames=sum(item.frames for _, item in items),
+            cache_bytes=sum(self._cache.values()),
+            memory_bytes=self._memory_bytes,
+        )
 
 
 class _Lines:

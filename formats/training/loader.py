@@ -104,11 +104,21 @@ class PrefetchLoader:
     """
 
     def __init__(
-        self, dataset: VideoDataset | Subset, batch_size: int = 8, *, shuffle: bool = False, seed: int = 0,
-        sampler: Iterable[int] | None = None, drop_last: bool = False, workers: int | None = None, processes: bool = True,
-        cache_bytes: int = GIBIBYTE, events: str | os.PathLike[str] | None = None, device: str | None = None,
+        self,
+        dataset: VideoDataset | Subset,
+        batch_size: int = 8,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        sampler: Iterable[int] | None = None,
+        drop_last: bool = False,
+        workers: int | None = None,
+        processes: bool = True,
+        cache_bytes: int = GIBIBYTE,
+        events: str | os.PathLike[str] | None = None,
+        device: str | None = None,
         num_workers: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.dataset, self._items = _with_items(dataset)
         workers = _one_of(workers, num_workers)
         if num_workers == 0:  # torch's word for this process
@@ -231,12 +241,18 @@ class PrefetchLoader:
         data = self.dataset
         clips = repr(data.clips) if is_dataclass(data.clips) else type(data.clips).__qualname__
         return {
-            "items": len(self._items), "videos": self._digest, "rank": data.rank, "world_size": data.world_size, "clips": clips,
+            "items": len(self._items),
+            "videos": self._digest,
+            "rank": data.rank,
+            "world_size": data.world_size,
+            "clips": clips,
             "transform": repr(data.picture),
             "dataset_seed": data.seed,
             "batch_size": self.batch_size,
-            "shuffle": self._shuffle, "seed": self._seed, "drop_last": self._drop_last,
-        }  # fmt: skip
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+            "drop_last": self._drop_last,
+        }
 
     @cached_property
     def _digest(self) -> str:

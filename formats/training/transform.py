@@ -63,9 +63,11 @@ class Transform:
         for name in ("size", "crop"):
             object.__setattr__(self, name, _size(name, getattr(self, name)))
         choices: tuple[tuple[str, object, tuple[object, ...]], ...] = (
-            ("dtype", self.dtype, ("uint8", "uint16", "float16", "float32")), ("colour", self.colour, ("rgb", "ycbcr")),
-            ("layout", self.layout, tuple(AXES)), ("num_crops", self.num_crops, (1, 3)),
-        )  # fmt: skip
+            ("dtype", self.dtype, ("uint8", "uint16", "float16", "float32")),
+            ("colour", self.colour, ("rgb", "ycbcr")),
+            ("layout", self.layout, tuple(AXES)),
+            ("num_crops", self.num_crops, (1, 3)),
+        )
         for name, given, known in choices:
             if given not in known or isinstance(given, bool):
                 *most, last = map(str, known)

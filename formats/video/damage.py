@@ -28,8 +28,20 @@ SMALL_HEADER_BYTES = 64
 # What no coder of these writes and no decoder of the last three notices: a block of a file that reads as zeros.
 ZEROS = bytes(256)
 WITHOUT_ZEROS = {
-    "h264", "hevc", "vp8", "vp9", "av1", "huffyuv", "ffvhuff", "utvideo", "magicyuv", "cfhd", "qtrle", "jpegls", "msvideo1",
-}  # fmt: skip
+    "h264",
+    "hevc",
+    "vp8",
+    "vp9",
+    "av1",
+    "huffyuv",
+    "ffvhuff",
+    "utvideo",
+    "magicyuv",
+    "cfhd",
+    "qtrle",
+    "jpegls",
+    "msvideo1",
+}
 MAY_END_IN_ZEROS = {
     "h264",
     "hevc",

@@ -36,9 +36,16 @@ class NumberedFrames:
     _probes = False
 
     def __init__(
-        self, data: BinaryIO | None, path: Path, id_: str, facts: VideoFacts, *,
-        origin_pts: int = 0, stream_index: int | None = None, hardware: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        data: BinaryIO | None,
+        path: Path,
+        id_: str,
+        facts: VideoFacts,
+        *,
+        origin_pts: int = 0,
+        stream_index: int | None = None,
+        hardware: str | None = None,
+    ) -> None:
         self._path, self._id, self._facts = path, id_, facts
         self._origin_pts = origin_pts
         self._keyframes = list(facts.keyframes or ())

@@ -9,14 +9,7 @@ from typing import Annotated, ClassVar
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import NO_HDR_METADATA, FrameSize, HdrMetadata
 from vidprep.formats.option import Option, check_options, documented
-from vidprep.formats.profiles import (
-    CODECS,
-    CONTAINERS,
-    ENCODERS,
-    OTHER_NAMES,
-    TUNES,
-    EncoderProfile,
-)
+from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS, OTHER_NAMES, TUNES, EncoderProfile
 
 NO_SIZE = FrameSize(0, 0)
 LARGE_LINES = 480
@@ -75,9 +68,13 @@ class EncoderOptions:
         int | None,
         Option(
             "Threads per encoder; the number changes the output bytes. By default as many as change none, and 2 for h264 from 480 lines, "
-            "whatever the machine.", "N", keyword="encoder_threads", least=1, most=256,
+            "whatever the machine.",
+            "N",
+            keyword="encoder_threads",
+            least=1,
+            most=256,
         ),
-    ] = None  # fmt: skip
+    ] = None
 
     def __post_init__(self) -> None:
         check_options(self)

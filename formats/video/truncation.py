@@ -20,15 +20,54 @@ TAIL_BYTES = 1 << 18
 EBML_SEGMENT = 0x18538067
 # Header, seek head, information, tracks, chapters, cluster, cues, attachments, tags, void and checksum.
 EBML_ELEMENTS = {
-    0x1A45DFA3, 0x114D9B74, 0x1549A966, 0x1654AE6B, 0x1043A770, 0x1F43B675, 0x1C53BB6B, 0x1941A469, 0x1254C367, 0xEC, 0xBF,
-}  # fmt: skip
+    0x1A45DFA3,
+    0x114D9B74,
+    0x1549A966,
+    0x1654AE6B,
+    0x1043A770,
+    0x1F43B675,
+    0x1C53BB6B,
+    0x1941A469,
+    0x1254C367,
+    0xEC,
+    0xBF,
+}
 BOXES = {
-    b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"mfra", b"sidx", b"free", b"skip", b"wide", b"uuid", b"udta", b"meta",
-}  # fmt: skip
+    b"ftyp",
+    b"styp",
+    b"moov",
+    b"moof",
+    b"mdat",
+    b"mfra",
+    b"sidx",
+    b"free",
+    b"skip",
+    b"wide",
+    b"uuid",
+    b"udta",
+    b"meta",
+}
 FRAGMENT_BOXES = {
-    b"mfhd", b"traf", b"tfhd", b"tfdt", b"trun", b"sbgp", b"sgpd", b"subs", b"saiz", b"saio", b"senc", b"sdtp", b"pssh", b"meta", b"uuid",
-    b"free", b"skip", b"tfxd", b"tfrf",
-}  # fmt: skip
+    b"mfhd",
+    b"traf",
+    b"tfhd",
+    b"tfdt",
+    b"trun",
+    b"sbgp",
+    b"sgpd",
+    b"subs",
+    b"saiz",
+    b"saio",
+    b"senc",
+    b"sdtp",
+    b"pssh",
+    b"meta",
+    b"uuid",
+    b"free",
+    b"skip",
+    b"tfxd",
+    b"tfrf",
+}
 TRUN_HEAD, TRUN_ROW = (0x1, 0x4), (0x100, 0x200, 0x400, 0x800)  # flags of the fields that it has
 MOST_FRAGMENT_BYTES = 1 << 24
 MOST_INDEX_BYTES = 1 << 28
@@ -397,6 +436,14 @@ def _palette_bytes(flags: int) -> int:
 
 
 CHECKS: dict[str, Callable[[BinaryIO, int], Iterator[str]]] = {
-    "mov": _boxes, "matroska": _segment, "avi": _riff, "asf": _asf, "flv": _flv, "apng": _png,
-    "mpeg": _program_stream, "ogg": _ogg, "rm": _real_media, "gif": _gif,
-}  # fmt: skip
+    "mov": _boxes,
+    "matroska": _segment,
+    "avi": _riff,
+    "asf": _asf,
+    "flv": _flv,
+    "apng": _png,
+    "mpeg": _program_stream,
+    "ogg": _ogg,
+    "rm": _real_media,
+    "gif": _gif,
+}

@@ -44,8 +44,14 @@ class Window:
 
     @classmethod
     def of(
-        cls, cut: Cut, pace: Pace, time_base: Fraction, *, clock: OutputClock | None, container_start: Fraction | None = None
-    ) -> Self:  # fmt: skip
+        cls,
+        cut: Cut,
+        pace: Pace,
+        time_base: Fraction,
+        *,
+        clock: OutputClock | None,
+        container_start: Fraction | None = None,
+    ) -> Self:
         """Build the window of a cut.
 
         Args:
@@ -92,9 +98,13 @@ class Window:
         late = self.tolerance if self.holds else -self.tolerance
         least_stop = Fraction(0) if self.on_clock else -self.tolerance
         return replace(
-            self, start=moved(self.start, Fraction(0)), begin=moved(self.begin, late),
-            end=moved(self.end, Fraction(0)), stop=moved(self.stop, least_stop), container_start=None,
-        )  # fmt: skip
+            self,
+            start=moved(self.start, Fraction(0)),
+            begin=moved(self.begin, late),
+            end=moved(self.end, Fraction(0)),
+            stop=moved(self.stop, least_stop),
+            container_start=None,
+        )
 
     def from_tick(self, tick: int) -> Window:
         """Return the rest of this window from a frame that begins at exactly this tick."""

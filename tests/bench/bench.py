@@ -227,8 +227,10 @@ def memory() -> None:
                     partial = f"{folder}/x.{EncoderOptions(codec=codec).container_name}"
                     told = subprocess.run(
                         [sys.executable, "-c", PEAK_PROGRAM, str(source), codec, str(lines), partial, str(gop)],
-                        capture_output=True, text=True, check=True,
-                    )  # fmt: skip
+                        capture_output=True,
+                        text=True,
+                        check=True,
+                    )
                     worst = max(worst, float(told.stdout))
                 peaks.append(worst)
             print(f"{codec:8}" + "".join(f"{peak:14.0f}" for peak in peaks), flush=True)

@@ -50,7 +50,10 @@ def medians(tools: dict[str, Callable[[], Measured]]) -> dict[str, Measured]:
     for _ in range(ROUNDS):
         for name, run in tools.items():
             times[name].append(run())
-    return {name: (statistics.median(w for w, _ in each), statistics.median(c for _, c in each)) for name, each in times.items()}  # fmt: skip
+    return {
+        name: (statistics.median(w for w, _ in each), statistics.median(c for _, c in each))
+        for name, each in times.items()
+    }
 
 
 def vidprep(source: Path, to: Path, *options: object, verb: str = "transcode") -> Callable[[], Measured]:
@@ -68,10 +71,22 @@ def ffmpeg(source: Path, to: Path, codec: str, size: FrameSize) -> Callable[[], 
     options = EncoderOptions(codec=codec, gop=GOP)
     given = {name: _without_threads(value) for name, value in options.library_options(size=size).items()}
     coded = [part for name, value in given.items() for part in (f"-{name}{':v' if name == 'b' else ''}", value)]
-    return lambda: timed([
-        find_ffmpeg(None), *QUIET, "-y", "-i", source, "-an", "-c:v", options.profile.name, "-pix_fmt", "yuv420p", *coded,
-        to / f"ffmpeg.{options.container_name}",
-    ])  # fmt: skip
+    return lambda: timed(
+        [
+            find_ffmpeg(None),
+            *QUIET,
+            "-y",
+            "-i",
+            source,
+            "-an",
+            "-c:v",
+            options.profile.name,
+            "-pix_fmt",
+            "yuv420p",
+            *coded,
+            to / f"ffmpeg.{options.container_name}",
+        ]
+    )
 
 
 def _without_threads(value: str) -> str:
@@ -91,10 +106,13 @@ def cut(source: Path, to: Path, seconds: int, *, lines: int | None = None) -> Pa
 def one(clip: Path, work: Path) -> None:
     large = cut(clip, work / "1080.mp4", 5, lines=1080)
     for codec, source, size in (
-        ("h264", clip, FrameSize(1280, 720)), ("hevc", clip, FrameSize(1280, 720)), ("vp9", clip, FrameSize(1280, 720)),
+        ("h264", clip, FrameSize(1280, 720)),
+        ("hevc", clip, FrameSize(1280, 720)),
+        ("vp9", clip, FrameSize(1280, 720)),
         ("av1", clip, FrameSize(1280, 720)),
-        ("hevc", large, FrameSize(1920, 1080)), ("av1", large, FrameSize(1920, 1080)),
-    ):  # fmt: skip
+        ("hevc", large, FrameSize(1920, 1080)),
+        ("av1", large, FrameSize(1920, 1080)),
+    ):
         ours, theirs = vidprep(source, work / "one", "--codec", codec), ffmpeg(source, work, codec, size)
         told(f"one clip, {codec}, {size}", medians({"vidprep": ours, "ffmpeg": theirs}))
 
@@ -122,7 +140,10 @@ def few(clip: Path, work: Path) -> None:
 
 def start(clip: Path, work: Path) -> None:
     tiny = work / "tiny.mp4"
-    subprocess.run([find_ffmpeg(None), *QUIET, "-y", "-i", clip, "-an", "-vf", "scale=192:128", "-frames:v", "12", tiny], check=True)  # fmt: skip
+    subprocess.run(
+        [find_ffmpeg(None), *QUIET, "-y", "-i", clip, "-an", "-vf", "scale=192:128", "-frames:v", "12", tiny],
+        check=True,
+    )
     ((_, (wall, cpu)),) = medians({"tiny": vidprep(tiny, work / "started")}).items()
     print(f"\n12 frames of 192x128: {wall:.2f} s from command to exit, {cpu:.2f} s of CPU time")
     keep("12 frames of 192x128: s, wall", wall)

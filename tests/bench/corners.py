@@ -78,14 +78,37 @@ DESERVED = {
     "holds N video streams": "decided: one of them",
     "PQ kept|HLG kept": "decided: without tone mapping it is dark on other screens",
 }
-SYNTHESISED = (
-    *PLAIN, *INTERLACED_CLIPS, "doubled.mkv", "swapped.mkv", "jumps_back.ts", "below_zero.mp4",
-)  # fmt: skip
+SYNTHESISED = (*PLAIN, *INTERLACED_CLIPS, "doubled.mkv", "swapped.mkv", "jumps_back.ts", "below_zero.mp4")
 PIXEL_FORMATS = (
-    "yuv410p", "yuv411p", "yuv440p", "yuvj422p", "nv12", "yuyv422", "uyvy422", "p010le", "yuv420p9le", "yuv422p14le", "yuv444p16le",
-    "gray10le", "monob", "ya8", "pal8", "rgb24", "bgr0", "argb", "rgb565le", "bgr8", "gbrp10le", "rgb48le", "rgba64le", "x2rgb10le",
-    "vuya", "ayuv64le", "xv30le", "yuva422p10le",
-)  # fmt: skip
+    "yuv410p",
+    "yuv411p",
+    "yuv440p",
+    "yuvj422p",
+    "nv12",
+    "yuyv422",
+    "uyvy422",
+    "p010le",
+    "yuv420p9le",
+    "yuv422p14le",
+    "yuv444p16le",
+    "gray10le",
+    "monob",
+    "ya8",
+    "pal8",
+    "rgb24",
+    "bgr0",
+    "argb",
+    "rgb565le",
+    "bgr8",
+    "gbrp10le",
+    "rgb48le",
+    "rgba64le",
+    "x2rgb10le",
+    "vuya",
+    "ayuv64le",
+    "xv30le",
+    "yuva422p10le",
+)
 CROPPED = ("clap", "turned", "matroska", "sps")
 
 Samples = npt.NDArray[np.float32]
@@ -109,9 +132,12 @@ class Compared:
     def faults(self) -> list[str]:
         pixels = max(abs(one - other) for one, other in zip(self.size, self.due_size, strict=True))
         wrong = {
-            "frames": self.ours != self.theirs, "time": self.off_seconds > self.allowed_seconds, "size": pixels > 1,
-            "colour": self.levels > MAX_LEVELS, "audio": abs(self.sound_seconds or 0) > MAX_OFF,
-        }  # fmt: skip
+            "frames": self.ours != self.theirs,
+            "time": self.off_seconds > self.allowed_seconds,
+            "size": pixels > 1,
+            "colour": self.levels > MAX_LEVELS,
+            "audio": abs(self.sound_seconds or 0) > MAX_OFF,
+        }
         return [name for name, is_wrong in wrong.items() if is_wrong]
 
 
@@ -152,10 +178,7 @@ def audio(path: Path, stream: str, seconds: float | None, cli: Ffmpeg) -> Sample
     filters = f"asetpts=PTS+({1 - first_frame})/TB,aresample={RATE}:async=1:min_hard_comp=0.001:first_pts=0"
     if seconds is not None:
         filters += f",atrim=duration={1 + seconds}"
-    told = cli.run(
-        *OWN_CLOCK, "-i", path, "-map", "0:a:0", "-af", filters, "-ac", 1, "-f", "f32le", "-",
-        check=False,
-    )  # fmt: skip
+    told = cli.run(*OWN_CLOCK, "-i", path, "-map", "0:a:0", "-af", filters, "-ac", 1, "-f", "f32le", "-", check=False)
     return np.frombuffer(told, np.float32)[RATE:]
 
 
@@ -197,18 +220,34 @@ def compared(clip: Path, asked: RunSettings, seconds: float | None, folder: Path
         numbers = sorted({0, len(due) // 2, len(due) - 1})
         levels = np.abs(
             colours(
-                cli, clip, about, numbers, stream=stream, reading=decoder, still=info.codec in STILL_IMAGES,
-                deinterlace=bool(row.source_is_interlaced), trim=ours.stored if about.size == about.stored else None,
-            ) - colours(cli, made, ours, numbers)
-        ).max()  # fmt: skip
+                cli,
+                clip,
+                about,
+                numbers,
+                stream=stream,
+                reading=decoder,
+                still=info.codec in STILL_IMAGES,
+                deinterlace=bool(row.source_is_interlaced),
+                trim=ours.stored if about.size == about.stored else None,
+            )
+            - colours(cli, made, ours, numbers)
+        ).max()
     late = None
     with av.open(str(made)) as opened:
         has_sound = bool(opened.streams.audio)
     if has_sound:
         late = lag(*(audio(path, one, seconds, cli) for path, one in ((made, "0:v:0"), (clip, stream))))
     return Compared(
-        len(found), len(due), float(off), float(MAX_OFF + min(tick, MAX_OFF)), ours.stored, about.size, levels, late, row.warnings
-    )  # fmt: skip
+        len(found),
+        len(due),
+        float(off),
+        float(MAX_OFF + min(tick, MAX_OFF)),
+        ours.stored,
+        about.size,
+        levels,
+        late,
+        row.warnings,
+    )
 
 
 def main() -> int:

@@ -23,9 +23,13 @@ from bench import ENVIRONMENT, clips
 from PIL import Image
 
 ACTION = (
-    "kinetics_arm_wrestling_340x256_28fps.mp4", "gulpio_matchbox_256x144_vp8.webm", "bunny_1280x720_25fps_h264_aac.mp4",
-    "concert_1080p50_h264_pcm.mov", "bunny_1080p_60fps_vp8.webm", "gopro_848x480_gpmf.mp4",
-)  # fmt: skip
+    "kinetics_arm_wrestling_340x256_28fps.mp4",
+    "gulpio_matchbox_256x144_vp8.webm",
+    "bunny_1280x720_25fps_h264_aac.mp4",
+    "concert_1080p50_h264_pcm.mov",
+    "bunny_1080p_60fps_vp8.webm",
+    "gopro_848x480_gpmf.mp4",
+)
 ENCODED = {f"{codec}-gop{gop}": (codec, gop) for codec in ("h264", "hevc", "vp9", "av1") for gop in (5, 16)}
 SHAPE = ["--fps", "15", "--short-side", "240", "--quiet"]
 

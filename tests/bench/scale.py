@@ -233,12 +233,23 @@ def _row_bytes(root: Path) -> float:
     for number in range(100_000):
         name = f"{dice.randbytes(8).hex()}_{number % 97:06d}"
         doubles = {"psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim", "encode_seconds", "cpu_seconds"}
-        rows.append(replace(
-            row, id=name, file_name=f"{name}.mp4", source=f"/data/raw/{name}.mp4", sha256=dice.randbytes(32).hex(),
-            source_size_bytes=dice.randrange(10**6, 10**7), source_mtime_ns=dice.randrange(10**18, 2 * 10**18),
-            size_bytes=dice.randrange(10**5, 10**6), worst_frame=dice.randrange(150), num_frames=150,
-            keyframes=[*range(0, 150, 16)], source_frames=[*range(0, 300, 2)], **{each: dice.random() for each in doubles},
-        ))  # fmt: skip
+        rows.append(
+            replace(
+                row,
+                id=name,
+                file_name=f"{name}.mp4",
+                source=f"/data/raw/{name}.mp4",
+                sha256=dice.randbytes(32).hex(),
+                source_size_bytes=dice.randrange(10**6, 10**7),
+                source_mtime_ns=dice.randrange(10**18, 2 * 10**18),
+                size_bytes=dice.randrange(10**5, 10**6),
+                worst_frame=dice.randrange(150),
+                num_frames=150,
+                keyframes=[*range(0, 150, 16)],
+                source_frames=[*range(0, 300, 2)],
+                **{each: dice.random() for each in doubles},
+            )
+        )
     write_rows(root / "rows.parquet", None, rows)
     return (root / "rows.parquet").stat().st_size / len(rows)
 

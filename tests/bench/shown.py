@@ -48,8 +48,27 @@ class Shown:
 def _run(
     cli: Ffmpeg, path: Path, stream: str, reading: Sequence[object], filters: str, frames: int
 ) -> tuple[bytes, Shown]:
-    command = [cli.exe, "-hide_banner", "-nostdin", *reading, "-i", path, "-map", stream, "-vf", f"{filters},showinfo",
-               "-fps_mode", "passthrough", "-frames:v", frames, "-c:v", "rawvideo", "-f", "rawvideo", "-"]  # fmt: skip
+    command = [
+        cli.exe,
+        "-hide_banner",
+        "-nostdin",
+        *reading,
+        "-i",
+        path,
+        "-map",
+        stream,
+        "-vf",
+        f"{filters},showinfo",
+        "-fps_mode",
+        "passthrough",
+        "-frames:v",
+        frames,
+        "-c:v",
+        "rawvideo",
+        "-f",
+        "rawvideo",
+        "-",
+    ]
     ran = subprocess.run([str(part) for part in command], capture_output=True, check=False)
     log = ran.stderr.decode(errors="replace")
     found = re.search(r"fmt:(\w+) .*?sar:(\d+)/(\d+) s:(\d+)x(\d+)", log)
@@ -70,9 +89,17 @@ def shown(cli: Ffmpeg, path: Path, stream: str = "0:v:0", reading: Sequence[obje
 
 
 def colours(
-    cli: Ffmpeg, path: Path, about: Shown, numbers: Sequence[int], *, still: bool = False, deinterlace: bool = False,
-    stream: str = "0:v:0", reading: Sequence[object] = (), trim: tuple[int, int] | None = None,
-) -> Colours:  # fmt: skip
+    cli: Ffmpeg,
+    path: Path,
+    about: Shown,
+    numbers: Sequence[int],
+    *,
+    still: bool = False,
+    deinterlace: bool = False,
+    stream: str = "0:v:0",
+    reading: Sequence[object] = (),
+    trim: tuple[int, int] | None = None,
+) -> Colours:
     """(frames, 8, 3) in 0..255. still: of a codec of still images. trim: even size that is left of an odd one."""
     held = _held_as(about.pixel_format)
     chain = [f"select='{'+'.join(f'eq(n,{n})' for n in numbers)}'", f"format={held}"]

@@ -111,8 +111,11 @@ def of_types(folder: Path) -> dict[str, Tool]:
         dataset = VideoDataset(folder, FRAMES, size=(SIDE, SIDE), **options)  # type: ignore[arg-type]
         return lambda which: dataset[hash(which) % len(dataset)]
 
-    return {"float32 normalised": of(dtype="float32", normalize=NORMALIZED), "uint8": of(),
-            "float16 normalised": of(dtype="float16", normalize=NORMALIZED)}  # fmt: skip
+    return {
+        "float32 normalised": of(dtype="float32", normalize=NORMALIZED),
+        "uint8": of(),
+        "float16 normalised": of(dtype="float16", normalize=NORMALIZED),
+    }
 
 
 def loaded(name: str, folder: Path) -> None:

@@ -106,8 +106,9 @@ def write() -> None:
                 rate = frames / statistics.median(walls[every])
                 print(
                     f"{name:20}{'all' if every == '1' else '1 in 8':>8}{rate:10.0f}{rate / (written / ffmpeg):15.2f}"
-                    f"{rate / (frames / gulp.wall):11.2f}", flush=True,
-                )  # fmt: skip
+                    f"{rate / (frames / gulp.wall):11.2f}",
+                    flush=True,
+                )
                 keep(f"{name}, burst, verify every {every}: speed, of ffmpeg .jpg", rate / (written / ffmpeg))
 
 
@@ -160,9 +161,19 @@ def read() -> None:
         raw = copies_of(sources, root / "raw", 1)
         vidprep("burst", raw, root / "burst", "--short-side", 240)
         subprocess.run(
-            [sys.executable, "-m", "vidprep.transcode", "pack", str(root / "burst"), str(root / "gulp"), "--to", "gulp"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "vidprep.transcode",
+                "pack",
+                str(root / "burst"),
+                str(root / "gulp"),
+                "--to",
+                "gulp",
+            ],
+            check=True,
+            capture_output=True,
+        )
         store = open_store(root / "burst")
         wanted = sequences({id_: len(store[id_]) for id_ in store.ids})
         tell("burst", lambda id_, numbers: store[id_].frames(numbers), wanted)

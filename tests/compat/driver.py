@@ -21,11 +21,33 @@ SECONDS_ALLOWED = 90
 EXTRAS = "report,monitor,dask"
 ROOT = Path(__file__).parents[2]
 CLIPS = {
-    "moving.mp4": ["-f", "lavfi", "-i", "testsrc2=size=192x144:rate=30:duration=1.4",
-                   "-f", "lavfi", "-i", "sine=duration=1.4:sample_rate=44100", "-c:v", "libx264", "-c:a", "aac"],
-    "a/wide.mkv": ["-f", "lavfi", "-i", "mandelbrot=size=240x128:rate=25", "-t", "1.2", "-c:v", "libx265", "-x265-params",
-                   "log-level=error"],
-}  # fmt: skip
+    "moving.mp4": [
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc2=size=192x144:rate=30:duration=1.4",
+        "-f",
+        "lavfi",
+        "-i",
+        "sine=duration=1.4:sample_rate=44100",
+        "-c:v",
+        "libx264",
+        "-c:a",
+        "aac",
+    ],
+    "a/wide.mkv": [
+        "-f",
+        "lavfi",
+        "-i",
+        "mandelbrot=size=240x128:rate=25",
+        "-t",
+        "1.2",
+        "-c:v",
+        "libx265",
+        "-x265-params",
+        "log-level=error",
+    ],
+}
 
 
 def pythons() -> dict[int, str]:
@@ -35,8 +57,12 @@ def pythons() -> dict[int, str]:
     for minor in MINORS:
         candidates = [shutil.which(f"python3.{minor}"), *sorted(map(str, pyenv.glob(f"3.{minor}.*/bin/python")))]
         for candidate in filter(None, candidates):
-            told = subprocess.run([candidate, "-c", "import sys, venv; print(sys.version_info[1])"], capture_output=True,
-                                  text=True, check=False)  # fmt: skip
+            told = subprocess.run(
+                [candidate, "-c", "import sys, venv; print(sys.version_info[1])"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if told.stdout.strip() == str(minor):
                 found[minor] = candidate
     return found

@@ -28,9 +28,17 @@ NEARLY_DB, NEARLY_SIZE, NEARLY_LEVELS = 0.1, 0.02, 1
 # SVT-AV1 4.1 (PyAV 18.1) and 4.2 (PyAV 19.0) decide otherwise: 0.13 dB at 1.6 % on these clips.
 NEARLY_DB_AV1 = 0.3
 EQUAL_COLUMNS = (
-    "width", "height", "num_frames", "keyframes", "frame_rate_num", "frame_rate_den", "duration_seconds", "source_frames",
-    "source_num_frames", "source_rotation",
-)  # fmt: skip
+    "width",
+    "height",
+    "num_frames",
+    "keyframes",
+    "frame_rate_num",
+    "frame_rate_den",
+    "duration_seconds",
+    "source_frames",
+    "source_num_frames",
+    "source_rotation",
+)
 # Of what other versions made: where decoders, the scaler and JPEG could round otherwise.
 VALIDATED = ("h264", "av1", "burst", "tensor")
 DASK = """
@@ -78,8 +86,12 @@ def by_python(clips: Path, out: Path) -> None:
     call = "import sys; from vidprep.transcode import transcode; transcode(*sys.argv[1:3], gop=5, fps=15, short_side=96, audio='aac')"
     done = subprocess.run(
         [sys.executable, "-c", call, str(clips), str(out / "by_python")],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
     made, due = rows(out / "by_python"), rows(out / "h264")
     assert {id_: row["sha256"] for id_, row in made.items()} == {id_: row["sha256"] for id_, row in due.items()}

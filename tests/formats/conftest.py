@@ -14,15 +14,21 @@ from vidprep.formats.stores.registry import STORES_OF_FRAMES
 
 burst = partial(transcode, verb="burst")
 ENCODED = {
-    "h264": ["--gop", 5], "h264 own times": ["--gop", 4, "--container", "mkv"], "hevc": ["--codec", "hevc", "--gop", 5],
-    "vp9": ["--codec", "vp9", "--gop", 3], "av1": ["--codec", "av1", "--gop", 7], "deep": ["--pixel-format", "yuv420p10le"],
+    "h264": ["--gop", 5],
+    "h264 own times": ["--gop", 4, "--container", "mkv"],
+    "hevc": ["--codec", "hevc", "--gop", 5],
+    "vp9": ["--codec", "vp9", "--gop", 3],
+    "av1": ["--codec", "av1", "--gop", 7],
+    "deep": ["--pixel-format", "yuv420p10le"],
     "slow": ["--fps", "30000/1001", "--gop", 16, "--codec", "av1", "--container", "webm"],
-}  # fmt: skip
+}
 STORED = {
-    "burst": [], "burst 444": ["--subsampling", "444"], "burst gray": ["--subsampling", "gray"],
+    "burst": [],
+    "burst 444": ["--subsampling", "444"],
+    "burst gray": ["--subsampling", "gray"],
     "burst shards": ["--quality", 100, "--shard-size", "1MiB"],
     **{name: ["--format", name] for name in STORES_OF_FRAMES if name != "burst"},
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -42,12 +42,7 @@ def moving(cli, tmp_path_factory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "epochs", "figure", "better"),
-    [
-        ("train_super_resolution", 2, r"(\d+\.\d+) dB", 0.3),
-    ],
-)
+@pytest.mark.parametrize(("name", "epochs", "figure", "better"), [("train_super_resolution", 2, r"(\d+\.\d+) dB", 0.3)])
 def test_networks_learn_from_both_loaders(name, epochs, figure, better, moving):
     said = with_peers(EXAMPLES / f"{name}.py", moving, epochs, needs=["torch"])
     for loader in ("DataLoader", "PrefetchLoader"):

@@ -31,9 +31,16 @@ class Done:
 
 
 def fuzz(
-    clips: Mapping[str, bytes], seeds: Sequence[int], cli: Ffmpeg, folder: Path, *, batch: int = BATCH,
-    ways: Sequence[str] | None = None, options: Sequence[object] = (), show: Callable[[str], object] = lambda _line: None,
-) -> Done:  # fmt: skip
+    clips: Mapping[str, bytes],
+    seeds: Sequence[int],
+    cli: Ffmpeg,
+    folder: Path,
+    *,
+    batch: int = BATCH,
+    ways: Sequence[str] | None = None,
+    options: Sequence[object] = (),
+    show: Callable[[str], object] = lambda _line: None,
+) -> Done:
     """The seed chooses the clip, the number of the batch the way. show: gets a line for each finding and each batch."""
     names, ways, done = sorted(clips), ways or list(WAYS), Done()
     for number, first in enumerate(range(0, len(seeds), batch)):

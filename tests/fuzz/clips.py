@@ -13,8 +13,18 @@ recipe("small_sound.mp4", *SMALL, "-f", "lavfi", "-i", "sine=d=0.5", *H264, "-c:
 recipe("small_fragments.mp4", *SMALL, *H264, "-movflags", "+frag_keyframe+empty_moov")
 recipe("small.mov", *SMALL, "-c:v", "mpeg4", "-g", 6)
 recipe("small_vfr.mp4", *SMALL, "-vf", "settb=1/600,setpts='N*20+mod(N*7,5)'", "-fps_mode", "passthrough", *H264)
-recipe("small_hevc.mp4", *SMALL, "-c:v", "libx265", "-preset", "ultrafast", "-tag:v", "hvc1", "-x265-params",
-       "keyint=8:pools=none:frame-threads=1:log-level=error")  # fmt: skip
+recipe(
+    "small_hevc.mp4",
+    *SMALL,
+    "-c:v",
+    "libx265",
+    "-preset",
+    "ultrafast",
+    "-tag:v",
+    "hvc1",
+    "-x265-params",
+    "keyint=8:pools=none:frame-threads=1:log-level=error",
+)
 recipe("small.mkv", *SMALL, *H264)
 recipe("small_sound.mkv", *SMALL, "-f", "lavfi", "-i", "sine=d=0.5", *H264, "-c:a", "libopus")
 recipe("small.webm", *SMALL, "-c:v", "libvpx", "-cpu-used", 5, "-deadline", "good", "-g", 8)
@@ -30,10 +40,30 @@ recipe("small.flv", *SMALL, "-c:v", "flv1", "-g", 8)
 recipe("small.wmv", *SMALL, "-c:v", "wmv2", "-g", 8)
 recipe("small.gif", *moving("64x48", "20", 12))
 SYNTHESISED = (
-    "small.mp4", "small_sound.mp4", "small_fragments.mp4", "small.mov", "small_vfr.mp4", "small_hevc.mp4", "turned_90.mp4",
-    "edit_list.mp4", "small.mkv", "small_sound.mkv", "small.webm", "small_vp9.webm", "small_av1.mkv", "small.avi",
-    "small_jpeg.avi", "small.ogv", "small.ts", "small_mpeg2.ts", "small.mpg", "small.flv", "small.wmv", "small.gif", "one.mp4",
-)  # fmt: skip
+    "small.mp4",
+    "small_sound.mp4",
+    "small_fragments.mp4",
+    "small.mov",
+    "small_vfr.mp4",
+    "small_hevc.mp4",
+    "turned_90.mp4",
+    "edit_list.mp4",
+    "small.mkv",
+    "small_sound.mkv",
+    "small.webm",
+    "small_vp9.webm",
+    "small_av1.mkv",
+    "small.avi",
+    "small_jpeg.avi",
+    "small.ogv",
+    "small.ts",
+    "small_mpeg2.ts",
+    "small.mpg",
+    "small.flv",
+    "small.wmv",
+    "small.gif",
+    "one.mp4",
+)
 LARGEST_REAL_BYTES = 1_200_000  # larger ones say nothing more, for longer
 
 

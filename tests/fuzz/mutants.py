@@ -146,9 +146,23 @@ def words(
 
 MP4_FOLDERS = {b"moov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"moof", b"traf", b"mvex"}
 MP4_TABLES = {
-    b"stts", b"ctts", b"stss", b"elst", b"stsz", b"stsc", b"stco", b"mvhd", b"tkhd", b"mdhd", b"trun", b"tfhd", b"tfdt",
-    b"trex", b"stsd", b"sidx",
-}  # fmt: skip
+    b"stts",
+    b"ctts",
+    b"stss",
+    b"elst",
+    b"stsz",
+    b"stsc",
+    b"stco",
+    b"mvhd",
+    b"tkhd",
+    b"mdhd",
+    b"trun",
+    b"tfhd",
+    b"tfdt",
+    b"trex",
+    b"stsd",
+    b"sidx",
+}
 
 
 def mp4(data: bytes, begin: int = 0, end: int | None = None) -> Iterator[Field]:
@@ -169,9 +183,21 @@ def mp4(data: bytes, begin: int = 0, end: int | None = None) -> Iterator[Field]:
 
 
 MATROSKA_FOLDERS = {
-    0x18538067, 0x1F43B675, 0x1654AE6B, 0xAE, 0xA0, 0x1549A966, 0x1C53BB6B, 0xBB, 0xB7, 0xE0, 0x114D9B74, 0x4DBB,
-    0x7670, 0x1A45DFA3,
-}  # fmt: skip
+    0x18538067,
+    0x1F43B675,
+    0x1654AE6B,
+    0xAE,
+    0xA0,
+    0x1549A966,
+    0x1C53BB6B,
+    0xBB,
+    0xB7,
+    0xE0,
+    0x114D9B74,
+    0x4DBB,
+    0x7670,
+    0x1A45DFA3,
+}
 MATROSKA_BLOCKS = {0xA3, 0xA1}
 
 
@@ -285,5 +311,13 @@ def flash(data: bytes) -> Iterator[Field]:
 
 
 FIELDS: dict[str, Callable[[bytes], Iterator[Field]]] = {
-    "mp4": mp4, "mov": mp4, "3gp": mp4, "mkv": matroska, "webm": matroska, "avi": avi, "ogv": ogg, "ts": transport, "flv": flash,
-}  # fmt: skip
+    "mp4": mp4,
+    "mov": mp4,
+    "3gp": mp4,
+    "mkv": matroska,
+    "webm": matroska,
+    "avi": avi,
+    "ogv": ogg,
+    "ts": transport,
+    "flv": flash,
+}

@@ -126,9 +126,18 @@ def psnr(shown: np.ndarray, number: int) -> float:
 
 
 def clip(
-    cli: Ffmpeg, path: Path, numbers: Sequence[int], kind: Kind, *, rate: object = 25, gop: int = 8, matrix: str = "bt601",
-    full_range: bool = False, filters: str = "", writing: Sequence[object] = (),
-) -> Path:  # fmt: skip
+    cli: Ffmpeg,
+    path: Path,
+    numbers: Sequence[int],
+    kind: Kind,
+    *,
+    rate: object = 25,
+    gop: int = 8,
+    matrix: str = "bt601",
+    full_range: bool = False,
+    filters: str = "",
+    writing: Sequence[object] = (),
+) -> Path:
     """Write the pictures of these numbers. matrix: as ffmpeg's scale names it. filters: before they are coded."""
     data = b"".join(picture(number).tobytes() for number in numbers)
     is_rgb = kind.pixel_format.startswith(("rgb", "bgr"))
@@ -140,9 +149,27 @@ def clip(
         exact = exact.replace("limited", "full")
     chain = ",".join(filter(None, [filters, "" if is_rgb else exact, f"format={kind.pixel_format}"]))
     cli.run(
-        "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{WIDTH}x{HEIGHT}", "-r", rate, "-i", "-", "-vf", chain, *colours, *kind.arguments,
-        *([] if kind.intra else ["-g", gop]), *writing, "-fflags", "+bitexact", path, stdin=data,
-    )  # fmt: skip
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-s",
+        f"{WIDTH}x{HEIGHT}",
+        "-r",
+        rate,
+        "-i",
+        "-",
+        "-vf",
+        chain,
+        *colours,
+        *kind.arguments,
+        *([] if kind.intra else ["-g", gop]),
+        *writing,
+        "-fflags",
+        "+bitexact",
+        path,
+        stdin=data,
+    )
     return path
 
 
@@ -150,10 +177,25 @@ def seen(cli: Ffmpeg, path: Path, width: int, height: int) -> list[np.ndarray]:
     """All frames of an output by the ffmpeg program, as RGB."""
     exact = "scale=flags=bicubic+accurate_rnd+full_chroma_int+full_chroma_inp"
     done = subprocess.run(
-        [cli.exe, "-nostdin", "-v", "error", "-i", str(path), "-vf", f"{exact},format=rgb24", "-fps_mode", "passthrough",
-         "-f", "rawvideo", "-"],
-        capture_output=True, check=False, timeout=300,
-    )  # fmt: skip
+        [
+            cli.exe,
+            "-nostdin",
+            "-v",
+            "error",
+            "-i",
+            str(path),
+            "-vf",
+            f"{exact},format=rgb24",
+            "-fps_mode",
+            "passthrough",
+            "-f",
+            "rawvideo",
+            "-",
+        ],
+        capture_output=True,
+        check=False,
+        timeout=300,
+    )
     size = width * height * 3
     assert done.returncode == 0 and len(done.stdout) % size == 0, done.stderr.decode(errors="replace")[-500:]
     return list(np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3))

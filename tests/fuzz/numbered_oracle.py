@@ -48,9 +48,15 @@ class Done:
 
 
 def campaign(
-    seeds: Sequence[int], cli: Ffmpeg, folder: Path, *, ways: Sequence[str] = tuple(WAYS), batch: int = BATCH,
-    headers: bool = False, show: Callable[[str], object] = lambda _line: None,
-) -> Done:  # fmt: skip
+    seeds: Sequence[int],
+    cli: Ffmpeg,
+    folder: Path,
+    *,
+    ways: Sequence[str] = tuple(WAYS),
+    batch: int = BATCH,
+    headers: bool = False,
+    show: Callable[[str], object] = lambda _line: None,
+) -> Done:
     """Make the oddities of these seeds, in batches of one way each, and judge what comes out.
 
     headers: clips in which one number of a header is another; then only what is lost of them is found.

@@ -230,10 +230,14 @@ def other_description(shop: Workshop, seed: int, rng: random.Random) -> Odd:
 def unused_alpha(shop: Workshop, seed: int, rng: random.Random) -> Odd:
     suffix, how, pixel_format = rng.choice(
         [
-            (".avi", ("-c:v", "rawvideo"), "bgra"), (".avi", ("-c:v", "huffyuv"), "rgb32"), (".avi", ("-c:v", "utvideo"), "gbrap"),
-            (".mov", ("-c:v", "qtrle"), "argb"), (".mov", ("-c:v", "png"), "rgba"), (".mkv", ("-c:v", "ffv1"), "bgra"),
+            (".avi", ("-c:v", "rawvideo"), "bgra"),
+            (".avi", ("-c:v", "huffyuv"), "rgb32"),
+            (".avi", ("-c:v", "utvideo"), "gbrap"),
+            (".mov", ("-c:v", "qtrle"), "argb"),
+            (".mov", ("-c:v", "png"), "rgba"),
+            (".mkv", ("-c:v", "ffv1"), "bgra"),
         ]
-    )  # fmt: skip
+    )
     path = shop.folder / f"alpha_{how[1]}{suffix}"
     if not path.exists():
         kind = Kind((*how, "-pix_fmt", pixel_format), "rgb24", intra=True)
@@ -242,6 +246,20 @@ def unused_alpha(shop: Workshop, seed: int, rng: random.Random) -> Odd:
 
 
 WAYS: tuple[Callable[[Workshop, int, random.Random], Odd], ...] = (
-    joined_with_itself, cut_short, holed, changed_midway, joined_with_another, holed, changed_midway, cut_short, exif_changes, other_pid,
-    other_description, holed, joined_with_itself, changed_midway, unused_alpha, joined_with_another_codec,
-)  # fmt: skip
+    joined_with_itself,
+    cut_short,
+    holed,
+    changed_midway,
+    joined_with_another,
+    holed,
+    changed_midway,
+    cut_short,
+    exif_changes,
+    other_pid,
+    other_description,
+    holed,
+    joined_with_itself,
+    changed_midway,
+    unused_alpha,
+    joined_with_another_codec,
+)

@@ -101,9 +101,13 @@ class Batch:
         verb, *options = self.options
         process = subprocess.Popen(
             command(self.source, self.destination, *options, "--quiet", "--timeout", 300, verb=str(verb)),
-            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             preexec_fn=_limit_files,
-        )  # fmt: skip
+        )
         try:
             _, said = process.communicate(timeout=RUN_SECONDS)
         except subprocess.TimeoutExpired:
@@ -191,10 +195,30 @@ class Batch:
         """All frames of an output (T, H, W, 3) by the ffmpeg program; what it says of keyframes is judged."""
         path = self.destination / row["file_name"]
         done = subprocess.run(
-            [self.ffmpeg.exe, "-hide_banner", "-nostdin", "-threads", "1", "-i", str(path), "-map", "0:v", "-vf",
-             f"showinfo=checksum=0,scale=flags={EXACT}", "-fps_mode", "passthrough", "-pix_fmt", "rgb24", "-f", "rawvideo", "-"],
-            capture_output=True, check=False, timeout=300,
-        )  # fmt: skip
+            [
+                self.ffmpeg.exe,
+                "-hide_banner",
+                "-nostdin",
+                "-threads",
+                "1",
+                "-i",
+                str(path),
+                "-map",
+                "0:v",
+                "-vf",
+                f"showinfo=checksum=0,scale=flags={EXACT}",
+                "-fps_mode",
+                "passthrough",
+                "-pix_fmt",
+                "rgb24",
+                "-f",
+                "rawvideo",
+                "-",
+            ],
+            capture_output=True,
+            check=False,
+            timeout=300,
+        )
         told = done.stderr.decode(errors="replace")
         assert done.returncode == 0, told[-500:]
         if wrong := [line for line in told.splitlines() if " error" in line.lower()]:
@@ -231,10 +255,29 @@ class Batch:
         path = self.source / self.mutants[row["id"]].name
         try:
             done = subprocess.run(
-                [self.ffmpeg.exe, "-hide_banner", "-nostdin", "-v", "warning", "-threads", "1", "-i", str(path), "-an", "-sn",
-                 "-dn", "-fps_mode", "passthrough", "-f", "null", "-"],
-                capture_output=True, check=False, timeout=300,
-            )  # fmt: skip
+                [
+                    self.ffmpeg.exe,
+                    "-hide_banner",
+                    "-nostdin",
+                    "-v",
+                    "warning",
+                    "-threads",
+                    "1",
+                    "-i",
+                    str(path),
+                    "-an",
+                    "-sn",
+                    "-dn",
+                    "-fps_mode",
+                    "passthrough",
+                    "-f",
+                    "null",
+                    "-",
+                ],
+                capture_output=True,
+                check=False,
+                timeout=300,
+            )
         except subprocess.TimeoutExpired:
             return
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if not HARMLESS.search(line)]

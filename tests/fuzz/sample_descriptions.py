@@ -59,11 +59,17 @@ def joined(parts: Sequence[Coded], rate: int) -> bytes:
     width, height = parts[0].size
     entries = [
         box(
-            b"avc1", bytes(6), struct.pack(">H", 1), bytes(16), struct.pack(">HHIIIH", *part.size, 0x480000, 0x480000, 0, 1),
-            bytes(32), struct.pack(">Hh", 24, -1), box(b"avcC", part.configuration),
+            b"avc1",
+            bytes(6),
+            struct.pack(">H", 1),
+            bytes(16),
+            struct.pack(">HHIIIH", *part.size, 0x480000, 0x480000, 0, 1),
+            bytes(32),
+            struct.pack(">Hh", 24, -1),
+            box(b"avcC", part.configuration),
         )
         for part in parts
-    ]  # fmt: skip
+    ]
     tables = box(
         b"stbl",
         full(b"stsd", struct.pack(">I", len(entries)), *entries),
@@ -78,10 +84,12 @@ def joined(parts: Sequence[Coded], rate: int) -> bytes:
         full(b"mdhd", struct.pack(">IIIIHH", 0, 0, rate, len(packets), 0x55C4, 0)),
         full(b"hdlr", struct.pack(">I4s", 0, b"vide"), bytes(13)),
         box(
-            b"minf", full(b"vmhd", bytes(8), flags=1),
-            box(b"dinf", full(b"dref", struct.pack(">I", 1), full(b"url ", flags=1))), tables,
+            b"minf",
+            full(b"vmhd", bytes(8), flags=1),
+            box(b"dinf", full(b"dref", struct.pack(">I", 1), full(b"url ", flags=1))),
+            tables,
         ),
-    )  # fmt: skip
+    )
     header = struct.pack(">IIII", 0, 0, 1, 0), struct.pack(">I", len(packets)), bytes(16), MATRIX
     track = box(b"trak", full(b"tkhd", *header, struct.pack(">II", width << 16, height << 16), flags=3), media)
     movie = full(

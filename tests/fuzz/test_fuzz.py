@@ -26,9 +26,13 @@ SOAK_MUTANTS = {"synthesised": 4600, "real": 1000}
 def quick(media: Media, cli: Ffmpeg, tmp_path_factory: pytest.TempPathFactory) -> Done:
     count = len(QUICK_WAYS) * QUICK_BATCH
     done = fuzz(
-        synthesised(media), range(FIRST, FIRST + count), cli, tmp_path_factory.mktemp("fuzz"), batch=QUICK_BATCH,
+        synthesised(media),
+        range(FIRST, FIRST + count),
+        cli,
+        tmp_path_factory.mktemp("fuzz"),
+        batch=QUICK_BATCH,
         ways=QUICK_WAYS,
-    )  # fmt: skip
+    )
     assert done.conversions == count
     assert done.ok > count // 3, "mutants that are all refused show little"
     return done

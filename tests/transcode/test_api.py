@@ -45,8 +45,19 @@ TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate
     ("sweep", "tune"), (SampleKeywords,)
 )
 COMMANDS = (
-    "transcode", "burst", "validate", "report", "sweep", "tune", "pack", "merge", "compact", "label", "bench", "doctor",
-)  # fmt: skip
+    "transcode",
+    "burst",
+    "validate",
+    "report",
+    "sweep",
+    "tune",
+    "pack",
+    "merge",
+    "compact",
+    "label",
+    "bench",
+    "doctor",
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +67,13 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(code: str, *args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=timeout, check=False,
+        [sys.executable, "-c", code, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -174,10 +189,15 @@ def test_help_shows_plain_types_and_describes_each_argument(name: str) -> None:
 def test_results_can_be_imported_where_the_commands_are(clips: Path, tmp_path: Path) -> None:
     made: Any = vidprep.transcode
     results = {
-        "Summary": made.transcode(pa.table({"path": [str(clips / "c00.mp4")], "side": ["x"]}), tmp_path / "a", short_side=48), "ValidationReport": made.validate(tmp_path / "a"),
-        "ReportFiles": made.report(tmp_path / "a"), "Packed": made.pack(tmp_path / "a", tmp_path / "b", to="burst"),
-        "Finding": made.doctor()[0], "Relabelled": made.label(tmp_path / "a", remove=["side"], dry_run=True),
-    }  # fmt: skip
+        "Summary": made.transcode(
+            pa.table({"path": [str(clips / "c00.mp4")], "side": ["x"]}), tmp_path / "a", short_side=48
+        ),
+        "ValidationReport": made.validate(tmp_path / "a"),
+        "ReportFiles": made.report(tmp_path / "a"),
+        "Packed": made.pack(tmp_path / "a", tmp_path / "b", to="burst"),
+        "Finding": made.doctor()[0],
+        "Relabelled": made.label(tmp_path / "a", remove=["side"], dry_run=True),
+    }
     for name, result in results.items():
         assert name in made.__all__ and type(result) is getattr(made, name)
     for name in ("transcode", "validate", "report", "pack", "sweep", "tune", "merge", "label", "compact", "doctor"):

@@ -30,13 +30,24 @@ from vidprep.transcode.settings.run import RunSettings
 PYAV_MAJORS = ("18", "19")
 # Distribution, and the module that fails where it is broken.
 LIBRARIES = {
-    "av": "av", "click": "click", "ffmpeg-python": "ffmpeg", "imageio-ffmpeg": "imageio_ffmpeg", "joblib": "joblib", "numpy": "numpy",
-    "pyarrow": "pyarrow.parquet", "simplejpeg": "simplejpeg", "tqdm": "tqdm",
-}  # fmt: skip
+    "av": "av",
+    "click": "click",
+    "ffmpeg-python": "ffmpeg",
+    "imageio-ffmpeg": "imageio_ffmpeg",
+    "joblib": "joblib",
+    "numpy": "numpy",
+    "pyarrow": "pyarrow.parquet",
+    "simplejpeg": "simplejpeg",
+    "tqdm": "tqdm",
+}
 EXTRAS = {
-    "report": ("itables", "jinja2", "PIL", "plotly"), "monitor": ("rich",), "dask": ("distributed",), "ray": ("ray",),
-    "s3": ("s3fs",), "bench": ("torchcodec", "decord", "cv2", "webdataset"),
-}  # fmt: skip
+    "report": ("itables", "jinja2", "PIL", "plotly"),
+    "monitor": ("rich",),
+    "dask": ("distributed",),
+    "ray": ("ray",),
+    "s3": ("s3fs",),
+    "bench": ("torchcodec", "decord", "cv2", "webdataset"),
+}
 FREE_BYTES = 1 << 30
 GOP = 5
 WIDTH, HEIGHT, NUM_FRAMES = 128, 96, 12
@@ -60,15 +71,21 @@ def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
         yield from trials(Path(name), asked_ffmpeg)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     yield Finding(
-        "temporary folder", free > FREE_BYTES, f"{free / 1e9:.1f} GB free in {tempfile.gettempdir()}",
-        "make room there, or set TMPDIR to a folder with more", needed=False,
-    )  # fmt: skip
+        "temporary folder",
+        free > FREE_BYTES,
+        f"{free / 1e9:.1f} GB free in {tempfile.gettempdir()}",
+        "make room there, or set TMPDIR to a folder with more",
+        needed=False,
+    )
     for extra, modules in EXTRAS.items():
         absent = [module for module in modules if importlib.util.find_spec(module) is None]
         yield Finding(
-            f"vidprep[{extra}]", not absent, "installed" if not absent else f"{', '.join(absent)} not installed",
-            f"pip install 'vidprep[{extra}]' if you need it", needed=False,
-        )  # fmt: skip
+            f"vidprep[{extra}]",
+            not absent,
+            "installed" if not absent else f"{', '.join(absent)} not installed",
+            f"pip install 'vidprep[{extra}]' if you need it",
+            needed=False,
+        )
     if importlib.util.find_spec("torchcodec") is not None:
         yield _torchcodec()
 

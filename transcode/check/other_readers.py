@@ -226,11 +226,15 @@ class ScikitVideoLoader(StreamLoader):
 
 
 LOADERS: dict[str, type[Loader]] = {
-    "PyAV": PyAvLoader, "torchcodec": TorchcodecLoader, "decord": DecordLoader, "OpenCV": OpenCvLoader,
-}  # fmt: skip
+    "PyAV": PyAvLoader,
+    "torchcodec": TorchcodecLoader,
+    "decord": DecordLoader,
+    "OpenCV": OpenCvLoader,
+}
 STREAM_LOADERS: dict[str, type[StreamLoader]] = {
-    "imageio-ffmpeg": ImageioFfmpegLoader, "scikit-video": ScikitVideoLoader,
-}  # fmt: skip
+    "imageio-ffmpeg": ImageioFfmpegLoader,
+    "scikit-video": ScikitVideoLoader,
+}
 
 
 def installed() -> list[str]:

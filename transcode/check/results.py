@@ -18,16 +18,27 @@ from vidprep.transcode.check.unit import Checked
 
 VALIDATION_NAME = "validation.parquet"
 SEEKS = [
-    ("loader", pa.string()), ("tried", pa.int32()), ("wrong", pa.int32()), ("unread", pa.int32()), ("reason", pa.string()),
-]  # fmt: skip
+    ("loader", pa.string()),
+    ("tried", pa.int32()),
+    ("wrong", pa.int32()),
+    ("unread", pa.int32()),
+    ("reason", pa.string()),
+]
 SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim", "ffmpeg_psnr_y_db", "vmaf", "vmaf_min")
 SCHEMA = pa.schema(
     [
-        ("id", pa.string()), ("file_name", pa.string()), ("sha256", pa.string()), ("checked_at", pa.int64()),
-        ("faults", pa.list_(pa.string())), *((name, pa.float64()) for name in SCORES), ("scored_at", pa.int64()),
-        ("ffmpeg_failed", pa.string()), ("seeks", pa.list_(pa.struct(SEEKS))), ("seconds", pa.float64()),
+        ("id", pa.string()),
+        ("file_name", pa.string()),
+        ("sha256", pa.string()),
+        ("checked_at", pa.int64()),
+        ("faults", pa.list_(pa.string())),
+        *((name, pa.float64()) for name in SCORES),
+        ("scored_at", pa.int64()),
+        ("ffmpeg_failed", pa.string()),
+        ("seeks", pa.list_(pa.struct(SEEKS))),
+        ("seconds", pa.float64()),
     ]
-)  # fmt: skip
+)
 
 
 def table_of(results: Iterable[Checked]) -> pa.Table:

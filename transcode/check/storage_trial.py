@@ -39,10 +39,11 @@ def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Finding]
         first(leave, path, "mark").result()
         seconds = second(seen_after, path, "mark").result()
         yield Finding(
-            "seen by both", seconds is not None,
+            "seen by both",
+            seconds is not None,
             "each sees what the other writes" + (f" after {seconds:.1f} s" if seconds else ""),
             "give a folder that all machines mount",
-        )  # fmt: skip
+        )
         if seconds is None:
             return
         yield _exclusive(path, first, second)

@@ -264,9 +264,10 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
     done.psnr_y_p1_db, done.ssim = quality.psnr_y_p1_db, quality.ssim
     same_db, same_ssim = (SAME_DB, SAME_SSIM) if is_of_this_pyav(row.encoder_version) else (NEARLY_DB, NEARLY_SSIM)
     for name, found, recorded, same in (
-        ("PSNR-Y", quality.psnr_y_db, row.psnr_y_db, same_db), ("PSNR-YUV", quality.psnr_yuv_db, row.psnr_yuv_db, same_db),
+        ("PSNR-Y", quality.psnr_y_db, row.psnr_y_db, same_db),
+        ("PSNR-YUV", quality.psnr_yuv_db, row.psnr_yuv_db, same_db),
         ("SSIM", quality.ssim, row.ssim, same_ssim),
-    ):  # fmt: skip
+    ):
         if recorded is None or not (found == recorded or abs(found - recorded) <= same):
             yield f"{name} against its source is {found:.4f}, the manifest says {recorded}"
     if not check.ffmpeg:

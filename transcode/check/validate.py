@@ -229,9 +229,14 @@ def _missing(destination: Path, ids: pa.ChunkedArray, sources: Mapping[str, Unit
 
 
 def _read_again(
-    checks: list[Check], journal: _Journal, report: ValidationReport,
-    tell: Callable[[Iterable[str]], None], jobs: int, on_start: Callable[[int], None], on_unit: Callable[[], object],
-) -> None:  # fmt: skip
+    checks: list[Check],
+    journal: _Journal,
+    report: ValidationReport,
+    tell: Callable[[Iterable[str]], None],
+    jobs: int,
+    on_start: Callable[[int], None],
+    on_unit: Callable[[], object],
+) -> None:
     """Check the units that an interrupted check did not, and write down what was measured of all. Raises KeyboardInterrupt."""
     results = [done for check in checks if (done := journal.passed(check)) is not None]
     for done in results:
@@ -265,14 +270,21 @@ def _read_again(
 
 
 def _checks(
-    destination: Path, rows: list[ManifestRow], settings: RunSettings, sources: dict[str, Unit] | None, options: ValidateOptions,
-    unopened: set[str] | None, *, is_video: bool,
-) -> list[Check]:  # fmt: skip
+    destination: Path,
+    rows: list[ManifestRow],
+    settings: RunSettings,
+    sources: dict[str, Unit] | None,
+    options: ValidateOptions,
+    unopened: set[str] | None,
+    *,
+    is_video: bool,
+) -> list[Check]:
     if (options.vmaf or options.seeks) and not is_video:
         raise SettingsError(
             "<vmaf> and <seek_check> are for encoded videos; this destination holds frames one by one",
-            vmaf=options.vmaf, seek_check=options.seeks,
-        )  # fmt: skip
+            vmaf=options.vmaf,
+            seek_check=options.seeks,
+        )
     if options.vmaf and sources is None:
         raise SettingsError("<vmaf> compares with the sources; give them too", vmaf=True)
     loaders = tuple(installed()) if options.seeks else ()
@@ -282,12 +294,18 @@ def _checks(
         crossed = {row.id for row in (rows if options.vmaf else choose(rows, options.cross_check))}
     return [
         Check(
-            destination, row, settings, sources.get(row.id) if sources is not None else None,
-            ffmpeg=ffmpeg if row.id in crossed else "", vmaf=options.vmaf, seeks=options.seeks, loaders=loaders,
+            destination,
+            row,
+            settings,
+            sources.get(row.id) if sources is not None else None,
+            ffmpeg=ffmpeg if row.id in crossed else "",
+            vmaf=options.vmaf,
+            seeks=options.seeks,
+            loaders=loaders,
             opens=unopened is not None and row.id not in unopened,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _witness(asked: str | Path | None, *, vmaf: bool) -> str:

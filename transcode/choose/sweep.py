@@ -124,10 +124,18 @@ def ladder(settings: RunSettings) -> tuple[int, ...]:
 
 
 def measure(
-    units: Sequence[Unit], out: Path, options: SweepOptions, workers: Pool[Job, JobResult], *, at_db: float, anchor: str, created: str,
-    on_start: Callable[[int], object] = lambda _count: None, on_row: Callable[[], object] = lambda: None,
+    units: Sequence[Unit],
+    out: Path,
+    options: SweepOptions,
+    workers: Pool[Job, JobResult],
+    *,
+    at_db: float,
+    anchor: str,
+    created: str,
+    on_start: Callable[[int], object] = lambda _count: None,
+    on_row: Callable[[], object] = lambda: None,
     say: Callable[[str], object] = lambda _text: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Measure every cell, write the table and the summary into `out`, and return the summary. What is there is kept.
 
     Raises SettingsError when no source of the sample can be read, MissingError, StoppedError.
@@ -164,10 +172,13 @@ def measure(
         timed_rows.append(_timed(cell, root, [row.id for row in made if row.ok], options))
     _write_table(out / TABLE_NAME, rows)
     summary = {
-        "format": SWEEP_FORMAT, "created": created, "settings": asdict(options), "sampled_from": len(units),
+        "format": SWEEP_FORMAT,
+        "created": created,
+        "settings": asdict(options),
+        "sampled_from": len(units),
         "videos": [{"id": id_, "png": png.get(id_)} for id_ in prepared],
         "left_out": [{"id": id_, "why": why} for id_, why in left_out],
-    }  # fmt: skip
+    }
     summary |= curves_of(rows, timed_rows, png, at_db=at_db, anchor=anchor)
     text = json.dumps(for_json(summary), indent=1, default=str)
     with replacing(out / SUMMARY_NAME) as file:
@@ -187,9 +198,13 @@ def check_out(out: Path, own: Collection[str]) -> None:
 
 
 def prepare(
-    sample: Sequence[Unit], root: Path, options: SweepOptions, workers: Pool[Job, JobResult], *,
+    sample: Sequence[Unit],
+    root: Path,
+    options: SweepOptions,
+    workers: Pool[Job, JobResult],
+    *,
     on_row: Callable[[], object] = lambda: None,
-) -> list[ManifestRow]:  # fmt: skip
+) -> list[ManifestRow]:
     """Make lossless copies of the first seconds of the sources, scaled and retimed."""
     settings = RunSettings(VideoOutput(LOSSLESS), retime=options.retime, scale=options.scale)
     cuts = [excerpt(unit, options.seconds) for unit in sample]
@@ -214,10 +229,20 @@ def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
         luma, planes = on_limited_scale(luma, planes)
         low, _ = on_limited_scale(low, low)
     return asdict(cell) | {
-        "curve": cell.curve, "cell": cell.name, "id": row.id, "num_frames": row.num_frames, "width": row.width, "height": row.height,
-        "size_bytes": row.size_bytes, "psnr_y_db": luma, "psnr_yuv_db": planes, "psnr_y_p1_db": low, "ssim": row.ssim,
-        "encode_seconds": row.encode_seconds, "cpu_seconds": row.cpu_seconds,
-    }  # fmt: skip
+        "curve": cell.curve,
+        "cell": cell.name,
+        "id": row.id,
+        "num_frames": row.num_frames,
+        "width": row.width,
+        "height": row.height,
+        "size_bytes": row.size_bytes,
+        "psnr_y_db": luma,
+        "psnr_yuv_db": planes,
+        "psnr_y_p1_db": low,
+        "ssim": row.ssim,
+        "encode_seconds": row.encode_seconds,
+        "cpu_seconds": row.cpu_seconds,
+    }
 
 
 def _timed(cell: Cell, root: Path, ids: list[str], options: SweepOptions) -> dict[str, Any]:

@@ -36,16 +36,21 @@ def curves_of(
         "compared_videos": ids,
         "num_frames": frames,
         "png": {
-            "size_bytes": png_bytes, "ms_per_frame": statistics.median(png[id_]["ms_per_frame"] for id_ in ids),
+            "size_bytes": png_bytes,
+            "ms_per_frame": statistics.median(png[id_]["ms_per_frame"] for id_ in ids),
             "measured_frames": sum(png[id_]["measured"] for id_ in ids),
-        } if png_bytes else None,
+        }
+        if png_bytes
+        else None,
         "cells": cells,
         "at_psnr": {"psnr_y_db": at_db, "curves": [_at(name, cells, at_db) for name in names]},
         "bd_rate": {
             "anchor": anchor,
-            "curves": {name: {other: _mean_delta(per_video[other], per_video[name], ids) for other in names} for name in names},
+            "curves": {
+                name: {other: _mean_delta(per_video[other], per_video[name], ids) for other in names} for name in names
+            },
         },
-    }  # fmt: skip
+    }
 
 
 def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
@@ -56,10 +61,18 @@ def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
     }
     sums = {key: sum(row[key] for row in rows) for key in ("size_bytes", "cpu_seconds", "encode_seconds")}
     first = {key: rows[0][key] for key in ("curve", "codec", "gop", "preset", "value")}
-    return {"cell": name} | first | means | sums | {
-        "bytes_per_frame": sums["size_bytes"] / frames, "frames_per_cpu_second": frames / max(sums["cpu_seconds"], MIN_CPU_SECONDS),
-        "ms_per_frame": times["ms_per_frame"], "ms_per_sequence": times["ms_per_sequence"],
-    }  # fmt: skip
+    return (
+        {"cell": name}
+        | first
+        | means
+        | sums
+        | {
+            "bytes_per_frame": sums["size_bytes"] / frames,
+            "frames_per_cpu_second": frames / max(sums["cpu_seconds"], MIN_CPU_SECONDS),
+            "ms_per_frame": times["ms_per_frame"],
+            "ms_per_sequence": times["ms_per_sequence"],
+        }
+    )
 
 
 def _at(name: str, cells: Sequence[Row], db: float) -> dict[str, Any]:

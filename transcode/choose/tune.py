@@ -109,9 +109,15 @@ class Tuned:
 
 
 def recommend(
-    units: Sequence[Unit], work: Path, options: SweepOptions, reading: Reading, target_db: float,
-    workers: Pool[Job, JobResult], *, say: Callable[[str], object],
-) -> Tuned:  # fmt: skip
+    units: Sequence[Unit],
+    work: Path,
+    options: SweepOptions,
+    reading: Reading,
+    target_db: float,
+    workers: Pool[Job, JobResult],
+    *,
+    say: Callable[[str], object],
+) -> Tuned:
     """Measure and choose. work: where trials are made; what is there is not made again. options: what of the sources, and codecs.
 
     Raises SettingsError when no source can be read or no codec reaches the PSNR, StoppedError.
@@ -126,9 +132,8 @@ def recommend(
     seconds_each = _total_seconds(sample, options) / len(sample)
     frame_rate = _frames(again) / sum(row.duration_seconds or 0.0 for row in again)
     whole = _Whole(
-        frames=seconds_each * len(units) * frame_rate,
-        decode_cpu=max(0.0, _cpu(made) - _cpu(again)) / _frames(again),
-    )  # fmt: skip
+        frames=seconds_each * len(units) * frame_rate, decode_cpu=max(0.0, _cpu(made) - _cpu(again)) / _frames(again)
+    )
     choices = []
     for codec in options.codecs:
         for gop in (None,) if codec == "jpeg" else reading.gops():
@@ -160,8 +165,15 @@ class _Whole:
 
 
 def _choice(
-    codec: str, gop: int | None, value: int, rows: list[ManifestRow], root: Path, reading: Reading, whole: _Whole, target_db: float
-) -> Choice:  # fmt: skip
+    codec: str,
+    gop: int | None,
+    value: int,
+    rows: list[ManifestRow],
+    root: Path,
+    reading: Reading,
+    whole: _Whole,
+    target_db: float,
+) -> Choice:
     """Raises SettingsError for what is no choice."""
     good = [row for row in rows if row.ok]
     reached = sum((row.psnr_y_p1_db or 0.0) >= target_db for row in good)
@@ -171,12 +183,17 @@ def _choice(
     size = sum(row.size_bytes or 0 for row in good) / _frames(good)
     needed = reading.sequence_length if gop is None else reading.span - 1 + gop
     return Choice(
-        codec=codec, gop=gop, value=value, psnr_y_p1_db=min(row.psnr_y_p1_db or 0.0 for row in good),
-        psnr_y_db=statistics.mean(min(row.psnr_y_db or 0.0, MAX_DB) for row in good), bytes_per_frame=size,
-        total_bytes=size * whole.frames, decode_ms=decode_ms,
+        codec=codec,
+        gop=gop,
+        value=value,
+        psnr_y_p1_db=min(row.psnr_y_p1_db or 0.0 for row in good),
+        psnr_y_db=statistics.mean(min(row.psnr_y_db or 0.0, MAX_DB) for row in good),
+        bytes_per_frame=size,
+        total_bytes=size * whole.frames,
+        decode_ms=decode_ms,
         storage_ms=needed * size / reading.storage * 1e3 if reading.storage else 0.0,
         encode_hours=(_cpu(good) / _frames(good) + whole.decode_cpu) * whole.frames / 3600,
-    )  # fmt: skip
+    )
 
 
 def _recommended(choices: Sequence[Choice], reading: Reading) -> tuple[Choice, str]:

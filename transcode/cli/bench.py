@@ -24,9 +24,18 @@ from vidprep.transcode.settings.typed import typed
 
 # Title, width, and when the terminal is narrow which go first: the highest number.
 COLUMNS = (
-    ("store", 24, 0), ("loader", 13, 0), ("access", 15, 0), ("cache", 6, 1), ("workers", 8, 2), ("frames/s", 10, 0), ("ms", 9, 0),
-    ("p25–p75", 15, 5), ("CPU s/1000", 12, 4), ("memory", 11, 3), ("× raw", 7, 0),
-)  # fmt: skip
+    ("store", 24, 0),
+    ("loader", 13, 0),
+    ("access", 15, 0),
+    ("cache", 6, 1),
+    ("workers", 8, 2),
+    ("frames/s", 10, 0),
+    ("ms", 9, 0),
+    ("p25–p75", 15, 5),
+    ("CPU s/1000", 12, 4),
+    ("memory", 11, 3),
+    ("× raw", 7, 0),
+)
 LEFT = ("store", "loader", "access", "cache")
 
 
@@ -56,14 +65,15 @@ def bench(
     loader: Annotated[
         Sequence[str], Option("Time only this loader; may be repeated. Default: all that are installed.", "NAME")
     ] = (),
-    pattern: Annotated[
-        Sequence[str], Option("How frames are asked for; may be repeated.", choices=PATTERNS)
-    ] = ("consecutive", "single"),
+    pattern: Annotated[Sequence[str], Option("How frames are asked for; may be repeated.", choices=PATTERNS)] = (
+        "consecutive",
+        "single",
+    ),
     frames: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between frames in the pattern strided.", "N", least=1)] = 4,
-    workers: Annotated[
-        Sequence[int], Option("Worker processes that read at once; may be repeated.", "N", least=1)
-    ] = (1,),
+    workers: Annotated[Sequence[int], Option("Worker processes that read at once; may be repeated.", "N", least=1)] = (
+        1,
+    ),
     cache: Annotated[str, Option("State of the page cache.", choices=("warm", "cold", "both"))] = "warm",
     seconds: Annotated[float, Option("Time each cell for at least this long.", "SECONDS", least=0.01)] = 2.0,
     sample: Annotated[int, Option("How many videos to read.", "N", least=1)] = 16,
@@ -74,7 +84,7 @@ def bench(
     on_row: Callable[[str, dict[str, Any]], object] | None = None,
     on_note: Callable[[str], object] | None = None,
     on_step: Callable[[str], object] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Time video loaders on stores, side by side. A loader that returns wrong pixels is named and not timed.
 
     Args:
@@ -99,9 +109,7 @@ def bench(
     if batch_size != BATCH_SIZE and step_ms is None and not advise:
         raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)
     caches = ("warm", "cold") if cache == "both" else (cache,)
-    options = BenchOptions(
-        tuple(loader), tuple(pattern), frames, stride, tuple(workers), caches, seconds, sample, seed
-    )  # fmt: skip
+    options = BenchOptions(tuple(loader), tuple(pattern), frames, stride, tuple(workers), caches, seconds, sample, seed)
     given = [stores] if isinstance(stores, str | Path) else stores
     on_row, on_note, on_step = on_row or ignore, on_note or ignore, on_step or ignore
     on_step("opening")
@@ -109,9 +117,15 @@ def bench(
     for note in found.notes:
         on_note(note)
     collected: dict[str, Any] = {
-        "format": "vidprep bench 1", "created": f"{datetime.now():%Y-%m-%d %H:%M}", "machine": machine(), "notes": list(found.notes),
-        "stores": [str(place.path) for place in found.places], "cell": [], "training": [], "advice": [],
-    }  # fmt: skip
+        "format": "vidprep bench 1",
+        "created": f"{datetime.now():%Y-%m-%d %H:%M}",
+        "machine": machine(),
+        "notes": list(found.notes),
+        "stores": [str(place.path) for place in found.places],
+        "cell": [],
+        "training": [],
+        "advice": [],
+    }
     for kind, row in results(found.places, options, step_ms, batch_size, advise, on_step):
         collected[kind].append(row)
         add_speed_ups(collected["cell"])
@@ -212,12 +226,19 @@ def _cell_line(row: dict[str, Any]) -> str:
         return f"{_shown(row)}: {row['loader']}: refused: {printable(row['refused'])}"
     return _in_columns(
         {
-            "store": _shown(row), "loader": row["loader"], "access": row["access"], "cache": row["cache"], "workers": f"{row['workers']}",
-            "frames/s": f"{row['frames_per_second']:,.0f}", "ms": _ms(row["ms_median"]),
-            "p25–p75": f"{_ms(row['ms_p25'])}–{_ms(row['ms_p75'])}", "CPU s/1000": f"{row['cpu_seconds_per_1000_frames']:.2f}",
-            "memory": megabytes(row["peak_memory_bytes"]), "× raw": f"{row['speed_up']:.1f}" if row["speed_up"] else "",
+            "store": _shown(row),
+            "loader": row["loader"],
+            "access": row["access"],
+            "cache": row["cache"],
+            "workers": f"{row['workers']}",
+            "frames/s": f"{row['frames_per_second']:,.0f}",
+            "ms": _ms(row["ms_median"]),
+            "p25–p75": f"{_ms(row['ms_p25'])}–{_ms(row['ms_p75'])}",
+            "CPU s/1000": f"{row['cpu_seconds_per_1000_frames']:.2f}",
+            "memory": megabytes(row["peak_memory_bytes"]),
+            "× raw": f"{row['speed_up']:.1f}" if row["speed_up"] else "",
         }
-    )  # fmt: skip
+    )
 
 
 def _shown(row: dict[str, Any]) -> str:

@@ -43,19 +43,23 @@ def validate(
     seek_check: Annotated[
         int | None,
         Option(
-            "K random seeks in each video, in PyAV and each of torchcodec, decord and OpenCV that is installed.", "K", least=1
+            "K random seeks in each video, in PyAV and each of torchcodec, decord and OpenCV that is installed.",
+            "K",
+            least=1,
         ),
     ] = None,
     ffmpeg: Annotated[
         str | Path | None,
-        Option("The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"),
+        Option(
+            "The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"
+        ),
     ] = None,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     out: Annotated[str | Path | None, Option("Put validation.parquet there too.", "FOLDER", path="folder")] = None,
     progress: bool = False,
     on_fault: Callable[[str], object] | None = None,
     **which: Unpack[SourceKeywords],
-) -> ValidationReport:  # fmt: skip
+) -> ValidationReport:
     """Check a finished destination from its bytes and, with `source`, against the videos that it was made from.
 
     Give the keywords that chose the sources of the run (`include`, `limit`, ...) here too; with those that leave some sources out, only
@@ -99,17 +103,20 @@ def validate(
             raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))
         if source is not None:
             found = find_sources(
-                as_source(source),
-                place,
-                extension=settings_of(folder, str(place)).output.extension,
-                **asdict(choice),
+                as_source(source), place, extension=settings_of(folder, str(place)).output.extension, **asdict(choice)
             )
             asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
             units, are_all = {unit.id: unit for unit in asked}, found.why_partial is None
         report = check_destination(
-            folder, units, options, are_all=are_all, jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update,
+            folder,
+            units,
+            options,
+            are_all=are_all,
+            jobs=jobs or default_jobs(),
+            on_start=shown.reset,
+            on_unit=shown.update,
             on_fault=lambda text: on_fault(text.replace(str(folder), str(place))) if on_fault is not None else None,
-        )  # fmt: skip
+        )
         report.faults = [text.replace(str(folder), str(place)) for text in report.faults]
         if out is not None and (folder / VALIDATION_NAME).exists():
             Path(out).mkdir(parents=True, exist_ok=True)
@@ -117,10 +124,7 @@ def validate(
         return report
 
 
-@command_of(
-    validate,
-    click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True),
-)
+@command_of(validate, click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True))
 def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
 
@@ -176,7 +180,7 @@ def report(
     worst: Annotated[int, Option("Worst frames shown of each DST.", "N", least=0)] = 6,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
-) -> ReportFiles:  # fmt: skip
+) -> ReportFiles:
     """Write report.html, report.md and report.json about destinations of runs and results of `sweep`, side by side.
 
     Args:
@@ -214,15 +218,19 @@ def report(
     with ExitStack() as copies, bar(is_shown=progress) as shown:
         paths = [copies.enter_context(as_folder(place)) for place in places]
         return write_report(
-            paths, folder, title=title, created=f"{datetime.now():%Y-%m-%d %H:%M}", jobs=jobs or default_jobs(), strips=worst,
-            on_start=shown.reset, on_still=shown.update, names=dict(zip(map(str, paths), map(str, places), strict=True)),
-        )  # fmt: skip
+            paths,
+            folder,
+            title=title,
+            created=f"{datetime.now():%Y-%m-%d %H:%M}",
+            jobs=jobs or default_jobs(),
+            strips=worst,
+            on_start=shown.reset,
+            on_still=shown.update,
+            names=dict(zip(map(str, paths), map(str, places), strict=True)),
+        )
 
 
-@command_of(
-    report,
-    click.argument("paths", metavar="DST…", type=FolderOrUrl(), nargs=-1, required=True),
-)
+@command_of(report, click.argument("paths", metavar="DST…", type=FolderOrUrl(), nargs=-1, required=True))
 def report_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
     """Make a report of one or more destinations, side by side: sizes, PSNR and SSIM, worst frames, failures, settings.
 
@@ -258,7 +266,7 @@ def doctor(
         Option("The ffmpeg to examine. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file"),
     ] = None,
     on_finding: Callable[[Finding], object] | None = None,
-) -> list[Finding]:  # fmt: skip
+) -> list[Finding]:
     """Try every codec, engine and library that a run needs on this machine.
 
     Args:
@@ -279,10 +287,7 @@ def doctor(
     return findings
 
 
-@command_of(
-    doctor,
-    click.argument("destination", metavar="[DST]", type=FolderOrUrl(), required=False),
-)
+@command_of(doctor, click.argument("destination", metavar="[DST]", type=FolderOrUrl(), required=False))
 def doctor_command(destination: Path | str | None = None, **given: Any) -> None:
     """Try out what a run needs on this machine, and say what to do about what does not work.
 

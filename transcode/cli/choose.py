@@ -37,9 +37,12 @@ BATCH_SIZE = 8
 _SAMPLE_OPTIONS = tuple(chain.from_iterable(map(options_of, SAMPLE)))
 # Key, title, width and decimals of a column.
 COLUMNS = (
-    ("value", "CRF", 6, 1), ("bytes_per_frame", "bytes/frame", 13, 0), ("png", "PNG÷size", 10, 1), ("jpeg", "JPEG÷size", 11, 1),
+    ("value", "CRF", 6, 1),
+    ("bytes_per_frame", "bytes/frame", 13, 0),
+    ("png", "PNG÷size", 10, 1),
+    ("jpeg", "JPEG÷size", 11, 1),
     ("ms_per_frame", "ms/frame", 10, 2),
-)  # fmt: skip
+)
 
 
 def ignore(*_: object) -> None:
@@ -64,20 +67,22 @@ def sweep(
     crf: Annotated[
         Mapping[str, Sequence[int]] | None,
         Option(
-            "CRFs to try for a codec; BD-rates need four. Default: four that span about 32 to 44 dB.", "CODEC=LIST", repeated=True,
+            "CRFs to try for a codec; BD-rates need four. Default: four that span about 32 to 44 dB.",
+            "CODEC=LIST",
+            repeated=True,
             parse=_crfs_of_codecs,
         ),
     ] = None,
     quality: Annotated[
         Sequence[int], Option("JPEG qualities to try. Default: four.", "LIST", parse=parse_numbers)
     ] = (),
-    gop: Annotated[
-        Sequence[int], Option("Keyframe intervals to try, in frames.", "LIST", parse=parse_numbers)
-    ] = (16,),
+    gop: Annotated[Sequence[int], Option("Keyframe intervals to try, in frames.", "LIST", parse=parse_numbers)] = (16,),
     preset: Annotated[
         Mapping[str, Sequence[str]] | None,
         Option(
-            "Presets to try for a codec. Default: the one that transcode takes.", "CODEC=LIST", repeated=True,
+            "Presets to try for a codec. Default: the one that transcode takes.",
+            "CODEC=LIST",
+            repeated=True,
             parse=_presets_of_codecs,
         ),
     ] = None,
@@ -91,7 +96,7 @@ def sweep(
     progress: bool = False,
     on_message: Callable[[str], object] | None = None,
     **keywords: Unpack[SampleKeywords],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Encode a sample of the sources in many settings and compare size, quality and reading speed.
 
     Repeat the call to continue a sweep that was stopped.
@@ -124,17 +129,32 @@ def sweep(
     values = {name: tuple(each) for name, each in (crf or {}).items()}
     values |= {"jpeg": tuple(quality)} if quality else {}
     options = SweepOptions(
-        codecs=tuple(codec), values=values, gops=tuple(gop),
-        presets={name: tuple(each) for name, each in (preset or {}).items()}, videos=sample, seconds=seconds,
-        sequence_length=sequence_length, stride=stride, retime=build_options(Retime, keywords), scale=build_scale(keywords),
-    )  # fmt: skip
+        codecs=tuple(codec),
+        values=values,
+        gops=tuple(gop),
+        presets={name: tuple(each) for name, each in (preset or {}).items()},
+        videos=sample,
+        seconds=seconds,
+        sequence_length=sequence_length,
+        stride=stride,
+        retime=build_options(Retime, keywords),
+        scale=build_scale(keywords),
+    )
     check_out(Path(out), FILES)
     units = _units(Path(source), Path(out), keywords)
     with LocalPool(jobs or default_jobs(), make, stops_the_run) as workers, bar(is_shown=progress) as shown:
         return measure(
-            units, Path(out), options, workers, at_db=at_psnr, anchor=anchor, created=f"{datetime.now():%Y-%m-%d %H:%M}",
-            on_start=shown.reset, on_row=shown.update, say=on_message or ignore,
-        )  # fmt: skip
+            units,
+            Path(out),
+            options,
+            workers,
+            at_db=at_psnr,
+            anchor=anchor,
+            created=f"{datetime.now():%Y-%m-%d %H:%M}",
+            on_start=shown.reset,
+            on_row=shown.update,
+            say=on_message or ignore,
+        )
 
 
 @command_of(
@@ -201,14 +221,17 @@ def tune(
     source: str | Path,
     *,
     hdr: Annotated[str | None, Option("PQ and HLG are tone-mapped to SDR.", choices=HDR)] = None,
-    target_psnr: Annotated[float, Option("The quality to reach, as in transcode.", "DB", least=10, most=80, unit="dB")] = 38.0,
+    target_psnr: Annotated[
+        float, Option("The quality to reach, as in transcode.", "DB", least=10, most=80, unit="dB")
+    ] = 38.0,
     sequence_length: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
     storage: Annotated[float | None, Option("How fast the storage serves one reader.", "MB/S", above=0)] = None,
     loader: Annotated[
         str | None,
         Option(
-            "The library that training will read videos with. Default: vidprep's own reader.", choices=("torchcodec", "decord")
+            "The library that training will read videos with. Default: vidprep's own reader.",
+            choices=("torchcodec", "decord"),
         ),
     ] = None,
     codec: Annotated[Sequence[str], Option("Codecs to try.", "LIST", parse=parse_names)] = (*CODECS, "jpeg"),
@@ -220,7 +243,7 @@ def tune(
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     on_message: Callable[[str], object] | None = None,
     **keywords: Unpack[SampleKeywords],
-) -> Tuned:  # fmt: skip
+) -> Tuned:
     """Measure on a sample of the sources which format, codec, CRF and keyframe interval suit a network's way of reading.
 
     Args:
@@ -264,10 +287,7 @@ def tune(
             return recommend(units, folder, options, reading, target_psnr, workers, say=on_message or ignore)
 
 
-@command_of(
-    tune,
-    click.argument("source", metavar="SRC", type=LocalPath()),
-)
+@command_of(tune, click.argument("source", metavar="SRC", type=LocalPath()))
 def tune_command(source: Path, **given: Any) -> None:
     """Measure a sample of SRC in several formats, and recommend one for how your network reads.
 

@@ -39,12 +39,33 @@ def refuse(error: click.UsageError, usage: str = "vidprep") -> NoReturn:
 
 # Flags of ffmpeg and of similar tools, and ours.
 _OTHER_NAMES = {
-    "-c": "--codec", "--vcodec": "--codec", "-g": "--gop", "--keyint": "--gop", "-r": "--fps", "--rate": "--fps", "--frame-rate": "--fps",
-    "--framerate": "--fps", "-s": "--size", "--resolution": "--size", "--height": "--short-side", "-j": "--jobs", "--workers": "--jobs",
-    "--num-workers": "--jobs", "--threads": "--jobs", "-y": "--overwrite", "--force": "--overwrite", "-q": "--quiet",
-    "-c:v": "--codec", "-pix_fmt": "--pixel-format", "-preset": "--preset", "--width": "--size", "--resize": "--size",
-    "--shard": "--partition", "--scheduler": "--cluster-address", "--address": "--cluster-address",
-}  # fmt: skip
+    "-c": "--codec",
+    "--vcodec": "--codec",
+    "-g": "--gop",
+    "--keyint": "--gop",
+    "-r": "--fps",
+    "--rate": "--fps",
+    "--frame-rate": "--fps",
+    "--framerate": "--fps",
+    "-s": "--size",
+    "--resolution": "--size",
+    "--height": "--short-side",
+    "-j": "--jobs",
+    "--workers": "--jobs",
+    "--num-workers": "--jobs",
+    "--threads": "--jobs",
+    "-y": "--overwrite",
+    "--force": "--overwrite",
+    "-q": "--quiet",
+    "-c:v": "--codec",
+    "-pix_fmt": "--pixel-format",
+    "-preset": "--preset",
+    "--width": "--size",
+    "--resize": "--size",
+    "--shard": "--partition",
+    "--scheduler": "--cluster-address",
+    "--address": "--cluster-address",
+}
 _PATHS = ("-i", "--input", "-o", "--output", "--src", "--dst")
 
 

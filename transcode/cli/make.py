@@ -70,9 +70,14 @@ def _with_arguments(function: Callable[P, R]) -> Callable[P, R]:
 @typed(*options_of_command("transcode"))
 @_with_arguments
 def transcode(
-    source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
-    on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[TranscodeKeywords],
-) -> Summary:  # fmt: skip
+    source: str | Path | ArrowStream,
+    destination: str | Path,
+    *,
+    settings: RunSettings | None = None,
+    progress: bool = False,
+    on_row: Callable[[ManifestRow], object] | None = None,
+    **keywords: Unpack[TranscodeKeywords],
+) -> Summary:
     """Re-encode videos into `destination` and verify each output.
 
     Repeat the call to continue a run that was stopped; finished videos are not processed again.
@@ -101,9 +106,14 @@ def transcode_command(source: Path | str, destination: Path | str, **given: Any)
 @typed(*options_of_command("burst"))
 @_with_arguments
 def burst(
-    source: str | Path | ArrowStream, destination: str | Path, *, settings: RunSettings | None = None, progress: bool = False,
-    on_row: Callable[[ManifestRow], object] | None = None, **keywords: Unpack[BurstKeywords],
-) -> Summary:  # fmt: skip
+    source: str | Path | ArrowStream,
+    destination: str | Path,
+    *,
+    settings: RunSettings | None = None,
+    progress: bool = False,
+    on_row: Callable[[ManifestRow], object] | None = None,
+    **keywords: Unpack[BurstKeywords],
+) -> Summary:
     """Store the frames of videos in shards in `destination`, one image per frame, and verify them.
 
     Repeat the call to continue a run that was stopped; finished videos are not processed again.
@@ -130,9 +140,14 @@ def burst_command(source: Path | str, destination: Path | str, **given: Any) -> 
 
 
 def _run(
-    source: str | Path | ArrowStream, destination: str | Path, settings: RunSettings | None, progress: bool,
-    on_row: Callable[[ManifestRow], object] | None, keywords: Mapping[str, Any], kind: type[Output],
-) -> Summary:  # fmt: skip
+    source: str | Path | ArrowStream,
+    destination: str | Path,
+    settings: RunSettings | None,
+    progress: bool,
+    on_row: Callable[[ManifestRow], object] | None,
+    keywords: Mapping[str, Any],
+    kind: type[Output],
+) -> Summary:
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.session import execute
 
@@ -179,9 +194,15 @@ def _run_command(source: Path | str, destination: Path | str, given: dict[str, A
 
 
 def request_of(
-    source: str | Path | ArrowStream, destination: str | Path, keywords: Mapping[str, Any], reporter: Progress, kind: type[Output],
-    settings: RunSettings | None = None, *, dry_run: bool = False,
-) -> RunRequest:  # fmt: skip
+    source: str | Path | ArrowStream,
+    destination: str | Path,
+    keywords: Mapping[str, Any],
+    reporter: Progress,
+    kind: type[Output],
+    settings: RunSettings | None = None,
+    *,
+    dry_run: bool = False,
+) -> RunRequest:
     """What the functions and the commands ask for. settings: in the place of those that keywords say. dry_run: no events are written."""
     from vidprep.transcode.run.events import Events
     from vidprep.transcode.run.session import make_request

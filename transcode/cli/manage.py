@@ -56,7 +56,7 @@ def label(
     remove: Annotated[Sequence[str], Option("Remove these labels.", "A,B", parse=parse_names)] = (),
     on_bad_row: Annotated[str, Option("What to do with rows that match no video.", choices=BAD_ROWS)] = "fail",
     dry_run: Annotated[bool, Option("Show what would change; write nothing.")] = False,
-) -> Relabelled:  # fmt: skip
+) -> Relabelled:
     """Add, change and remove labels of a finished destination, without its sources. No output is touched.
 
     Labels of videos that the table does not list stay. A later run gives its sources' labels again; columns that only this call gave stay.
@@ -90,9 +90,13 @@ def label(
             place.outputs.recover()
             place.merge_journal()
         return relabel(
-            place, Path(table) if isinstance(table, str) else table, labels=None if labels is None else tuple(labels), remove=removed,
-            skips_bad_rows=on_bad_row == "skip", dry_run=dry_run,
-        )  # fmt: skip
+            place,
+            Path(table) if isinstance(table, str) else table,
+            labels=None if labels is None else tuple(labels),
+            remove=removed,
+            skips_bad_rows=on_bad_row == "skip",
+            dry_run=dry_run,
+        )
 
 
 @command_of(
@@ -147,10 +151,7 @@ def merge(destination: str | Path) -> Merged:
     return join(as_place(destination))
 
 
-@command_of(
-    merge,
-    click.argument("destination", metavar="DST", type=FolderOrUrl()),
-)
+@command_of(merge, click.argument("destination", metavar="DST", type=FolderOrUrl()))
 def merge_command(destination: Path | str) -> None:
     """Join the parts of a run by --partition into one destination, when its tasks have ended.
 
@@ -207,10 +208,7 @@ def compact(destination: str | Path) -> Compacted:
         return place.outputs.compact()
 
 
-@command_of(
-    compact,
-    click.argument("destination", metavar="DST", type=FolderOrUrl()),
-)
+@command_of(compact, click.argument("destination", metavar="DST", type=FolderOrUrl()))
 def compact_command(destination: Path | str) -> None:
     """Free the bytes in shards that no video needs any more, and join small shards.
 
@@ -241,11 +239,13 @@ def pack(
         str | Path | ArrowStream | None,
         Option(
             "Labels on frames or seconds of the sources, carried over into OUT/labels.csv: columns id or path, and start and end "
-            "(seconds) or start_frame and end_frame.", "TABLE", path="any"
+            "(seconds) or start_frame and end_frame.",
+            "TABLE",
+            path="any",
         ),
     ] = None,
     overwrite: Annotated[bool, Option("Replace what an earlier pack wrote to OUT.")] = False,
-) -> Packed:  # fmt: skip
+) -> Packed:
     """Convert a store into a format that another tool reads.
 
     Args:

@@ -152,17 +152,21 @@ def begin_part(
     content = {"plan": plan.digest, "source": selection.source, "units": len(ids), "digest": own}
     place.write_own(PART_PLAN_NAME, json.dumps(content).encode())
     return Share(
-        mine, plan.digest, tuple(id_ for id_ in ids if id_ not in found),
+        mine,
+        plan.digest,
+        tuple(id_ for id_ in ids if id_ not in found),
         tuple(unit.id for unit in sources.units if unit.id not in plan.parts),
-    )  # fmt: skip
+    )
 
 
 def end_part(place: Destination, share: Share) -> None:
     """All of it was done, and its rows are in its manifest."""
     content = {
-        "plan": share.plan_digest, "units": len(share.sources.units),
-        "absent": share.absent, "unplanned": share.unplanned,
-    }  # fmt: skip
+        "plan": share.plan_digest,
+        "units": len(share.sources.units),
+        "absent": share.absent,
+        "unplanned": share.unplanned,
+    }
     place.write_own(PART_END_NAME, json.dumps(content).encode())
 
 
@@ -253,9 +257,11 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
         "end_frame": pa.array([unit.cut.end_frame for unit, _ in rows], pa.int64()),
     }
     about = {
-        "count": count, "settings": settings.as_dict(), "settings_digest": settings.digest,
+        "count": count,
+        "settings": settings.as_dict(),
+        "settings_digest": settings.digest,
         "selection": {name: getattr(selection, name) for name in Selection.__slots__},
-    }  # fmt: skip
+    }
     table = pa.table(
         {
             "id": pa.array([unit.id for unit, _ in rows], pa.string()),
@@ -294,9 +300,14 @@ def read_array_plan(path: Path) -> ArrayPlan:
         )
         RunSettings.from_dict(about["settings"])
         return ArrayPlan(
-            count, about["settings"], str(about["settings_digest"]), selection,
-            dict(zip(ids, numbers, strict=True)), states, sha256_of(path),
-        )  # fmt: skip
+            count,
+            about["settings"],
+            str(about["settings_digest"]),
+            selection,
+            dict(zip(ids, numbers, strict=True)),
+            states,
+            sha256_of(path),
+        )
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         why = f"cannot be read ({error}); remove it, and run all tasks of the array again"
         raise DestinationError(why, path=path) from error

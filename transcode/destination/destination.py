@@ -22,23 +22,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from vidprep.formats.errors import (
-    STOPPED_CODE,
-    DestinationError,
-    InUseError,
-    ManifestError,
-    StorageError,
-)
+from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, ManifestError, StorageError
 from vidprep.formats.manifest.journal import SEGMENT, Journal
 from vidprep.formats.manifest.row import REMOVED
-from vidprep.formats.manifest.table import (
-    MANIFEST_NAME,
-    ManifestRow,
-    fence_of,
-    manifest_paths,
-    read_table,
-    write_rows,
-)
+from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, fence_of, manifest_paths, read_table, write_rows
 from vidprep.formats.storage.base import Storage
 from vidprep.formats.storage.no_links import refuse_links, remove_file
 from vidprep.formats.storage.remote import ObjectStorage

@@ -84,9 +84,16 @@ class GivenLabels:
 
 
 def plan_labels(
-    root: Path, labels: Labels, moved: Mapping[str, str], removed: Sequence[str], drawing: Drawing | None, *, are_all: bool,
-    is_part: bool = False, starts_over: bool = False,
-) -> PlannedLabels:  # fmt: skip
+    root: Path,
+    labels: Labels,
+    moved: Mapping[str, str],
+    removed: Sequence[str],
+    drawing: Drawing | None,
+    *,
+    are_all: bool,
+    is_part: bool = False,
+    starts_over: bool = False,
+) -> PlannedLabels:
     """Return the labels that these units will have, and what that changes. Columns that are not given stay as they are: forgetting an
     option must not remove labels, and `vidprep label --remove` does.
 

@@ -24,14 +24,7 @@ from vidprep.formats.storage.base import is_url
 from vidprep.transcode.destination.destination import Destination
 from vidprep.transcode.sources.cut_columns import CutColumns, cut_columns
 from vidprep.transcode.sources.table_rows import chosen_labels, told_faults
-from vidprep.transcode.sources.tables import (
-    KEYS,
-    SourceTable,
-    faults_of_columns,
-    is_table,
-    one_line,
-    read_source_table,
-)
+from vidprep.transcode.sources.tables import KEYS, SourceTable, faults_of_columns, is_table, one_line, read_source_table
 
 SHOWN = 5
 MICROSECOND = 1e-6
@@ -94,9 +87,14 @@ class Relabelled:
 
 
 def relabel(
-    place: Destination, table: Path | ArrowStream | None, *, labels: Sequence[str] | None, remove: Sequence[str],
-    skips_bad_rows: bool, dry_run: bool,
-) -> Relabelled:  # fmt: skip
+    place: Destination,
+    table: Path | ArrowStream | None,
+    *,
+    labels: Sequence[str] | None,
+    remove: Sequence[str],
+    skips_bad_rows: bool,
+    dry_run: bool,
+) -> Relabelled:
     """Give videos the labels that a table has for them, by `id`, or by `path` and, where it has them, `start` and `end`. Columns and
     videos that are not in the table stay as they are, and so does a value where its cell is empty. To be called while the destination
     is held, but for a dry run.
@@ -131,10 +129,14 @@ def relabel(
             place.labels.give(None)  # what was said to have failed is not to be done by the next run
             raise
     return Relabelled(
-        tuple(videos), tuple(name for name in columns if name not in kept.columns),
+        tuple(videos),
+        tuple(name for name in columns if name not in kept.columns),
         tuple(name for name in columns if name in kept.columns and differing(kept.chosen([name]), new.chosen([name]))),
-        tuple(remove), tuple(skipped), tuple((id_, kept.of(id_), new.of(id_)) for id_ in videos[:SHOWN]), notes,
-    )  # fmt: skip
+        tuple(remove),
+        tuple(skipped),
+        tuple((id_, kept.of(id_), new.of(id_)) for id_ in videos[:SHOWN]),
+        notes,
+    )
 
 
 def _rows_of_units(

@@ -53,9 +53,15 @@ class AudioTrack:
     """
 
     def __init__(
-        self, path: str | Path, mode: str, container: str, *, origin: Fraction, seconds: Fraction | None = None,
+        self,
+        path: str | Path,
+        mode: str,
+        container: str,
+        *,
+        origin: Fraction,
+        seconds: Fraction | None = None,
         ends_with_pictures: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.warnings: list[Remark] = []
         self.damage: list[str] = []
         self._mode, self._box = mode, CONTAINERS[container]

@@ -26,11 +26,7 @@ class Encoded(NamedTuple):
 
 
 def encode_and_measure(
-    settings: RunSettings,
-    partial: Path,
-    stream: FrameStream,
-    audio: AudioTrack,
-    cores: Callable[[], int] = lambda: 1,
+    settings: RunSettings, partial: Path, stream: FrameStream, audio: AudioTrack, cores: Callable[[], int] = lambda: 1
 ) -> Measured:
     """Write `partial`, and prove what left the encoder.
 

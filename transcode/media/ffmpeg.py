@@ -166,9 +166,12 @@ def run_ffmpeg(command: list[str], path: str) -> str:
     """
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise FfmpegError(f"{command[0]} does not run: {error}", command=command, stderr_tail="", path=path) from error
     logged = b""

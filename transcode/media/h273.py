@@ -9,11 +9,21 @@ from vidprep.formats.model import Colour
 # Code points of ITU-T H.273 and the names that the scale filter has for them.
 RGB, BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 0, 1, 2, 4, 5, 6, 7, 9
 MATRIX_NAMES = {
-    BT709: "bt709", FCC: "fcc", BT470BG: "bt601", SMPTE170M: "bt601", SMPTE240M: "smpte240m", BT2020: "bt2020",
-}  # fmt: skip
+    BT709: "bt709",
+    FCC: "fcc",
+    BT470BG: "bt601",
+    SMPTE170M: "bt601",
+    SMPTE240M: "smpte240m",
+    BT2020: "bt2020",
+}
 CONVERTER_NAMES = {
-    BT709: "bt709", FCC: "fcc", BT470BG: "bt470bg", SMPTE170M: "smpte170m", SMPTE240M: "smpte240m", BT2020: "bt2020nc",
-}  # fmt: skip
+    BT709: "bt709",
+    FCC: "fcc",
+    BT470BG: "bt470bg",
+    SMPTE170M: "smpte170m",
+    SMPTE240M: "smpte240m",
+    BT2020: "bt2020nc",
+}
 PQ, HLG = 16, 18
 LIMITED, FULL = 1, 2  # ranges, as libavutil numbers them
 # All that H.273 gives a meaning; what is reserved says as little as what is not tagged. RGB, 0, is no matrix of YCbCr.

@@ -48,10 +48,7 @@ def store_frames(settings: RunSettings, partial: Path, stream: FrameStream, core
     previous: tuple[VideoFrame, FrameScore] | None = None
     waiting = waiting_frames(output.size)
     filtered = made_ahead(stream.filtered(), waiting, cores)
-    with (
-        partial.open("wb") as file,
-        closing(made_ahead(_coded(filtered, coder), waiting, cores)) as coded,
-    ):
+    with partial.open("wb") as file, closing(made_ahead(_coded(filtered, coder), waiting, cores)) as coded:
         for number, ((frame, pts, _), data) in enumerate(coded):
             if number % every == 0:
                 if previous is not None and previous[0] is frame:

@@ -36,9 +36,13 @@ class PictureFilter:
     """
 
     def __init__(
-        self, first: VideoFrame, info: VideoInfo, settings: RunSettings, pixel_format: str,
+        self,
+        first: VideoFrame,
+        info: VideoInfo,
+        settings: RunSettings,
+        pixel_format: str,
         hides_all: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Plan the picture by the first frame.
 
         Args:
@@ -101,9 +105,16 @@ class PictureFilter:
         if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
             light = self._key.light
         return _Key(
-            FrameSize(frame.width, frame.height), told.shape, self._orientation_of(frame, told), frame.format.name, light,
-            int(frame.colorspace), int(frame.color_range), int(frame.color_trc), is_refused(tags_of(frame)),
-        )  # fmt: skip
+            FrameSize(frame.width, frame.height),
+            told.shape,
+            self._orientation_of(frame, told),
+            frame.format.name,
+            light,
+            int(frame.colorspace),
+            int(frame.color_range),
+            int(frame.color_trc),
+            is_refused(tags_of(frame)),
+        )
 
     def _orientation_of(self, frame: VideoFrame, told: Told) -> Orientation:
         """The same object as long as nothing hints at another: to look at side data takes as long as to decode a small frame."""

@@ -65,10 +65,18 @@ class FrameStream:
     """
 
     def __init__(
-        self, source: Source, settings: RunSettings, timing: Timing, *, entry: SeekPoint | None = None,
-        opening: Fraction | None = None, first: int = 0, first_pts: int = 0, num_frames: int | None = None,
+        self,
+        source: Source,
+        settings: RunSettings,
+        timing: Timing,
+        *,
+        entry: SeekPoint | None = None,
+        opening: Fraction | None = None,
+        first: int = 0,
+        first_pts: int = 0,
+        num_frames: int | None = None,
         worked: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Decode the first frame.
 
         Args:
@@ -101,9 +109,16 @@ class FrameStream:
         self.window, self.clock = timing.window.counted_from(self.facts.origin_pts), timing.clock
         self.opening, self.first_tick = self.facts.opening if opening is None else opening, opened.pts
         frames = retimed(
-            chain([opened], decoded), self.clock, self.info.time_base, self.facts, self.opening, self.window.end, first, file_base,
+            chain([opened], decoded),
+            self.clock,
+            self.info.time_base,
+            self.facts,
+            self.opening,
+            self.window.end,
+            first,
+            file_base,
             max_frames=limit,
-        )  # fmt: skip
+        )
         self._frames = self._counted(islice(frames, num_frames), first_pts, worked)
 
     def __iter__(self) -> Iterator[OutputFrame]:

@@ -28,7 +28,7 @@ from vidprep.transcode.pages.page import (
     in_bytes,
     in_percent,
     layout,
-)  # fmt: skip
+)
 
 Row = dict[str, Any]
 ONE, TWO = decimals(1), decimals(2)
@@ -151,25 +151,40 @@ def _rates(rows: Sequence[Row]) -> Chart:
     bars = []
     for number, loader in enumerate(_loaders(rows)):
         mine = {place_name(row): row for row in rows if row["loader"] == loader}
-        bars.append({
-            "type": "bar", "name": chart_text(loader), "x": [chart_text(store) for store in stores],
-            "y": [mine[store]["frames_per_second"] if store in mine else None for store in stores],
-            "marker": {"color": COLOURS[number % len(COLOURS)]},
-        })  # fmt: skip
+        bars.append(
+            {
+                "type": "bar",
+                "name": chart_text(loader),
+                "x": [chart_text(store) for store in stores],
+                "y": [mine[store]["frames_per_second"] if store in mine else None for store in stores],
+                "marker": {"color": COLOURS[number % len(COLOURS)]},
+            }
+        )
     style = layout("", "frames a second", barmode="group", xaxis={"automargin": True}, yaxis=LOG, legend=BESIDE)
     return Chart({"data": bars, "layout": style}, "Frames a second of all workers together. The scale is logarithmic.")
 
 
 def _every(results: dict[str, Any]) -> Section:
     columns = [
-        Column("store", key="place"), Column("frames", key="frame_size"), Column("loader", key="loader"), Column("access", key="access"),
-        Column("cache", key="cache"), Column("workers", decimals(0), "workers"), Column("sequences", decimals(0), "sequences"),
-        Column("frames/s", decimals(0), "frames_per_second"), Column("ms p25", TWO, "ms_p25"), Column("ms median", TWO, "ms_median"),
-        Column("ms p75", TWO, "ms_p75"), Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
-        Column("peak memory", in_bytes, "peak_memory_bytes"), Column("read per frame", in_bytes, "read_bytes_per_frame"),
-        Column("from storage per frame", in_bytes, "storage_bytes_per_frame"), Column("packets per frame", TWO, "packets_per_frame"),
-        Column("lowest PSNR", decimals(1, " dB"), "lowest_psnr_db"), Column("speed-up", decimals(1, " ×"), "speed_up"),
-    ]  # fmt: skip
+        Column("store", key="place"),
+        Column("frames", key="frame_size"),
+        Column("loader", key="loader"),
+        Column("access", key="access"),
+        Column("cache", key="cache"),
+        Column("workers", decimals(0), "workers"),
+        Column("sequences", decimals(0), "sequences"),
+        Column("frames/s", decimals(0), "frames_per_second"),
+        Column("ms p25", TWO, "ms_p25"),
+        Column("ms median", TWO, "ms_median"),
+        Column("ms p75", TWO, "ms_p75"),
+        Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
+        Column("peak memory", in_bytes, "peak_memory_bytes"),
+        Column("read per frame", in_bytes, "read_bytes_per_frame"),
+        Column("from storage per frame", in_bytes, "storage_bytes_per_frame"),
+        Column("packets per frame", TWO, "packets_per_frame"),
+        Column("lowest PSNR", decimals(1, " dB"), "lowest_psnr_db"),
+        Column("speed-up", decimals(1, " ×"), "speed_up"),
+    ]
     rows = ({"place": place_name(row), **row} for row in timed(results))
     section = Section("Every cell", tables=[Table.of(columns, rows, sortable=True)])
     section.text = (
@@ -183,21 +198,32 @@ def _every(results: dict[str, Any]) -> Section:
 def _refused(results: dict[str, Any]) -> Section:
     rows = ({"place": place_name(row), **row} for row in results["cell"] if row["refused"])
     columns = [
-        Column("store", key="place"), Column("loader", key="loader"), Column("access", key="access"), Column("why", key="refused"),
-    ]  # fmt: skip
+        Column("store", key="place"),
+        Column("loader", key="loader"),
+        Column("access", key="access"),
+        Column("why", key="refused"),
+    ]
     text = "What gives other pictures, or none, is not measured."
     return Section("Not timed", text, tables=[Table.of(columns, rows)])
 
 
 def _training(results: dict[str, Any]) -> Section:
     columns = [
-        Column("store", key="place"), Column("loader", key="loader"), Column("workers", decimals(0), "workers"),
-        Column("batch", decimals(0), "batch_size"), Column("frames", key="frame_size"), Column("step, ms", ONE, "step_ms"),
-        Column("overhead, ms", ONE, "overhead_ms"), Column("of synthetic", in_percent, "of_synthetic"),
-        Column("sequences/s", ONE, "sequences_per_second"), Column("stragglers", decimals(0), "num_stragglers"),
-        Column("first batch, ms", decimals(0), "first_batch_ms"), Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
-        Column("peak memory", in_bytes, "peak_memory_bytes"), Column("failed", key="failed"),
-    ]  # fmt: skip
+        Column("store", key="place"),
+        Column("loader", key="loader"),
+        Column("workers", decimals(0), "workers"),
+        Column("batch", decimals(0), "batch_size"),
+        Column("frames", key="frame_size"),
+        Column("step, ms", ONE, "step_ms"),
+        Column("overhead, ms", ONE, "overhead_ms"),
+        Column("of synthetic", in_percent, "of_synthetic"),
+        Column("sequences/s", ONE, "sequences_per_second"),
+        Column("stragglers", decimals(0), "num_stragglers"),
+        Column("first batch, ms", decimals(0), "first_batch_ms"),
+        Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
+        Column("peak memory", in_bytes, "peak_memory_bytes"),
+        Column("failed", key="failed"),
+    ]
     rows = (
         {"place": place_name(row), "num_stragglers": None if row["failed"] else len(row["stragglers"]), **row}
         for row in results["training"]
@@ -217,13 +243,19 @@ def _series(rows: Sequence[Row]) -> Chart:
     for number, row in enumerate(rows):
         late = set(row["stragglers"])
         name = f"{place_name(row)}, {row['loader']}, {row['workers']}"
-        traces.append({
-            "type": "scatter", "mode": "markers", "name": chart_text(name), "y": row["iteration_ms"],
-            "marker": {
-                "color": COLOURS[number % len(COLOURS)], "size": [11 if n in late else 6 for n in range(row["batches"])],
-                "symbol": ["x" if n in late else "circle" for n in range(row["batches"])],
-            },
-        })  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": chart_text(name),
+                "y": row["iteration_ms"],
+                "marker": {
+                    "color": COLOURS[number % len(COLOURS)],
+                    "size": [11 if n in late else 6 for n in range(row["batches"])],
+                    "symbol": ["x" if n in late else "circle" for n in range(row["batches"])],
+                },
+            }
+        )
     style = layout("batch", "ms from batch to batch", yaxis=LOG, legend=BESIDE)
     caption = "Time from one batch to the next, the step included. A cross took more than three times the median."
     return Chart({"data": traces, "layout": style}, caption)
@@ -231,9 +263,12 @@ def _series(rows: Sequence[Row]) -> Chart:
 
 def _advice(results: dict[str, Any]) -> Section:
     columns = [
-        Column("store"), Column("workers", decimals(0)), Column("batch", decimals(0)), Column("sequences/s", ONE),
+        Column("store"),
+        Column("workers", decimals(0)),
+        Column("batch", decimals(0)),
+        Column("sequences/s", ONE),
         Column("advised"),
-    ]  # fmt: skip
+    ]
     lines: list[tuple[Any, ...]] = []
     for row in results["advice"]:
         if row["failed"]:

@@ -59,10 +59,12 @@ class LoaderState:
 def view(state: LoaderState) -> Group:
     newest = state.history[-1] if state.history else {"ready": 0, "places": 0}
     parts = [
-        f"epoch {state.epoch}, batch {state.batch}", f"{state.rate():.1f} batches/s",
+        f"epoch {state.epoch}, batch {state.batch}",
+        f"{state.rate():.1f} batches/s",
         f"{state.hits / max(1, state.frames):.0%} of frames from the cache",
-        f"{megabytes(state.cache_bytes)} of frames kept", f"{megabytes(state.memory_bytes)} of memory",
-    ]  # fmt: skip
+        f"{megabytes(state.cache_bytes)} of frames kept",
+        f"{megabytes(state.memory_bytes)} of memory",
+    ]
     silent = time.time() - state.last
     if state.closed:
         parts.append("closed")

@@ -230,8 +230,17 @@ def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
     axes = {"xaxis": {"title": {"text": x}, "zeroline": False}, "yaxis": {"title": {"text": y}, "zeroline": False}}
     for name in axes:
         axes[name] |= more.pop(name, {})
-    return {
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "margin": {"l": 60, "r": 16, "t": 16, "b": 48},
-        "height": 340, "hovermode": "closest", "colorway": COLOURS, "legend": {"orientation": "h", "y": 1.12},
-        "font": {"family": "inherit", "size": 13},
-    } | axes | more  # fmt: skip
+    return (
+        {
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "margin": {"l": 60, "r": 16, "t": 16, "b": 48},
+            "height": 340,
+            "hovermode": "closest",
+            "colorway": COLOURS,
+            "legend": {"orientation": "h", "y": 1.12},
+            "font": {"family": "inherit", "size": 13},
+        }
+        | axes
+        | more
+    )

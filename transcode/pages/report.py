@@ -49,10 +49,17 @@ class ReportFiles:
 
 
 def write_report(
-    paths: Sequence[Path], out: Path, *, title: str, created: str, jobs: int, strips: int,
-    on_start: Callable[[int], None] = lambda _count: None, on_still: Callable[[], object] = lambda: None,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    title: str,
+    created: str,
+    jobs: int,
+    strips: int,
+    on_start: Callable[[int], None] = lambda _count: None,
+    on_still: Callable[[], object] = lambda: None,
     names: Mapping[str, str] = MappingProxyType({}),
-) -> ReportFiles:  # fmt: skip
+) -> ReportFiles:
     """Write out/report.html, .md and .json about destinations of runs, and results of `vidprep sweep`. created: the date as it
     is shown. strips: worst frames for each destination.
 
@@ -174,9 +181,12 @@ class _Sized:
 
 
 def _decode(
-    compared: list[list[CompareTask]], samples: list[list[SizeTask]], jobs: int, on_start: Callable[[int], None],
+    compared: list[list[CompareTask]],
+    samples: list[list[SizeTask]],
+    jobs: int,
+    on_start: Callable[[int], None],
     on_still: Callable[[], object],
-) -> dict[Task, Taken]:  # fmt: skip
+) -> dict[Task, Taken]:
     tasks: list[Task] = [
         *(task for group in compared for task in group),
         *dict.fromkeys(task for group in samples for task in group),

@@ -27,7 +27,7 @@ from vidprep.transcode.pages.page import (
     in_bytes,
     in_percent,
     layout,
-)  # fmt: skip
+)
 from vidprep.transcode.pages.stills import DIFFERENCE_GAIN, JPEG_QUALITY, Compared, CompareTask, Taken, Task
 
 POINTS, WORST_POINTS = 3000, 500
@@ -149,7 +149,7 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
         tiles.append(
             Tile(DB(target), "asked for by --target-psnr", f"reached: {DB(low['lowest'])} or more in every video")
         )
-    return tiles  # fmt: skip
+    return tiles
 
 
 def _charts(
@@ -158,9 +158,13 @@ def _charts(
     charts = [_bytes_chart(names, all_figures)]
     many = max(destination.good.num_rows for destination in destinations) >= MANY_VIDEOS
     for column, label, caption in (
-        ("psnr_y_db", "PSNR-Y of a video, dB", "How close outputs are to the frames that went in. Higher is closer; 40 dB is hard to see."),
+        (
+            "psnr_y_db",
+            "PSNR-Y of a video, dB",
+            "How close outputs are to the frames that went in. Higher is closer; 40 dB is hard to see.",
+        ),
         ("ssim", "SSIM of a video", "Structural similarity; 1 is equal."),
-    ):  # fmt: skip
+    ):
         values = [numbers(destination.good, column) for destination in destinations]
         if many and any(np.isfinite(each).any() for each in values):
             charts.append(_histogram(names, values, label, caption))
@@ -176,11 +180,17 @@ def _bytes_chart(names: list[str], all_figures: list[dict[str, Any]]) -> Chart:
         shown = {label: size for label, size in bars.items() if size}
         traces.append(
             {
-                "type": "bar", "orientation": "h", "name": chart_text(name), "y": list(shown), "x": [size / 1e6 for size in shown.values()],
-                "text": [in_bytes(size) for size in shown.values()], "hoverinfo": "text+name", "textposition": "auto",
+                "type": "bar",
+                "orientation": "h",
+                "name": chart_text(name),
+                "y": list(shown),
+                "x": [size / 1e6 for size in shown.values()],
+                "text": [in_bytes(size) for size in shown.values()],
+                "hoverinfo": "text+name",
+                "textposition": "auto",
                 "marker": {"color": COLOURS[number % len(COLOURS)]},
             }
-        )  # fmt: skip
+        )
     style = layout(
         "MB", "", yaxis={"autorange": "reversed", "automargin": True}, barmode="group", showlegend=len(names) > 1
     )
@@ -198,12 +208,16 @@ def _histogram(names: list[str], values: list[Doubles], label: str, caption: str
     edges = np.histogram_bin_edges(np.concatenate(finite), bins=BINS)
     traces = [
         {
-            "type": "bar", "name": chart_text(name), "x": ((edges[:-1] + edges[1:]) / 2).tolist(),
-            "y": np.histogram(each, edges)[0].tolist(), "width": float(edges[1] - edges[0]), "opacity": 1 if len(names) == 1 else 0.6,
+            "type": "bar",
+            "name": chart_text(name),
+            "x": ((edges[:-1] + edges[1:]) / 2).tolist(),
+            "y": np.histogram(each, edges)[0].tolist(),
+            "width": float(edges[1] - edges[0]),
+            "opacity": 1 if len(names) == 1 else 0.6,
             "marker": {"color": COLOURS[number % len(COLOURS)]},
         }
         for number, (name, each) in enumerate(zip(names, finite, strict=True))
-    ]  # fmt: skip
+    ]
     lossless = sum(len(each) for each in values) - sum(len(each) for each in finite)
     note = f" Not drawn: {count_of(lossless, 'video')} that lost nothing." if lossless else ""
     few = max(max(trace["y"]) for trace in traces) <= FEW_VIDEOS
@@ -220,14 +234,16 @@ def _size_chart(names: list[str], destinations: list[FinishedDestination]) -> Ch
         left_out += good.num_rows - len(rows)
         traces.append(
             {
-                "type": "scatter", "mode": "markers", "name": chart_text(name),
+                "type": "scatter",
+                "mode": "markers",
+                "name": chart_text(name),
                 "x": [row["size_bytes"] / row["num_frames"] / 1e3 for row in rows],
                 "y": [row["psnr_y_db"] for row in rows],
                 "text": [_hover(row) for row in rows],
                 "hovertemplate": "%{text}<br>%{x:.2f} kB per frame, %{y:.2f} dB<extra></extra>",
                 "marker": {"color": COLOURS[number % len(COLOURS)], "size": 7, "opacity": 0.7},
             }
-        )  # fmt: skip
+        )
     caption = "Each point is a video; its name shows when you point at it."
     if left_out:
         caption += f" Drawn: the {WORST_POINTS} of the lowest PSNR-Y and a random sample; {count_of(left_out, 'video')} left out."
@@ -320,10 +336,16 @@ def _videos(names: list[str], destinations: list[FinishedDestination]) -> Sectio
     several, tables = len(names) > 1, [destination.good for destination in destinations]
     columns = [Column("in")] if several else []
     columns += [
-        Column("video"), Column("size"), Column("frames", decimals(0)), Column("kB", lambda size: f"{size / 1e3:,.0f}"),
-        Column("of source", in_percent), *(Column(label, decimals(2)) for label in ("PSNR-Y", "p1", "worst")),
-        Column("SSIM", decimals(4)), Column("CRF/quality", decimals(0)), Column("warnings", lambda texts: "; ".join(map(kind_of, texts))),
-    ]  # fmt: skip
+        Column("video"),
+        Column("size"),
+        Column("frames", decimals(0)),
+        Column("kB", lambda size: f"{size / 1e3:,.0f}"),
+        Column("of source", in_percent),
+        *(Column(label, decimals(2)) for label in ("PSNR-Y", "p1", "worst")),
+        Column("SSIM", decimals(4)),
+        Column("CRF/quality", decimals(0)),
+        Column("warnings", lambda texts: "; ".join(map(kind_of, texts))),
+    ]
     share = TABLE_ROWS // len(tables)
     rows = []
     for name, table in zip(names, tables, strict=True):

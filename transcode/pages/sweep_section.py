@@ -18,7 +18,7 @@ from vidprep.transcode.pages.page import (
     decimals,
     in_bytes,
     layout,
-)  # fmt: skip
+)
 
 ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
@@ -105,13 +105,17 @@ def _by_curve(cells: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
 def _traces(cells: Sequence[dict[str, Any]], y: str, *, lines: bool) -> list[dict[str, Any]]:
     return [
         {
-            "type": "scatter", "mode": "lines+markers" if lines else "markers", "name": chart_text(name),
-            "x": [cell["bytes_per_frame"] / 1e3 for cell in mine], "y": [cell[y] for cell in mine],
-            "text": [chart_text(cell["cell"]) for cell in mine], "hovertemplate": "%{text}<br>%{x:.2f} kB, %{y:.4~f}<extra></extra>",
+            "type": "scatter",
+            "mode": "lines+markers" if lines else "markers",
+            "name": chart_text(name),
+            "x": [cell["bytes_per_frame"] / 1e3 for cell in mine],
+            "y": [cell[y] for cell in mine],
+            "text": [chart_text(cell["cell"]) for cell in mine],
+            "hovertemplate": "%{text}<br>%{x:.2f} kB, %{y:.4~f}<extra></extra>",
             "marker": {"color": COLOURS[number % len(COLOURS)], "size": 8},
         }
         for number, (name, mine) in enumerate(_by_curve(cells).items())
-    ]  # fmt: skip
+    ]
 
 
 def _curves(cells: Sequence[dict[str, Any]], score: str, label: str) -> Chart:
@@ -133,10 +137,15 @@ def _bars(summary: dict[str, Any]) -> Chart:
     sizes = [(curve["curve"], curve["size_bytes"]) for curve in at["curves"] if curve["size_bytes"]]
     sizes += [("png", png["size_bytes"])] if png else []
     bars = {
-        "type": "bar", "orientation": "h", "y": [chart_text(name) for name, _ in sizes], "x": [size / 1e6 for _, size in sizes],
-        "text": [in_bytes(size) for _, size in sizes], "textposition": "auto", "hoverinfo": "y+text",
+        "type": "bar",
+        "orientation": "h",
+        "y": [chart_text(name) for name, _ in sizes],
+        "x": [size / 1e6 for _, size in sizes],
+        "text": [in_bytes(size) for _, size in sizes],
+        "textposition": "auto",
+        "hoverinfo": "y+text",
         "marker": {"color": COLOURS[0]},
-    }  # fmt: skip
+    }
     style = layout("MB", "", yaxis={"autorange": "reversed", "automargin": True})
     caption = f"Size at {at['psnr_y_db']:g} dB; PNG has no loss." if png else f"Size at {at['psnr_y_db']:g} dB."
     return Chart({"data": [bars], "layout": style}, caption)
@@ -161,12 +170,14 @@ def at_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _at_table(summary: dict[str, Any]) -> Table:
     columns = [
-        Column(f"at {summary['at_psnr']['psnr_y_db']:g} dB", key="curve"), Column("CRF/quality", ONE, "value"),
+        Column(f"at {summary['at_psnr']['psnr_y_db']:g} dB", key="curve"),
+        Column("CRF/quality", ONE, "value"),
         Column("size", in_bytes, "size_bytes"),
         *(Column(f"{other} takes", decimals(1, " ×"), other.lower()) for other in ("PNG", "JPEG")),
-        Column("ms a random frame", TWO, "ms_per_frame"), Column("ms a sequence", ONE, "ms_per_sequence"),
+        Column("ms a random frame", TWO, "ms_per_frame"),
+        Column("ms a sequence", ONE, "ms_per_sequence"),
         Column("frames per CPU second", decimals(0), "frames_per_cpu_second"),
-    ]  # fmt: skip
+    ]
     rows = at_rows(summary)
     return Table.of([each for each in columns if any(row.get(each.key) is not None for row in rows)], rows)
 
@@ -187,10 +198,17 @@ def _delta(summary: dict[str, Any]) -> str | None:
 
 def _cells_table(cells: Sequence[dict[str, Any]]) -> Table:
     columns = [
-        Column("codec", key="codec"), Column("GOP", decimals(0), "gop"), Column("preset", key="preset"),
-        Column("CRF/quality", decimals(0), "value"), Column("bytes per frame", decimals(0), "bytes_per_frame"),
-        Column("PSNR-Y", TWO, "psnr_y_db"), Column("PSNR-YUV", TWO, "psnr_yuv_db"), Column("p1", TWO, "psnr_y_p1_db"),
-        Column("SSIM", FOUR, "ssim"), Column("frames per CPU second", decimals(0), "frames_per_cpu_second"),
-        Column("ms a random frame", TWO, "ms_per_frame"), Column("ms a sequence", ONE, "ms_per_sequence"),
-    ]  # fmt: skip
+        Column("codec", key="codec"),
+        Column("GOP", decimals(0), "gop"),
+        Column("preset", key="preset"),
+        Column("CRF/quality", decimals(0), "value"),
+        Column("bytes per frame", decimals(0), "bytes_per_frame"),
+        Column("PSNR-Y", TWO, "psnr_y_db"),
+        Column("PSNR-YUV", TWO, "psnr_yuv_db"),
+        Column("p1", TWO, "psnr_y_p1_db"),
+        Column("SSIM", FOUR, "ssim"),
+        Column("frames per CPU second", decimals(0), "frames_per_cpu_second"),
+        Column("ms a random frame", TWO, "ms_per_frame"),
+        Column("ms a sequence", ONE, "ms_per_sequence"),
+    ]
     return Table.of(columns, cells, sortable=True)

@@ -82,7 +82,7 @@ class Events:
         size = sum(job.unit.share_bytes for job in plan.jobs)
         self._write(
             "begun", destination=destination, total=total, total_bytes=size, done_before=plan.done, backend=backend
-        )  # fmt: skip
+        )
         threading.Thread(target=self._tell_progress, daemon=True).start()
 
     def started(self, job: Job) -> None:

@@ -160,9 +160,20 @@ def plan(
     }  # failed, and now named otherwise
     removed = [*(found_again - moved.keys()), *(left if prune or overwrite else other_ids)]
     return Plan(
-        tuple(jobs), done, skipped, rejected, file_names, other_versions, bytes_before, bytes_after, counted(sources.ignored),
-        tuple(left), tuple(sorted(removed)), tuple(elsewhere), moved,
-    )  # fmt: skip
+        tuple(jobs),
+        done,
+        skipped,
+        rejected,
+        file_names,
+        other_versions,
+        bytes_before,
+        bytes_after,
+        counted(sources.ignored),
+        tuple(left),
+        tuple(sorted(removed)),
+        tuple(elsewhere),
+        moved,
+    )
 
 
 def _is_elsewhere(row: KnownUnit, folder: str) -> bool:

@@ -109,11 +109,17 @@ class Summary:
 
 
 def run(
-    plan: Plan, destination: Destination, workers: Pool[Job, JobResult], *, on_row: Callable[[ManifestRow], object],
+    plan: Plan,
+    destination: Destination,
+    workers: Pool[Job, JobResult],
+    *,
+    on_row: Callable[[ManifestRow], object],
     on_job: Callable[[Job], object] = lambda _job: None,
     on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None,
-    on_made: Callable[[], object] = lambda: None, on_stop: Callable[[], object] = lambda: None, sources: Sample = (),
-) -> Summary:  # fmt: skip
+    on_made: Callable[[], object] = lambda: None,
+    on_stop: Callable[[], object] = lambda: None,
+    sources: Sample = (),
+) -> Summary:
     """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: as of `Pool.results`;
     on_segment: as JobQueue tells it; on_made: when the workers have no more to do, before the manifest is written;
     on_stop: at the first signal to stop.
@@ -158,10 +164,16 @@ class RunState:
         self._plan, self._destination, self._workers, self._sources = plan, destination, workers, sources
         self._queue = queue
         self.summary = Summary(
-            done_before=plan.done, skipped_failed=plan.skipped, bytes_before=plan.bytes_before, bytes_after=plan.bytes_after,
-            ignored=sum(plan.ignored.values()), ignored_reasons=plan.ignored,
-            gone=len(set(plan.gone) - set(plan.removed)), removed=len(plan.removed), moved=len(plan.moved),
-        )  # fmt: skip
+            done_before=plan.done,
+            skipped_failed=plan.skipped,
+            bytes_before=plan.bytes_before,
+            bytes_after=plan.bytes_after,
+            ignored=sum(plan.ignored.values()),
+            ignored_reasons=plan.ignored,
+            gone=len(set(plan.gone) - set(plan.removed)),
+            removed=len(plan.removed),
+            moved=len(plan.moved),
+        )
         self.finished = self._faults = 0
         self._abandoned: list[Job] = []
         self._killed: dict[str, str] = {}

@@ -98,17 +98,27 @@ class RunRequest:
 
     def plan(self, sources: SourceList, settings: RunSettings) -> Plan:
         return plan(
-            sources, settings, self.place, ffmpeg=self.ffmpeg, encoder_version=encoder_version(settings, self.ffmpeg),
-            overwrite=self.options.overwrite, skip_failed=self.options.skip_failed, prune=self.options.prune,
+            sources,
+            settings,
+            self.place,
+            ffmpeg=self.ffmpeg,
+            encoder_version=encoder_version(settings, self.ffmpeg),
+            overwrite=self.options.overwrite,
+            skip_failed=self.options.skip_failed,
+            prune=self.options.prune,
             takes_all=self.why_partial(sources) is None,
             folder=str(self.source.absolute()) if isinstance(self.source, Path) and self.source.is_dir() else None,
-        )  # fmt: skip
+        )
 
 
 def make_request(
-    source: Path | str | ArrowStream, destination: Path | str, settings: RunSettings, choice: SourceOptions, options: RunOptions,
+    source: Path | str | ArrowStream,
+    destination: Path | str,
+    settings: RunSettings,
+    choice: SourceOptions,
+    options: RunOptions,
     reporter: Progress,
-) -> RunRequest:  # fmt: skip
+) -> RunRequest:
     """Raises SettingsError, MissingError, DestinationError, StorageError for what cannot work, before anything is done."""
     try:
         Path.cwd()
@@ -231,11 +241,16 @@ def _work(session: Session, todo: Plan) -> Summary:
     place, reporter = session.request.place, session.request.reporter
     reporter.start(todo, str(session.request.where), session.request.options.backend)
     summary = run(
-        todo, place, session.workers,
+        todo,
+        place,
+        session.workers,
         on_row=lambda row: reporter.row(row.recorded(Recorded(labels=place.labels.of(row.id)))),
-        on_job=reporter.job, on_segment=reporter.segment, on_made=session.workers.dismiss, on_stop=reporter.stopping,
+        on_job=reporter.job,
+        on_segment=reporter.segment,
+        on_made=session.workers.dismiss,
+        on_stop=reporter.stopping,
         sources=sample_of(session.sources.units),
-    )  # fmt: skip
+    )
     if not todo.jobs:
         _check_opens(place)
     return summary
@@ -282,9 +297,12 @@ def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
 
 def _find(request: RunRequest) -> SourceList:
     return find_sources(
-        request.source, request.where, extension=request.settings.output.extension, progress=request.reporter.found,
+        request.source,
+        request.where,
+        extension=request.settings.output.extension,
+        progress=request.reporter.found,
         **asdict(request.choice),
-    )  # fmt: skip
+    )
 
 
 def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
@@ -348,9 +366,15 @@ def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> Pla
     before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
     labels = sources.labels or Labels([unit.id for unit in sources.units])
     return plan_labels(
-        request.place.root, labels, before, todo.removed, sources.drawing, are_all=are_all, is_part=request.place.part is not None,
+        request.place.root,
+        labels,
+        before,
+        todo.removed,
+        sources.drawing,
+        are_all=are_all,
+        is_part=request.place.part is not None,
         starts_over=request.options.overwrite and are_all,
-    )  # fmt: skip
+    )
 
 
 def _relabel(session: Session, todo: Plan) -> int:

@@ -19,9 +19,14 @@ from vidprep.transcode.workers.pool import Pool
 
 
 def run_trial(
-    settings: RunSettings, units: Sequence[Unit], root: Path, workers: Pool[Job, JobResult], *, ffmpeg: str = "",
+    settings: RunSettings,
+    units: Sequence[Unit],
+    root: Path,
+    workers: Pool[Job, JobResult],
+    *,
+    ffmpeg: str = "",
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
-) -> list[ManifestRow]:  # fmt: skip
+) -> list[ManifestRow]:
     """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""
     place = open_destination(root, settings.output)
     with place.lock():

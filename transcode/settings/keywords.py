@@ -74,7 +74,12 @@ def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettin
             raise SettingsError("<target_mode> needs <target_psnr>", target_mode=mode, target_psnr=40)
     more = {"encoder": build_options(EncoderOptions, keywords)} if kind is VideoOutput else {}
     return build_options(
-        RunSettings, keywords, output=build_options(kind, keywords, **more), target=target,
-        retime=build_options(Retime, keywords), scale=build_scale(keywords), gate=build_options(QualityGate, keywords),
+        RunSettings,
+        keywords,
+        output=build_options(kind, keywords, **more),
+        target=target,
+        retime=build_options(Retime, keywords),
+        scale=build_scale(keywords),
+        gate=build_options(QualityGate, keywords),
         limits=build_options(Limits, keywords),
-    )  # fmt: skip
+    )

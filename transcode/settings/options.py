@@ -30,17 +30,19 @@ class Retime:
     frame_rate: Annotated[
         Fraction | None,
         Option(
-            "Constant frame rate: 15, 29.97, 30000/1001. Without it the source's own times stay.", "RATE", keyword="fps",
+            "Constant frame rate: 15, 29.97, 30000/1001. Without it the source's own times stay.",
+            "RATE",
+            keyword="fps",
             parse=parse_rate,
         ),
-    ] = None  # fmt: skip
+    ] = None
     cut_origin: Annotated[
         str,
         Option(
             "What the seconds of cuts count from: the first picture, or the container, where audio may begin before the pictures.",
             choices=CUT_ORIGINS,
         ),
-    ] = "picture"  # fmt: skip
+    ] = "picture"
 
     def __post_init__(self) -> None:
         if isinstance(self.frame_rate, int | float | str):
@@ -113,16 +115,24 @@ class Target:
         float,
         Option(
             "Find the coarsest CRF or quality at which 99 % of the videos have a 1st percentile of PSNR-Y of DB or more, on a sample; what "
-            "is still below is made again, finer.", "DB", keyword="target_psnr", least=10, most=80, unit="dB",
+            "is still below is made again, finer.",
+            "DB",
+            keyword="target_psnr",
+            least=10,
+            most=80,
+            unit="dB",
         ),
-    ]  # fmt: skip
+    ]
     per_video: Annotated[
         bool,
         Option(
-            "One value for all videos, or one for each.", keyword="target_mode", choices=_TARGET_MODES,
-            parse=_is_per_video, written="dataset",
+            "One value for all videos, or one for each.",
+            keyword="target_mode",
+            choices=_TARGET_MODES,
+            parse=_is_per_video,
+            written="dataset",
         ),
-    ] = False  # fmt: skip
+    ] = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -141,17 +151,24 @@ class Limits:
     timeout_seconds: Annotated[
         float | None,
         Option(
-            "Give up on a video after this time. Default: depends on its size and progress.", "SECONDS", keyword="timeout",
-            above=0, most=1e9, unit="seconds",
+            "Give up on a video after this time. Default: depends on its size and progress.",
+            "SECONDS",
+            keyword="timeout",
+            above=0,
+            most=1e9,
+            unit="seconds",
         ),
-    ] = None  # fmt: skip
+    ] = None
     max_memory: Annotated[
         int | None,
         Option(
-            "Memory that a video may take. Default: an even share of the machine's, and 2 GiB or more.", "BYTES", parse=parse_bytes,
-            least=MIN_MEMORY_BYTES, must="give bytes, 512 MiB or more (such as 4GiB)",
+            "Memory that a video may take. Default: an even share of the machine's, and 2 GiB or more.",
+            "BYTES",
+            parse=parse_bytes,
+            least=MIN_MEMORY_BYTES,
+            must="give bytes, 512 MiB or more (such as 4GiB)",
         ),
-    ] = None  # fmt: skip
+    ] = None
     max_pixels: Annotated[int, Option("Refuse frames with more pixels.", "N", least=1, most=INT32_MAX)] = 36_000_000
     max_frames: Annotated[int, Option("Refuse videos with more frames, in or out.", "N", least=1, most=INT32_MAX)] = (
         1_000_000

@@ -50,9 +50,12 @@ class VideoOutput:
         float | str,
         Option(
             "Encode longer videos in segments of about SECONDS, several at a time, joined without re-encoding; auto: those of more "
-            "than two minutes; off: none.", "SECONDS|auto|off", parse=parse_split, must=SPLITS,
+            "than two minutes; off: none.",
+            "SECONDS|auto|off",
+            parse=parse_split,
+            must=SPLITS,
         ),
-    ] = "auto"  # fmt: skip
+    ] = "auto"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -180,10 +183,15 @@ class FrameOutput:
     shard_bytes: Annotated[
         int,
         Option(
-            "Start a new shard beyond this size.", "BYTES", keyword="shard_size", parse=parse_bytes, written="1GiB",
-            least=MIN_SHARD_BYTES, must="give bytes, 1 MiB or more (such as 1GiB)",
+            "Start a new shard beyond this size.",
+            "BYTES",
+            keyword="shard_size",
+            parse=parse_bytes,
+            written="1GiB",
+            least=MIN_SHARD_BYTES,
+            must="give bytes, 1 MiB or more (such as 1GiB)",
         ),
-    ] = 1 << 30  # fmt: skip
+    ] = 1 << 30
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -237,9 +245,12 @@ class FrameOutput:
         if not self.is_coded:
             return {"codec": "rawvideo", "container": self.store}
         return {
-            "encoder": "simplejpeg", "codec": "jpeg", "container": self.store, "jpeg_quality": self.quality,
+            "encoder": "simplejpeg",
+            "codec": "jpeg",
+            "container": self.store,
+            "jpeg_quality": self.quality,
             "subsampling": self.subsampling,
-        }  # fmt: skip
+        }
 
     def stored_as(self) -> dict[str, object]:
         """Return every option that decides what is stored, by its name."""

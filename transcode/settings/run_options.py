@@ -55,16 +55,18 @@ class SourceOptions:
     on_bad_row: Annotated[
         str,
         Option(
-            "What to do with rows of a table that cannot mean anything. A missing file is a failed video all the same.", choices=BAD_ROWS
+            "What to do with rows of a table that cannot mean anything. A missing file is a failed video all the same.",
+            choices=BAD_ROWS,
         ),
-    ] = "fail"  # fmt: skip
+    ] = "fail"
     split_by: Annotated[
         Mapping[str, Fraction] | None,
         Option(
-            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, of each class its share.", "NAME=SHARE,…",
+            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, of each class its share.",
+            "NAME=SHARE,…",
             parse=parse_shares,
         ),
-    ] = None  # fmt: skip
+    ] = None
     split_group: Annotated[str | None, Option("Keep videos of one value of this label in one split.", "COLUMN")] = None
     split_seed: Annotated[int, Option("Draw other splits.", "N")] = 0
     keep_source_suffix: Annotated[bool, Option("Name outputs x.avi.mp4, where x.avi and x.mov would collide.")] = False
@@ -87,29 +89,28 @@ class RunOptions:
     HEADING: ClassVar[str] = "Run"
 
     backend: Annotated[
-        str,
-        Option("Work on this machine, or on the workers of a cluster that see the same paths.", choices=BACKENDS),
+        str, Option("Work on this machine, or on the workers of a cluster that see the same paths.", choices=BACKENDS)
     ] = "local"
     cluster_address: Annotated[
         str | None,
         Option(
             "Of the dask scheduler (tcp://host:8786), or its file; of the ray head (host:6379), by default the one that this machine "
-            "belongs to.", "ADDRESS",
+            "belongs to.",
+            "ADDRESS",
         ),
-    ] = None  # fmt: skip
+    ] = None
     partition: Annotated[
         str | None,
-        Option(
-            "Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.",
-            "I/N",
-        ),
+        Option("Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.", "I/N"),
     ] = None
     jobs: Annotated[
         int | None,
         Option(
-            "Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).", "N", least=1
+            "Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).",
+            "N",
+            least=1,
         ),
-    ] = None  # fmt: skip
+    ] = None
     overwrite: Annotated[
         bool,
         Option(
@@ -118,20 +119,21 @@ class RunOptions:
     ] = False
     skip_failed: Annotated[bool, Option("Do not retry videos that failed before.")] = False
     prune: Annotated[
-        bool,
-        Option("Remove rows and outputs whose source or cut is gone; never where only some sources are listed."),
+        bool, Option("Remove rows and outputs whose source or cut is gone; never where only some sources are listed.")
     ] = False
     events: Annotated[
-        str | Path | None,
-        Option("Append events as JSON lines, for vidprep monitor; - is stdout.", "FILE", path="file"),
+        str | Path | None, Option("Append events as JSON lines, for vidprep monitor; - is stdout.", "FILE", path="file")
     ] = None
     ffmpeg: Annotated[
         str | Path | None,
         Option(
-            "The ffmpeg for --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.", "PATH", path="file",
-            only="transcode", heading="Encoding",
+            "The ffmpeg for --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
+            "PATH",
+            path="file",
+            only="transcode",
+            heading="Encoding",
         ),
-    ] = None  # fmt: skip
+    ] = None
 
     def __post_init__(self) -> None:
         check_options(self)

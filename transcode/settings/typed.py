@@ -78,7 +78,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def _shown_signature(
     bare: inspect.Signature, declared: Mapping[str, Declared], keywords: Iterable[Declared]
-) -> inspect.Signature:  # fmt: skip
+) -> inspect.Signature:
     """Return the signature for `help` and editors: plain types, defaults as people write them, each keyword by its name."""
     parameters = []
     for each in bare.parameters.values():

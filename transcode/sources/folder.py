@@ -10,14 +10,7 @@ from collections.abc import Iterator
 from vidprep.formats.errors import SourceError
 from vidprep.formats.model import SourceState
 from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.search import (
-    Identity,
-    Missing,
-    SourceSearch,
-    fault_of_file,
-    identity_of,
-    why_not,
-)
+from vidprep.transcode.sources.search import Identity, Missing, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_animated
 
 NOT_LISTED = "folder cannot be listed"

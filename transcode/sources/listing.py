@@ -132,13 +132,15 @@ def _source_list(
     labelled = [*units, *(asked[number] for _, _, number in problems if number in asked)]
     labels, drawing = labels_of(labelled, search.table, given, path, base)
     return SourceList(
-        tuple(units), tuple(ignored), tuple((path, why) for path, why, _ in problems),
+        tuple(units),
+        tuple(ignored),
+        tuple((path, why) for path, why, _ in problems),
         tuple(asked.get(number) for _, _, number in problems),
         labels,
         search.why_partial or (None if units else "no video could be listed"),
         drawing,
         () if search.table is None else tuple(search.table.notes.values()),
-    )  # fmt: skip
+    )
 
 
 def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:

@@ -49,9 +49,12 @@ class Drawing:
 
 
 def splits_of(
-    groups: Sequence[str], classes: Sequence[object], shares: Mapping[str, Fraction], seed: int,
+    groups: Sequence[str],
+    classes: Sequence[object],
+    shares: Mapping[str, Fraction],
+    seed: int,
     before: Sequence[str | None] | None = None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Draw the split of each unit.
 
     Args:

@@ -16,14 +16,7 @@ from vidprep.transcode.sources.cut_columns import cut_columns
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.remote import RemoteFiles
 from vidprep.transcode.sources.search import SourceSearch, fault_of_file, why_not
-from vidprep.transcode.sources.tables import (
-    KEYS,
-    faults_of_columns,
-    is_table,
-    one_line,
-    read_source_table,
-    storable,
-)
+from vidprep.transcode.sources.tables import KEYS, faults_of_columns, is_table, one_line, read_source_table, storable
 from vidprep.transcode.sources.unit import Unit
 
 FAULTS_SHOWN = 20

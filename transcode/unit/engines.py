@@ -96,12 +96,16 @@ def join_segments(job: Job, stream: FrameStream, context: Context) -> Outcome:
         end_pts = 0 if output.frame_rate else int(facts.duration)
         measured = join(job.settings, Path(job.partial), output, segments, end_pts, audio)
     return Outcome(
-        measured, _read_back(job, stream, measured, context), "same pass", facts,
+        measured,
+        _read_back(job, stream, measured, context),
+        "same pass",
+        facts,
         source_indexes=[index for each in segments for index in each.source_indexes],
         source_pts=[pts for each in segments for pts in each.source_pts],
         shows_through=any(each.shows_through for each in segments),
-        warnings=tuple(audio.warnings), damage=tuple(audio.damage),
-    )  # fmt: skip
+        warnings=tuple(audio.warnings),
+        damage=tuple(audio.damage),
+    )
 
 
 def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome:
@@ -138,9 +142,13 @@ def _audio(job: Job, stream: FrameStream) -> AudioTrack:
     seconds = None if window.end is None else (window.end - stream.opening) * base
     box = settings.video.encoder.container_name
     return AudioTrack(
-        job.unit.path, settings.output.audio, box, origin=(stream.facts.origin_pts + stream.opening) * base, seconds=seconds,
+        job.unit.path,
+        settings.output.audio,
+        box,
+        origin=(stream.facts.origin_pts + stream.opening) * base,
+        seconds=seconds,
         ends_with_pictures=window.end_frame is not None,
-    )  # fmt: skip
+    )
 
 
 def _read_back(job: Job, stream: FrameStream, measured: Measured, context: Context) -> FileTimes:

@@ -201,9 +201,16 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         context.worked()
         stream = FrameStream(
-            source, settings, segment.timing, entry=segment.entry(source), opening=segment.opening,
-            first=segment.first, first_pts=segment.first_pts, num_frames=segment.num_frames, worked=context.worked,
-        )  # fmt: skip
+            source,
+            settings,
+            segment.timing,
+            entry=segment.entry(source),
+            opening=segment.opening,
+            first=segment.first,
+            first_pts=segment.first_pts,
+            num_frames=segment.num_frames,
+            worked=context.worked,
+        )
         if stream.first_tick != segment.tick:
             raise VerifyError(f"segment {segment.index + 1} begins at another frame than its packets say")
         silence = AudioTrack(unit.path, "drop", "mp4", origin=Fraction(0))
@@ -211,12 +218,21 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
         damage = source.damage(read_to_end=False)
     picture_filter = stream.picture_filter
     return MadeSegment(
-        segment=segment, path=job.partial, measured=measured, source_indexes=stream.source_indexes,
-        source_pts=stream.source_pts, source_state=before,
-        facts=stream.facts, output=stream.output, picture=picture_filter.picture, num_changes=picture_filter.num_changes,
-        shows_through=picture_filter.shows_through, damage=damage, seconds=time.perf_counter() - started,
+        segment=segment,
+        path=job.partial,
+        measured=measured,
+        source_indexes=stream.source_indexes,
+        source_pts=stream.source_pts,
+        source_state=before,
+        facts=stream.facts,
+        output=stream.output,
+        picture=picture_filter.picture,
+        num_changes=picture_filter.num_changes,
+        shows_through=picture_filter.shows_through,
+        damage=damage,
+        seconds=time.perf_counter() - started,
         cpu_seconds=cpu_seconds() - cpu_started,
-    )  # fmt: skip
+    )
 
 
 def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) -> ManifestRow:
@@ -265,8 +281,7 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
         scale = settings.output.quality_scale
         change = "lower" if scale.values[0] < scale.values[-1] else "raise"
         raise GateError(
-            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change} {scale.option}",
-            path=row.source,
+            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change} {scale.option}", path=row.source
         )
 
 

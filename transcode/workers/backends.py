@@ -16,9 +16,14 @@ from vidprep.transcode.workers.pool import Pool
 
 
 def workers_of(
-    backend: str, address: str | None, jobs: int, say: Callable[[str], None], expected: Expected | None = None,
-    *, started: Process | None = None,
-) -> Pool[Job, JobResult]:  # fmt: skip
+    backend: str,
+    address: str | None,
+    jobs: int,
+    say: Callable[[str], None],
+    expected: Expected | None = None,
+    *,
+    started: Process | None = None,
+) -> Pool[Job, JobResult]:
     """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs. expected: of its workers. started:
     the process of the first child of this one.
 

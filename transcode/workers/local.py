@@ -27,9 +27,13 @@ class LocalPool(Pool[T, R]):
     is_elsewhere = False
 
     def __init__(
-        self, count: int, do: Callable[[Child, T], R], is_last: Callable[[R], bool] = lambda _result: False,
-        *, started: Process | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        count: int,
+        do: Callable[[Child, T], R],
+        is_last: Callable[[R], bool] = lambda _result: False,
+        *,
+        started: Process | None = None,
+    ) -> None:
         """Children live to the end of the block.
 
         Args:

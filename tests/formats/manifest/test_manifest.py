@@ -37,10 +37,17 @@ from vidprep.formats.manifest.table import (
 def full_row(name: str = "a/b", **changes: Any) -> ManifestRow:
     """A row in which every column holds something that is not its default."""
     samples: dict[str, Any] = {
-        "string": "text, \"quoted\" and ünïcödé\nover two lines", "double": 1 / 3, "bool": True, "int16": 90,
-        "int32": 2**31 - 1, "int64": 2**59 + 1, "list<int32>": [0, 16, 2**31 - 1], "list<int64>": [0, 2**31], "list<string>": ["one", "zwei"],
+        "string": 'text, "quoted" and ünïcödé\nover two lines',
+        "double": 1 / 3,
+        "bool": True,
+        "int16": 90,
+        "int32": 2**31 - 1,
+        "int64": 2**59 + 1,
+        "list<int32>": [0, 16, 2**31 - 1],
+        "list<int64>": [0, 2**31],
+        "list<string>": ["one", "zwei"],
         "list<double>": [20.0, 1 / 3],
-    }  # fmt: skip
+    }
     values = {column: samples[kind] for column, kind in COLUMNS.items()} | {"id": name, "psnr_y_db": math.inf}
     labels = {"label": "jump", "weight": 0.25, "count": 3, "crf": "a taken name"}
     return ManifestRow(**(values | {"labels": labels} | changes))

@@ -26,8 +26,12 @@ def test_one_line_makes_a_column(tmp_path):
     src = make_clips(tmp_path / "src", 1)
     ran = subprocess.run(
         [sys.executable, "-m", "vidprep.transcode", "transcode", src, tmp_path / "dst"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr
     (made,) = pq.read_table(tmp_path / "dst" / "manifest.parquet").select(["status", "license"]).to_pylist()
     assert made == {"status": "ok", "license": None}
@@ -54,8 +58,9 @@ class Wrong:
 def test_what_a_column_is_stands_in_its_field():
     assert kinds_of(Good) == {"name": "string", "sizes": "list<int64>", "crc": "list<int32>"}
     assert described(Good).splitlines()[2:] == [
-        "| `name` | string | what it is called |", "| `sizes`, `crc` | list<int64>, list<int32> | bytes of each |",
-    ]  # fmt: skip
+        "| `name` | string | what it is called |",
+        "| `sizes`, `crc` | list<int64>, list<int32> | bytes of each |",
+    ]
     for wrong in (Silent, Wrong):
         with pytest.raises(
             TypeError, match=r"name: str \| None has metadata .*; give column\(Arrow's type, what it holds\)"

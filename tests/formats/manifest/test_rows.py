@@ -25,19 +25,38 @@ QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | st.binary()
-    | st.text(st.characters(codec=None), max_size=3) | st.complex_numbers() | st.dates() | st.datetimes() | st.decimals(allow_nan=False) | st.fractions()
-    | st.just(object()) | st.just(int) | st.just(Path("x"))
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.text(st.characters(codec=None), max_size=3)
+    | st.complex_numbers()
+    | st.dates()
+    | st.datetimes()
+    | st.decimals(allow_nan=False)
+    | st.fractions()
+    | st.just(object())
+    | st.just(int)
+    | st.just(Path("x"))
+)
 ANYTHING = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SCALARS.filter(_hashable := lambda v: v.__hash__ is not None), inner, max_size=2)
-    | st.tuples(inner) | st.frozensets(SCALARS, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(SCALARS.filter(_hashable := lambda v: v.__hash__ is not None), inner, max_size=2)
+        | st.tuples(inner)
+        | st.frozensets(SCALARS, max_size=2)
+    ),
     max_leaves=4,
-)  # fmt: skip
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=4
-)  # fmt: skip
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=4,
+)
 
 
 def good(name: str, **changes: Any) -> ManifestRow:

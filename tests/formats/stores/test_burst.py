@@ -30,17 +30,29 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="coun
 
 
 def write_burst(
-    folder: Path, frames: Sequence[bytes], *, offsets: Sequence[int] | None = None, sizes: Sequence[int] | None = None,
+    folder: Path,
+    frames: Sequence[bytes],
+    *,
+    offsets: Sequence[int] | None = None,
+    sizes: Sequence[int] | None = None,
     size: tuple[int, int] = (48, 64),
-) -> Path:  # fmt: skip
+) -> Path:
     """A store of one video, `v`. offsets, sizes, size (height, width): what the index claims."""
     (folder / "data-00000.bin").write_bytes(b"".join(frames))
     lengths = [len(frame) for frame in frames]
     video = IndexedVideo(
-        "v", "data-00000.bin", size[1], size[0], Fraction(25), np.arange(len(frames)), Fraction(1, 25),
-        np.array(offsets or np.cumsum([0, *lengths[:-1]]), np.int64), np.array(sizes or lengths, np.int32),
-        np.array([zlib.crc32(frame) for frame in frames], np.uint32), None,
-    )  # fmt: skip
+        "v",
+        "data-00000.bin",
+        size[1],
+        size[0],
+        Fraction(25),
+        np.arange(len(frames)),
+        Fraction(1, 25),
+        np.array(offsets or np.cumsum([0, *lengths[:-1]]), np.int64),
+        np.array(sizes or lengths, np.int32),
+        np.array([zlib.crc32(frame) for frame in frames], np.uint32),
+        None,
+    )
     list(write_index(folder, "burst", [video], labels=Labels(()), about={}))
     return folder
 

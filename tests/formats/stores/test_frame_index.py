@@ -29,10 +29,18 @@ def videos(count: int = 130, frames: int = 3, seed: int = 0) -> Iterator[Indexed
     rng = np.random.default_rng(seed)
     for number in range(count):
         yield IndexedVideo(
-            f"v{number:04d}", "data-00000.bin", 8, 6, Fraction(25) if number % 3 else None, np.arange(frames),
-            Fraction(1, 25), np.arange(frames) * 100 + number * 1000, np.full(frames, 100, np.int32),
-            rng.integers(0, 2**32, frames, dtype=np.uint32), [0, 2, 4] if number % 2 else None,
-        )  # fmt: skip
+            f"v{number:04d}",
+            "data-00000.bin",
+            8,
+            6,
+            Fraction(25) if number % 3 else None,
+            np.arange(frames),
+            Fraction(1, 25),
+            np.arange(frames) * 100 + number * 1000,
+            np.full(frames, 100, np.int32),
+            rng.integers(0, 2**32, frames, dtype=np.uint32),
+            [0, 2, 4] if number % 2 else None,
+        )
 
 
 @pytest.fixture

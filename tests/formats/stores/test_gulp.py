@@ -43,10 +43,22 @@ def test_frames_labels_and_sizes(tmp_path):
 @pytest.mark.parametrize(
     "place",
     [
-        [-4, 0, 800], [0, 0, -5], [0, 0, 2**40], [0, 0, 2**62], [2**70, 0, 800], ["a", 0, 800], [0, 0], [0.0, 0, 800],
-        [0, 805, 800], [0, -3, 800], [0, 0, 0], None, [0, 0, float("nan")], [float("inf"), 0, 800],
+        [-4, 0, 800],
+        [0, 0, -5],
+        [0, 0, 2**40],
+        [0, 0, 2**62],
+        [2**70, 0, 800],
+        ["a", 0, 800],
+        [0, 0],
+        [0.0, 0, 800],
+        [0, 805, 800],
+        [0, -3, 800],
+        [0, 0, 0],
+        None,
+        [0, 0, float("nan")],
+        [float("inf"), 0, 800],
     ],
-)  # fmt: skip
+)
 def test_a_place_outside_the_data_is_refused_before_anything_is_read(place, tmp_path):
     store = open_store(write_gulp(tmp_path, [place] * 3))
     with pytest.raises(StoreError, match=r"data_0\.gulp: frame 0 of v: "):

@@ -271,12 +271,23 @@ def test_audio_that_cannot_be_is_refused(heard, store_of, tmp_path):
     from vidprep.formats.training.samplers import sample_frames
 
     for options, said in (
-        ({"audio_rate": 8}, "audio_rate is 8"), ({"audio_seconds": 2.0}, "audio_seconds and audio_channels need audio_rate"),
-        ({"audio_rate": 8000, "audio_seconds": float("nan")}, "audio_seconds is nan; give seconds, at least one sample"),
-        ({"audio_rate": 8000, "audio_seconds": 1e-9}, "audio_seconds is 1e-09"), ({"audio_rate": 8000, "audio_channels": 5}, "audio_channels is 5; give 1 or 2"),
-        ({"audio_rate": 8000, "clips": sample_frames(num_clips=4)}, "audio_seconds is needed: clips are not all of one length"),
-        ({"audio_rate": 8000, "ids": ["silent"]}, "'silent' and 0 others have no audio; vidprep transcode --audio copy keeps it"),
-    ):  # fmt: skip
+        ({"audio_rate": 8}, "audio_rate is 8"),
+        ({"audio_seconds": 2.0}, "audio_seconds and audio_channels need audio_rate"),
+        (
+            {"audio_rate": 8000, "audio_seconds": float("nan")},
+            "audio_seconds is nan; give seconds, at least one sample",
+        ),
+        ({"audio_rate": 8000, "audio_seconds": 1e-9}, "audio_seconds is 1e-09"),
+        ({"audio_rate": 8000, "audio_channels": 5}, "audio_channels is 5; give 1 or 2"),
+        (
+            {"audio_rate": 8000, "clips": sample_frames(num_clips=4)},
+            "audio_seconds is needed: clips are not all of one length",
+        ),
+        (
+            {"audio_rate": 8000, "ids": ["silent"]},
+            "'silent' and 0 others have no audio; vidprep transcode --audio copy keeps it",
+        ),
+    ):
         with pytest.raises(SettingsError, match=re.escape(said)):
             VideoDataset(heard / "mp4", **options)
     with pytest.raises(SettingsError, match="and 3 others have no audio"):

@@ -51,9 +51,17 @@ def test_any_order_gives_the_frames_of_sequential_reading(store):
         assert len({frame.tobytes() for frame in every}) > 20, "no two frames of these clips are equal"
         choices = random.Random(name)
         for wanted in (
-            range(count), range(count - 1, -1, -1), [-1, 0, -count], [3] * 4, [7, 2, 7, -1, 2], [], range(2, 20, 6),
-            choices.sample(range(count), count), [choices.randrange(-count, count) for _ in range(30)], [np.int64(5), np.uint8(6)],
-        ):  # fmt: skip
+            range(count),
+            range(count - 1, -1, -1),
+            [-1, 0, -count],
+            [3] * 4,
+            [7, 2, 7, -1, 2],
+            [],
+            range(2, 20, 6),
+            choices.sample(range(count), count),
+            [choices.randrange(-count, count) for _ in range(30)],
+            [np.int64(5), np.uint8(6)],
+        ):
             assert np.array_equal(video.frames(wanted), every[[int(n) for n in wanted]] if len(wanted) else every[:0])
         for cut in (slice(None, None, -1), slice(4, 9), slice(-3, None), slice(1, None, 5), slice(9, 4)):
             assert np.array_equal(video.frames(cut), every[cut])

@@ -147,9 +147,18 @@ def test_a_store_of_frames_without_its_index_is_no_folder_of_videos(store_of, tm
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("id", None), ("file_name", None), ("width", None), ("height", 0), ("num_frames", -1), ("keyframes", None),
-     ("time_base_den", 0), ("frame_rate_num", None), ("id", "c00")],
-)  # fmt: skip
+    [
+        ("id", None),
+        ("file_name", None),
+        ("width", None),
+        ("height", 0),
+        ("num_frames", -1),
+        ("keyframes", None),
+        ("time_base_den", 0),
+        ("frame_rate_num", None),
+        ("id", "c00"),
+    ],
+)
 def test_an_encoded_store_with_values_that_no_run_wrote_is_refused(name, value, store_of, tmp_path):
     folder = copied(store_of("h264"), tmp_path)
     table = pq.read_table(folder / "manifest.parquet")
@@ -172,9 +181,18 @@ def videos(count: int, frames: int = 3):
     for number in range(count):
         offsets = np.arange(frames, dtype=np.int64) * 100 + number * 1000
         yield IndexedVideo(
-            f"v{number:06d}", "data-00000.bin", 8, 6, Fraction(25), np.arange(frames), Fraction(1, 25), offsets,
-            np.full(frames, 100, np.int32), np.full(frames, number, np.uint32), None,
-        )  # fmt: skip
+            f"v{number:06d}",
+            "data-00000.bin",
+            8,
+            6,
+            Fraction(25),
+            np.arange(frames),
+            Fraction(1, 25),
+            offsets,
+            np.full(frames, 100, np.int32),
+            np.full(frames, number, np.uint32),
+            None,
+        )
 
 
 def test_every_row_of_a_long_index_is_found_by_its_id(tmp_path):

@@ -99,10 +99,16 @@ def test_members_of_a_tar_that_are_refused_are_counted_beyond_the_first_five(tmp
 @pytest.mark.parametrize(
     "about",
     [
-        {"frame_rate": [25, 0]}, {"frame_rate": 25}, {"frame_rate": ["x", 1]}, {"time_base": [1, 0]}, {"num_frames": "12"}, {"gop": "4"},
-        {"num_frames": None}, {"gop": float("nan")},
+        {"frame_rate": [25, 0]},
+        {"frame_rate": 25},
+        {"frame_rate": ["x", 1]},
+        {"time_base": [1, 0]},
+        {"num_frames": "12"},
+        {"gop": "4"},
+        {"num_frames": None},
+        {"gop": float("nan")},
     ],
-)  # fmt: skip
+)
 def test_a_json_that_makes_no_sense_is_an_error_that_names_the_tar(about, tmp_path):
     path = tmp_path / "v.mp4"
     write_video(path, codec="libx264")

@@ -50,9 +50,19 @@ def write_video(
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     row = ManifestRow(
-        "v", path.name, "v", status="ok", width=WIDTH, height=HEIGHT, num_frames=COUNT, frame_rate_num=25, frame_rate_den=1,
-        keyframes=list(range(0, COUNT, GOP)), time_base_num=1, time_base_den=25,
-    )  # fmt: skip
+        "v",
+        path.name,
+        "v",
+        status="ok",
+        width=WIDTH,
+        height=HEIGHT,
+        num_frames=COUNT,
+        frame_rate_num=25,
+        frame_rate_den=1,
+        keyframes=list(range(0, COUNT, GOP)),
+        time_base_num=1,
+        time_base_den=25,
+    )
     write_rows(path.parent / "manifest.parquet", None, [row])
     return path.parent
 

@@ -81,6 +81,11 @@ class ToyStore(FrameStore):
     def fill(self, id_, numbers, rows):
         full, stored = self._full(id_), self.coded(id_)
         decode_rows(
-            [stored[n] for n in numbers], rows, full=full, size=scaled_size(*full, self._options.short_side), fast=self._options.fast,
-            place=lambda n: f"frame {numbers[n]} of {id_}", path=self.path,
-        )  # fmt: skip
+            [stored[n] for n in numbers],
+            rows,
+            full=full,
+            size=scaled_size(*full, self._options.short_side),
+            fast=self._options.fast,
+            place=lambda n: f"frame {numbers[n]} of {id_}",
+            path=self.path,
+        )

@@ -137,8 +137,10 @@ def test_numbers_are_those_of_the_formula(dtype, store_of):
     plain = VideoDataset(store_of("tensor"), 2)[7]["frames"].astype(np.float64)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     for normalize, due in (
-        (False, plain), (True, plain / 255), ((mean, std), (plain / 255 - np.array(mean)) / np.array(std)),
-    ):  # fmt: skip
+        (False, plain),
+        (True, plain / 255),
+        ((mean, std), (plain / 255 - np.array(mean)) / np.array(std)),
+    ):
         made = VideoDataset(store_of("tensor"), 2, dtype=dtype, normalize=normalize)[7]["frames"]
         assert made.dtype == dtype
         assert np.abs(made - due.astype(dtype)).max() <= (1e-6 if dtype == "float32" else 0)
@@ -214,15 +216,23 @@ def test_frames_of_two_sizes_are_told_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sequence_length": "8"}, "sequence_length is '8'; give a whole number, 1 or more"), ({"step": 1.5}, "step is 1.5"),
-        ({"seed": -1}, "seed is -1; give a whole number, 0 or more"), ({"crop": (50,)}, "crop is (50,)"),
-        ({"sequence_length": 0}, "sequence_length is 0"), ({"stride": -1}, "stride is -1"), ({"step": 0}, "step is 0"),
-        ({"rank": 2, "world_size": 2}, "rank is 2; with world_size 2 it is 0 to 1"), ({"crop": 0}, "crop is 0"),
-        ({"size": (1, 2, 3)}, "size is"), ({"dtype": "int8"}, "dtype is 'int8'"), ({"colour": "bgr"}, "colour is 'bgr'"),
-        ({"normalize": True}, "normalize needs dtype"), ({"random_crop": True}, "random_crop needs crop"),
+        ({"sequence_length": "8"}, "sequence_length is '8'; give a whole number, 1 or more"),
+        ({"step": 1.5}, "step is 1.5"),
+        ({"seed": -1}, "seed is -1; give a whole number, 0 or more"),
+        ({"crop": (50,)}, "crop is (50,)"),
+        ({"sequence_length": 0}, "sequence_length is 0"),
+        ({"stride": -1}, "stride is -1"),
+        ({"step": 0}, "step is 0"),
+        ({"rank": 2, "world_size": 2}, "rank is 2; with world_size 2 it is 0 to 1"),
+        ({"crop": 0}, "crop is 0"),
+        ({"size": (1, 2, 3)}, "size is"),
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+        ({"colour": "bgr"}, "colour is 'bgr'"),
+        ({"normalize": True}, "normalize needs dtype"),
+        ({"random_crop": True}, "random_crop needs crop"),
         ({"dtype": "float32", "normalize": ((0, 0, 0), (1, 0, 1))}, "no std of 0"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_work_are_refused(options, said, store_of):
     with pytest.raises(SettingsError, match=re.escape(said)):
         VideoDataset(store_of("burst"), **options)
@@ -250,11 +260,37 @@ def seeks_loudly(name: str):
 
 @pytest.mark.parametrize(
     "name",
-    ["cfr.mp4", seeks_loudly("open_gop.mp4"), seeks_loudly("open_gop.mkv"), "closed.mkv", "hevc.mp4", "vp9.webm", "altref.webm", "av1.mkv", "mjpeg.avi",
-     "vfr.mp4", "vfr.webm", "ts_late.ts", "edit_list.mp4", "edit_list_late.mp4", "turned_90.mp4", "turned_180.mp4",
-     "turned_270.mp4", "mirrored.mp4", "upside_down.mp4", "turned_90_mirrored.mp4", "one.mp4", "two.mkv", "palette.gif",
-     "sorenson.flv", "program.mpg", "annexb.h264", "with_sound.mkv", "two_streams.mp4"],
-)  # fmt: skip
+    [
+        "cfr.mp4",
+        seeks_loudly("open_gop.mp4"),
+        seeks_loudly("open_gop.mkv"),
+        "closed.mkv",
+        "hevc.mp4",
+        "vp9.webm",
+        "altref.webm",
+        "av1.mkv",
+        "mjpeg.avi",
+        "vfr.mp4",
+        "vfr.webm",
+        "ts_late.ts",
+        "edit_list.mp4",
+        "edit_list_late.mp4",
+        "turned_90.mp4",
+        "turned_180.mp4",
+        "turned_270.mp4",
+        "mirrored.mp4",
+        "upside_down.mp4",
+        "turned_90_mirrored.mp4",
+        "one.mp4",
+        "two.mkv",
+        "palette.gif",
+        "sorenson.flv",
+        "program.mpg",
+        "annexb.h264",
+        "with_sound.mkv",
+        "two_streams.mp4",
+    ],
+)
 def test_any_frame_of_a_file_that_nobody_prepared(name, media, cli):
     """Each is the one that ffmpeg shows, upright, from wherever it is reached."""
     store = VideoFiles([media[name]])

@@ -22,9 +22,19 @@ from vidprep.formats.training.cache import FrameCache
 
 @pytest.mark.parametrize(
     ("kind", "processes", "cache_frames"),
-    in_turn([("burst", False, 100), ("burst", True, 100_000), ("h264", True, 100), ("h264", False, 100_000), ("tensor", False, 100),
-     ("webdataset", False, 100_000), ("gulp", False, 100)], 2),
-)  # fmt: skip
+    in_turn(
+        [
+            ("burst", False, 100),
+            ("burst", True, 100_000),
+            ("h264", True, 100),
+            ("h264", False, 100_000),
+            ("tensor", False, 100),
+            ("webdataset", False, 100_000),
+            ("gulp", False, 100),
+        ],
+        2,
+    ),
+)
 def test_an_epoch_is_every_sequence_once_in_a_known_order(kind, processes, cache_frames, store_of):
     dataset = VideoDataset(store_of(kind), 4, 2)
     store = open_store(store_of(kind))
@@ -225,9 +235,12 @@ def test_too_little_room_is_refused_with_what_is_needed(store_of):
     with pytest.raises(SettingsError, match="give one of them"):
         PrefetchLoader(dataset, 2, shuffle=True, sampler=[1])
     for options, said in (
-        ({"workers": 0}, "workers is 0"), ({"batch_size": "4"}, "batch_size is '4'; give a whole number, 1 or more"),
-        ({"seed": -1}, "seed is -1"), ({"sampler": 5}, "sampler is 5"), ({"sampler": iter([1, 2])}, "again in each epoch"),
-    ):  # fmt: skip
+        ({"workers": 0}, "workers is 0"),
+        ({"batch_size": "4"}, "batch_size is '4'; give a whole number, 1 or more"),
+        ({"seed": -1}, "seed is -1"),
+        ({"sampler": 5}, "sampler is 5"),
+        ({"sampler": iter([1, 2])}, "again in each epoch"),
+    ):
         with pytest.raises(SettingsError, match=said):
             PrefetchLoader(dataset, **options)
     with pytest.raises(SettingsError, match="is neither a VideoDataset"):

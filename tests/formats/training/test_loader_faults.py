@@ -209,9 +209,12 @@ def test_workers_end_with_the_program_that_had_them(signal_number, store_of):
         "for batch in loader:\n    print('going', flush=True); time.sleep(60)"
     )
     program = subprocess.Popen(
-        [sys.executable, "-c", script, str(store_of("burst"))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", script, str(store_of("burst"))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     assert program.stdout is not None
     assert program.stdout.readline() == "going\n"
     workers = psutil.Process(program.pid).children()
@@ -232,8 +235,10 @@ def test_a_loader_that_is_not_closed_ends_with_its_program(store_of, tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(store_of("burst")), tmp_path / "events"],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n2\n", "")
     said = [json.loads(line)["event"] for line in (tmp_path / "events").read_text().splitlines()]
     assert sorted(said) == ["batch", "batch", "closed", "closed"], "and says that it is over"

@@ -268,9 +268,11 @@ def test_one_random_clip_of_each_video_in_each_epoch(lengths):
 @pytest.mark.parametrize("processes", [True, False])
 def test_our_loader_gives_the_items_of_the_dataset_whatever_the_sampler(processes, lengths):
     for sampler in (
-        clips_at_regular_indices(num_clips=4, num_frames_per_clip=6, policy="wrap"), sample_frames(num_clips=3, num_frames_per_clip=2),
-        clips_at_random_timestamps(num_clips=2, num_frames_per_clip=3), dense_sample_frames(num_clips=4, sample_range=8, test_mode=True),
-    ):  # fmt: skip
+        clips_at_regular_indices(num_clips=4, num_frames_per_clip=6, policy="wrap"),
+        sample_frames(num_clips=3, num_frames_per_clip=2),
+        clips_at_random_timestamps(num_clips=2, num_frames_per_clip=3),
+        dense_sample_frames(num_clips=4, sample_range=8, test_mode=True),
+    ):
         dataset = VideoDataset(lengths, clips=sampler, crop=32, num_crops=1 if sampler.is_random else 3)
         with PrefetchLoader(dataset, 4, shuffle=True, processes=processes) as loader:
             for epoch in range(1 if processes else 2):
@@ -323,18 +325,28 @@ def test_what_is_too_short_is_repeated_wrapped_refused_or_dropped(lengths):
 
 def test_samplers_that_cannot_work_are_refused(lengths):
     for make, said in (
-        (lambda: clips_at_random_indices(num_clips=0), "num_clips is 0"), (lambda: sample_frames(num_frames_per_clip=1.5), "num_frames_per_clip is 1.5"),
+        (lambda: clips_at_random_indices(num_clips=0), "num_clips is 0"),
+        (lambda: sample_frames(num_frames_per_clip=1.5), "num_frames_per_clip is 1.5"),
         (lambda: clips_at_random_indices(policy="loop"), "policy is 'loop'; give repeat_last, wrap, error or drop"),
-        (lambda: clips_at_regular_timestamps(seconds_between_clip_starts=0), "seconds_between_clip_starts is 0; give seconds above 0"),
+        (
+            lambda: clips_at_regular_timestamps(seconds_between_clip_starts=0),
+            "seconds_between_clip_starts is 0; give seconds above 0",
+        ),
         (lambda: dense_sample_frames(sample_range=0), "sample_range is 0"),
-        (lambda: clips_at_random_indices(sampling_range_start=0.5), "sampling_range_start is 0.5; give the number of a frame"),
+        (
+            lambda: clips_at_random_indices(sampling_range_start=0.5),
+            "sampling_range_start is 0.5; give the number of a frame",
+        ),
         (lambda: clips_at_regular_timestamps(seconds_between_clip_starts=None), "seconds_between_clip_starts is None"),
         (lambda: clips_at_random_timestamps(sampling_range_end="1"), "sampling_range_end is '1'; give seconds"),
-        (lambda: VideoDataset(lengths, clips=clips_at_random_indices(), crop=8, num_crops=3), "each crop would be of another random clip"),
+        (
+            lambda: VideoDataset(lengths, clips=clips_at_random_indices(), crop=8, num_crops=3),
+            "each crop would be of another random clip",
+        ),
         (lambda: VideoDataset([1, 2]), "source has 1; give paths or stores"),
         (lambda: VideoDataset(lengths, clips=16), "clips is 16; give a sampler, such as clips_at_random_indices"),
         (lambda: VideoDataset(lengths, 16, clips=sample_frames()), "leave out sequence_length, stride and step"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(SettingsError, match=re.escape(said)):
             make()
 

@@ -92,24 +92,41 @@ def test_a_random_part_is_scaled_to_the_size(store_of):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"flip": 1.5}, "flip is 1.5; give a probability, 0 to 1, or True for 0.5"), ({"flip": "x"}, "flip is 'x'"),
-        ({"layout": "HWC"}, "layout is 'HWC'; give THWC, TCHW or CTHW"), ({"num_crops": 2}, "num_crops is 2; give 1 or 3"),
-        ({"num_crops": 3}, "num_crops needs crop"), ({"num_crops": 3, "crop": 8, "random_crop": True}, "and no random_crop"),
+        ({"flip": 1.5}, "flip is 1.5; give a probability, 0 to 1, or True for 0.5"),
+        ({"flip": "x"}, "flip is 'x'"),
+        ({"layout": "HWC"}, "layout is 'HWC'; give THWC, TCHW or CTHW"),
+        ({"num_crops": 2}, "num_crops is 2; give 1 or 3"),
+        ({"num_crops": 3}, "num_crops needs crop"),
+        ({"num_crops": 3, "crop": 8, "random_crop": True}, "and no random_crop"),
         ({"random_resized_crop": True}, "random_resized_crop needs size"),
-        ({"random_resized_crop": (0.5, 1), "size": 8}, "give True, or (scale, ratio), each (from, to), scale at most 1"),
-        ({"size": True}, "size is True; give pixels above 0"), ({"size": [64, 0]}, "size is [64, 0]"),
-        ({"normalize": ((127,) * 3, (50,) * 3), "dtype": "float32"}, "mean and std are of values of 0 to 1: divide them by 255"),
+        (
+            {"random_resized_crop": (0.5, 1), "size": 8},
+            "give True, or (scale, ratio), each (from, to), scale at most 1",
+        ),
+        ({"size": True}, "size is True; give pixels above 0"),
+        ({"size": [64, 0]}, "size is [64, 0]"),
+        (
+            {"normalize": ((127,) * 3, (50,) * 3), "dtype": "float32"},
+            "mean and std are of values of 0 to 1: divide them by 255",
+        ),
         ({"normalize": "imagenet", "dtype": "float32", "colour": "ycbcr"}, "normalize 'imagenet' is of RGB"),
         ({"where": "num_frames > 20"}, "where is 'num_frames > 20'; give an Arrow expression"),
         ({"where": lambda row: row["labels"]["none"]}, "where: KeyError for 'sub/c00': 'none'"),
         ({"world_size": 100_000}, "world_size is 100000: give fewer ranks"),
         ({"random_resized_crop": ((1, 2), (1,)), "size": 8}, "random_resized_crop is ((1, 2), (1,))"),
         ({"random_resized_crop": ((1, 0.5), (1, 1)), "size": 8}, "random_resized_crop is ((1, 0.5), (1, 1))"),
-        ({"normalize": "kinetics", "dtype": "float32"}, "normalize is 'kinetics'; give True, 'imagenet' or (mean, std)"),
-        ({"dtype": "uint16"}, "dtype is 'uint16'; a store of burst has 8 bits"), ({"dtype": "uint16", "colour": "ycbcr"}, "colour ycbcr is made of 8 bits"),
-        ({"crop": (200, 20)}, "'sub/c00': a crop of 200 lines of 20 pixels does not fit into 64 lines of 96; scale with size"),
+        (
+            {"normalize": "kinetics", "dtype": "float32"},
+            "normalize is 'kinetics'; give True, 'imagenet' or (mean, std)",
+        ),
+        ({"dtype": "uint16"}, "dtype is 'uint16'; a store of burst has 8 bits"),
+        ({"dtype": "uint16", "colour": "ycbcr"}, "colour ycbcr is made of 8 bits"),
+        (
+            {"crop": (200, 20)},
+            "'sub/c00': a crop of 200 lines of 20 pixels does not fit into 64 lines of 96; scale with size",
+        ),
     ],
-)  # fmt: skip
+)
 def test_pictures_that_cannot_be_made_are_refused(options, said, store_of):
     with pytest.raises(SettingsError, match=re.escape(said)):
         VideoDataset(store_of("burst"), **options)

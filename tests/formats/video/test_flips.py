@@ -34,9 +34,19 @@ def test_many_flips_are_told(tmp_path: Path) -> None:
 
 
 CODECS = {
-    "mp4": "libx264", "mov": "prores_ks", "3gp": "mpeg4", "m4v": "libx264", "mkv": "libx265", "webm": "libvpx", "avi": "mpeg4",
-    "ts": "libx264", "flv": "libx264", "wmv": "wmv2", "nut": "ffv1", "mpg": "mpeg2video",
-}  # fmt: skip
+    "mp4": "libx264",
+    "mov": "prores_ks",
+    "3gp": "mpeg4",
+    "m4v": "libx264",
+    "mkv": "libx265",
+    "webm": "libvpx",
+    "avi": "mpeg4",
+    "ts": "libx264",
+    "flv": "libx264",
+    "wmv": "wmv2",
+    "nut": "ffv1",
+    "mpg": "mpeg2video",
+}
 MPEG2_RATES = {"24000/1001", "24", "25", "30000/1001", "30", "50", "60000/1001", "60"}
 RATES = ("1", "2", "3.3", "5", "10", "12.5", "15", *sorted(MPEG2_RATES - {"50"}))
 

@@ -142,9 +142,15 @@ def test_boxes_of_fragments(make: Callable[..., Path]) -> None:
 
 
 CASES = {
-    "a.avi": ("-c:v", "libx264", "-bf", "0"), "b.avi": ("-c:v", "libx264"), "a.ts": ("-c:v", "libx264"), "b.ts": ("-c:v", "libx265"),
-    "c.ts": ("-c:v", "mpeg2video"), "a.mkv": ("-c:v", "libx264"), "a.webm": ("-c:v", "libvpx"), "a.flv": ("-c:v", "libx264"),
-}  # fmt: skip
+    "a.avi": ("-c:v", "libx264", "-bf", "0"),
+    "b.avi": ("-c:v", "libx264"),
+    "a.ts": ("-c:v", "libx264"),
+    "b.ts": ("-c:v", "libx265"),
+    "c.ts": ("-c:v", "mpeg2video"),
+    "a.mkv": ("-c:v", "libx264"),
+    "a.webm": ("-c:v", "libvpx"),
+    "a.flv": ("-c:v", "libx264"),
+}
 
 
 @pytest.mark.long

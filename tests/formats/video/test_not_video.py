@@ -58,7 +58,7 @@ def encoded(kind: str) -> bytes:
         ("list.csv", "path\na.mp4\n".encode("utf-16"), "it is text in UTF-16; a list of videos is a .csv"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",
-)  # fmt: skip
+)
 def test_what_is_no_video_is_named(name: str, data: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ReadError) as error:
@@ -110,8 +110,14 @@ def test_a_folder_of_pictures_is_told_that_tables_name_videos(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "line", ["ignoring invalid SAR: 1/0", "Upscaling", "The tags at index 1 refer to a non-existent track 7.", "File extends beyond end of segment."]
-)  # fmt: skip
+    "line",
+    [
+        "ignoring invalid SAR: 1/0",
+        "Upscaling",
+        "The tags at index 1 refer to a non-existent track 7.",
+        "File extends beyond end of segment.",
+    ],
+)
 def test_a_line_that_tells_of_no_lost_frame_is_not_counted(line: str) -> None:
     log = DamageLog()
     log.hear([(av.logging.WARNING, "ffv1", line)])

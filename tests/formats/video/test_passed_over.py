@@ -81,7 +81,7 @@ HURT = {
     "mp4, an index that is too long": ("fragments.mp4", long_movie),
     "mp4, media that goes on to the end": ("fragments.mp4", long_media),
     "ts, a packet of another stream": ("h264.ts", other_stream),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", HURT)

@@ -19,8 +19,12 @@ from vidprep.formats.video.pyav import fraction, open_input, open_output, time_b
 from vidprep.formats.video.source import READ_OPTIONS, Source, file_url
 
 PACKAGES = Path(__file__).parents[3]
-UNSET = [None, SimpleNamespace(numerator=0, denominator=1), SimpleNamespace(numerator=0, denominator=0),
-         SimpleNamespace(numerator=1, denominator=0)]  # fmt: skip
+UNSET = [
+    None,
+    SimpleNamespace(numerator=0, denominator=1),
+    SimpleNamespace(numerator=0, denominator=0),
+    SimpleNamespace(numerator=1, denominator=0),
+]
 
 
 @pytest.mark.parametrize("unset", UNSET)

@@ -53,9 +53,16 @@ def middles(picture: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("matrix", WEIGHTS)
 @pytest.mark.parametrize(
     ("pixel_format", "bits", "chroma", "full"),
-    [("yuv420p", 8, (2, 2), False), ("yuv420p", 8, (2, 2), True), ("yuv422p", 8, (1, 2), False), ("yuv444p", 8, (1, 1), False), ("yuv420p10le", 10, (2, 2), False),
-     ("yuv422p10le", 10, (1, 2), False), ("yuv444p10le", 10, (1, 1), False)],
-)  # fmt: skip
+    [
+        ("yuv420p", 8, (2, 2), False),
+        ("yuv420p", 8, (2, 2), True),
+        ("yuv422p", 8, (1, 2), False),
+        ("yuv444p", 8, (1, 1), False),
+        ("yuv420p10le", 10, (2, 2), False),
+        ("yuv422p10le", 10, (1, 2), False),
+        ("yuv444p10le", 10, (1, 1), False),
+    ],
+)
 def test_rgb_is_the_nearest_to_exact_arithmetic(pixel_format, bits, chroma, matrix, full):
     levels, exact = patches(matrix, bits, full=full)
     frame = av.VideoFrame(WIDE * PATCH, HIGH * PATCH, pixel_format)
@@ -87,10 +94,12 @@ def flat(tmp_path_factory, cli):
 
 
 STORES = {  # and how far a patch may be off, where the colours are coded once more
-    "tensor": ("burst", ["--format", "tensor"], 0.6), "burst": ("burst", ["--subsampling", "444", "--quality", 100], 2.0),
-    "h264": ("transcode", ["--crf", 1], 1.0), "10 bits": ("transcode", ["--crf", 1, "--pixel-format", "yuv420p10le"], 1.0),
+    "tensor": ("burst", ["--format", "tensor"], 0.6),
+    "burst": ("burst", ["--subsampling", "444", "--quality", 100], 2.0),
+    "h264": ("transcode", ["--crf", 1], 1.0),
+    "10 bits": ("transcode", ["--crf", 1, "--pixel-format", "yuv420p10le"], 1.0),
     "av1": ("transcode", ["--codec", "av1", "--crf", 1], 1.0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -125,8 +134,18 @@ def test_a_file_that_nobody_prepared_has_the_colours_that_a_run_would_give_it(ma
     for lines, name in ((720, "bt709"), (64, "bt601")):
         path = tmp_path / f"{lines}.m2v"
         cli.run(
-            "-f", "lavfi", "-i", f"color=0x4080c0:s=64x{lines}:r=25:d=0.12,format=gbrp",
-            "-vf", f"scale=out_color_matrix={name}:out_range=tv,format=yuv420p", "-c:v", "mpeg2video", "-q:v", 1,
-            "-bsf:v", f"mpeg2_metadata=matrix_coefficients={matrix}", path,
-        )  # fmt: skip
+            "-f",
+            "lavfi",
+            "-i",
+            f"color=0x4080c0:s=64x{lines}:r=25:d=0.12,format=gbrp",
+            "-vf",
+            f"scale=out_color_matrix={name}:out_range=tv,format=yuv420p",
+            "-c:v",
+            "mpeg2video",
+            "-q:v",
+            1,
+            "-bsf:v",
+            f"mpeg2_metadata=matrix_coefficients={matrix}",
+            path,
+        )
         assert np.abs(VideoFiles([path])[path.stem].frames([0]).mean((0, 1, 2)) - (0x40, 0x80, 0xC0)).max() < 1.5

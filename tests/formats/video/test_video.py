@@ -75,7 +75,7 @@ def attacks(port: int) -> dict[str, str]:
         "dash.mpd": mpd,
         "dash.mp4": mpd,
         "text.mp4": f"{CANARY}\n" * 100,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -177,12 +177,45 @@ def test_without_the_demuxer_list_the_ffmpeg_command_shows_the_secret(hostile: P
 
 
 ODD_NAMES = (
-    "-y.mp4", "--version.mp4", "a b.mp4", "it's.mp4", 'say "a".mp4', "new\nline.mp4", "%03d.mp4", "%d%d.mp4", "*.mp4", "?.mp4",
-    "[a].mp4", "ünïcödé-日本.mp4", "a:b.mp4", "http:x.mp4", "http:127.0.0.1:{port}.mp4", "tcp:127.0.0.1:{port}.mp4",
-    "concat:x.mp4", "concat:a|b.mp4", "data:x.mp4", "subfile,,start,0,end,9,,:x.mp4", "pipe:0.mp4", "pipe:.mp4", "file:x.mp4",
-    "crypto:x.mp4", "async:x.mp4", "cache:x.mp4", "fd:.mp4", "$HOME.mp4", "`id`.mp4", ";ls.mp4", "a\\b.mp4", "=1+1.mp4",
-    "<img src=x>.mp4", "\x1b[31mred.mp4", "a,b=c.mp4", "tee:[f=mp4]x.mp4", "#.mp4", "~.mp4",
-)  # fmt: skip
+    "-y.mp4",
+    "--version.mp4",
+    "a b.mp4",
+    "it's.mp4",
+    'say "a".mp4',
+    "new\nline.mp4",
+    "%03d.mp4",
+    "%d%d.mp4",
+    "*.mp4",
+    "?.mp4",
+    "[a].mp4",
+    "ünïcödé-日本.mp4",
+    "a:b.mp4",
+    "http:x.mp4",
+    "http:127.0.0.1:{port}.mp4",
+    "tcp:127.0.0.1:{port}.mp4",
+    "concat:x.mp4",
+    "concat:a|b.mp4",
+    "data:x.mp4",
+    "subfile,,start,0,end,9,,:x.mp4",
+    "pipe:0.mp4",
+    "pipe:.mp4",
+    "file:x.mp4",
+    "crypto:x.mp4",
+    "async:x.mp4",
+    "cache:x.mp4",
+    "fd:.mp4",
+    "$HOME.mp4",
+    "`id`.mp4",
+    ";ls.mp4",
+    "a\\b.mp4",
+    "=1+1.mp4",
+    "<img src=x>.mp4",
+    "\x1b[31mred.mp4",
+    "a,b=c.mp4",
+    "tee:[f=mp4]x.mp4",
+    "#.mp4",
+    "~.mp4",
+)
 
 
 @pytest.mark.parametrize("engine", ["av", pytest.param("ffmpeg", marks=pytest.mark.long)])
@@ -224,11 +257,18 @@ def test_without_the_file_prefix_such_a_name_is_no_file(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n", "it is a Git LFS pointer; `git lfs pull` fetches"),
-        (b"<!DOCTYPE html>\r\n<title>404</title>", "it is a web page"), ("/videos/größe.mp4\n".encode(), "it is text; a list of videos"),
-        (bytes(range(256)), None), (b"\n\n", None), (b"RIFF\x10\x00\x00\x00AVI LIST", None), ("ä".encode("latin-1") * 90, None),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+            "it is a Git LFS pointer; `git lfs pull` fetches",
+        ),
+        (b"<!DOCTYPE html>\r\n<title>404</title>", "it is a web page"),
+        ("/videos/größe.mp4\n".encode(), "it is text; a list of videos"),
+        (bytes(range(256)), None),
+        (b"\n\n", None),
+        (b"RIFF\x10\x00\x00\x00AVI LIST", None),
+        ("ä".encode("latin-1") * 90, None),
     ],
-)  # fmt: skip
+)
 def test_text_in_the_place_of_a_video_is_told_and_not_shown(content: bytes, said: str | None, tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     path.write_bytes(content)

@@ -76,8 +76,11 @@ def test_limits_are_failed_rows_that_name_the_option(bomb: Path, grows: Path, tm
     ran = transcode(src, tmp_path / "dst", "--json", "--engine", engine, "--max-pixels", 10_000, "--max-frames", 20)
     assert ran.code == 1
     assert {key: row["error"] for key, row in ran.rows.items()} == {
-        "bomb": "LimitError", "grows": "LimitError", "long": "LimitError", "good": None,
-    }, ran.err  # fmt: skip
+        "bomb": "LimitError",
+        "grows": "LimitError",
+        "long": "LimitError",
+        "good": None,
+    }, ran.err
     assert "--max-frames" in ran.rows["long"]["message"] and "--max-pixels" in ran.rows["bomb"]["message"]
     assert set(outputs(tmp_path / "dst")) == {"good.mp4"}
 
@@ -199,8 +202,10 @@ def test_what_ffmpeg_logs_as_an_error_is_damage(wholes: dict[str, Path], tmp_pat
         path.write_bytes(flipped)
         said = subprocess.run(
             [FFMPEG, "-v", "error", "-threads", "1", "-i", str(path), "-f", "null", "-"],
-            capture_output=True, check=False, timeout=300,
-        ).stderr  # fmt: skip
+            capture_output=True,
+            check=False,
+            timeout=300,
+        ).stderr
         try:
             count, damage = decode_all(path)
         except ReadError:
@@ -212,9 +217,14 @@ def test_what_ffmpeg_logs_as_an_error_is_damage(wholes: dict[str, Path], tmp_pat
 
 # Whole as far as a decoder can tell; all the rest is damaged, empty or no video.
 WHOLE = {
-    "jpeg_named", "mdat_too_long", "missing_stsd", "failing_audio_track", "no_duration", "earth_bad_container",
+    "jpeg_named",
+    "mdat_too_long",
+    "missing_stsd",
+    "failing_audio_track",
+    "no_duration",
+    "earth_bad_container",
     "made_flv_named",
-}  # fmt: skip
+}
 
 
 @pytest.mark.media

@@ -20,11 +20,16 @@ from vidprep.formats.video.damage import DamageLog
 
 # Said of files that lose no frame, which were called damaged for it.
 WORDS = (
-    "Detected creation time before 1970, parsing as unix timestamp.", "UDTA parsing failed retrying raw",
-    "overread end of atom 'colr' by 1 bytes", "Skipping unhandled metadata com.apple.photos", "unsupported color_parameter_type prof",
-    "ELST atom of 28 bytes, bigger than 1 entries.", "VPS VUI not supported", "low_delay flag set incorrectly, clearing it",
+    "Detected creation time before 1970, parsing as unix timestamp.",
+    "UDTA parsing failed retrying raw",
+    "overread end of atom 'colr' by 1 bytes",
+    "Skipping unhandled metadata com.apple.photos",
+    "unsupported color_parameter_type prof",
+    "ELST atom of 28 bytes, bigger than 1 entries.",
+    "VPS VUI not supported",
+    "low_delay flag set incorrectly, clearing it",
     "sample size (1) != block align (4)",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("text", WORDS)
@@ -161,9 +166,11 @@ def test_cuts_of_pictures_that_are_refreshed_bit_by_bit(extension: str, more: st
 
 
 EDITS = {
-    "one": [(2.4, 0.0)], "a repeat": [(1.0, 0.0), (0.8, 0.3), (0.4, 1.9)], "backwards": [(0.6, 1.2), (0.6, 0.0)],
+    "one": [(2.4, 0.0)],
+    "a repeat": [(1.0, 0.0), (0.8, 0.3), (0.4, 1.9)],
+    "backwards": [(0.6, 1.2), (0.6, 0.0)],
     "two that begin between keyframes": [(0.5, 0.3), (0.4, 1.5)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reordered", [0, 2])

@@ -27,9 +27,14 @@ from vidprep.transcode.destination.run_file import settings_of
 
 burst, validate = partial(transcode, verb="burst"), partial(transcode, verb="validate")
 KINDS = {
-    "h264": ["--gop", 4], "vp9": ["--codec", "vp9"], "av1 mkv": ["--codec", "av1", "--container", "mkv"],
-    "burst": ["--format", "burst"], "gulp": ["--format", "gulp"], "webdataset": ["--format", "webdataset"], "tensor": ["--format", "tensor"],
-}  # fmt: skip
+    "h264": ["--gop", 4],
+    "vp9": ["--codec", "vp9"],
+    "av1 mkv": ["--codec", "av1", "--container", "mkv"],
+    "burst": ["--format", "burst"],
+    "gulp": ["--format", "gulp"],
+    "webdataset": ["--format", "webdataset"],
+    "tensor": ["--format", "tensor"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -183,13 +188,18 @@ def remade(cli: Any, source: Path, tmp_path: Path, filters: list[str], args: lis
 @pytest.mark.parametrize(
     ("what", "filters", "args", "said"),
     [
-        ("one frame shifted", ["tpad=start=1:start_mode=clone", "trim=end_frame=12"], ["--gop", 4], "PSNR-Y against its source"),
+        (
+            "one frame shifted",
+            ["tpad=start=1:start_mode=clone", "trim=end_frame=12"],
+            ["--gop", 4],
+            "PSNR-Y against its source",
+        ),
         ("colours by one matrix", ["scale=out_color_matrix=bt709:in_color_matrix=bt601"], ["--gop", 4], "PSNR"),
         ("a missing keyframe", ["null"], ["--gop", 8], "frame 4 is not a keyframe"),
         ("another tag", ["setparams=colorspace=bt709"], ["--gop", 4], "colour tags"),
         ("one frame fewer", ["trim=end_frame=10"], ["--gop", 4], "holds 10 frames, 12 were written"),
     ],
-)  # fmt: skip
+)
 def test_what_checksums_do_not_show_is_found_against_the_source(cli, made, tmp_path, what, filters, args, said):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))
@@ -342,9 +352,13 @@ def test_a_video_that_kills_or_holds_its_reader_is_one_fault(made, tmp_path):
     env = environment(
         tmp_path / "hook",
         fault(*points.SETTINGS_OF, code=hurry, only="parent"),
-        fault(*points.CHECK_UNIT, at=-1, only="child",
-              code="(args[0].row.id == 'c00' and os._exit(7)); (args[0].row.id == 'c01' and time.sleep(60))"),
-    )  # fmt: skip
+        fault(
+            *points.CHECK_UNIT,
+            at=-1,
+            only="child",
+            code="(args[0].row.id == 'c00' and os._exit(7)); (args[0].row.id == 'c01' and time.sleep(60))",
+        ),
+    )
     ran = validate(folder, "--jobs", 2, env=env)
     assert ran.code == 1
     assert "c00.mp4: c00: cannot be read: the process that held it ended with code 7" in ran.out
@@ -357,11 +371,15 @@ def test_ctrl_c_ends_it_soon_and_leaves_no_process(made, tmp_path):
     env = environment(
         tmp_path / "hook",
         fault(*points.CHECK_UNIT, at=2, only="child", code="print('at work', flush=True); time.sleep(60)"),
-    )  # fmt: skip
+    )
     group = subprocess.Popen(
-        command(folder, "--jobs", 1, "--quiet", verb="validate"), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+        command(folder, "--jobs", 1, "--quiet", verb="validate"),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert group.stdout is not None
     assert group.stdout.readline() == "at work\n"
     os.killpg(group.pid, signal.SIGINT)

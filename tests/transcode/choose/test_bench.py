@@ -74,9 +74,15 @@ def test_figures_follow_from_what_was_asked(measured):
     seen = {(Path(row["store"]).name, row["loader"], row["pattern"]) for row in rows}
     assert seen == {
         (store, loader, pattern)
-        for store, names in {"raw": ("vidprep", "PyAV"), "h264": ("vidprep", "PyAV"), "burst": ("vidprep",), "jpg": ("Pillow",)}.items()
-        for loader in names for pattern in ("consecutive", "single")
-    }  # fmt: skip
+        for store, names in {
+            "raw": ("vidprep", "PyAV"),
+            "h264": ("vidprep", "PyAV"),
+            "burst": ("vidprep",),
+            "jpg": ("Pillow",),
+        }.items()
+        for loader in names
+        for pattern in ("consecutive", "single")
+    }
     for row in rows:
         length = SEQUENCE if row["pattern"] == "consecutive" else 1
         assert row["frames"] == row["sequences"] * length and row["sequences"] % 3 == 0 and row["sequences"] >= 5
@@ -142,7 +148,20 @@ def test_a_browser_draws_the_page(measured, browser):
 
 @pytest.mark.slow
 def test_two_workers_read_whole_videos_from_a_cold_cache(stores):
-    ran = run(stores / "burst", "--loader", "vidprep", "--pattern", "whole", "--cache", "both", "--workers", 2, "--seconds", 0.01, "--json")  # fmt: skip
+    ran = run(
+        stores / "burst",
+        "--loader",
+        "vidprep",
+        "--pattern",
+        "whole",
+        "--cache",
+        "both",
+        "--workers",
+        2,
+        "--seconds",
+        0.01,
+        "--json",
+    )
     warm, cold = rows_of(ran)
     assert (warm["cache"], cold["cache"]) == ("warm", "cold")
     for row in (warm, cold):
@@ -202,9 +221,10 @@ def test_a_video_whose_colours_loaders_guess_is_left_out(tmp_path):
     make_clip(tmp_path / "hd.mp4", 8, (1280, 720))
     alone = survey([tmp_path], BenchOptions())
     assert [len(alone.places[0].videos), *alone.notes] == [
-        1, f"{tmp_path}: its colour matrix is not tagged, and loaders take it for BT.601 or for BT.709; all its videos are "
+        1,
+        f"{tmp_path}: its colour matrix is not tagged, and loaders take it for BT.601 or for BT.709; all its videos are "
         "such, so loaders may be refused",
-    ]  # fmt: skip
+    ]
     make_clip(tmp_path / "sd.mp4", 8)
     found = survey([tmp_path], BenchOptions())
     assert [video.id for video in found.places[0].videos] == ["sd"]
@@ -241,9 +261,13 @@ def test_hostile_names_are_text(stores, tmp_path):
         (lambda root: root.mkdir(), (), "holds nothing that can be read"),
         (lambda root: None, (), "is not a folder"),
         (lambda root: make_clips(root, 1), ("--loader", "divx"), "--loader divx: not one of"),
-        (lambda root: [make_clips(root, 1), Image.new("RGB", (8, 8)).save(root / "a.png")], (), "videos (c00.mp4 …) and pictures"),
+        (
+            lambda root: [make_clips(root, 1), Image.new("RGB", (8, 8)).save(root / "a.png")],
+            (),
+            "videos (c00.mp4 …) and pictures",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_timed_is_said(tmp_path, make, more, said):
     make(tmp_path / "store")
     ran = run(tmp_path / "store", *more)

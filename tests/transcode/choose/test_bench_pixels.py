@@ -88,10 +88,14 @@ class _StopsEarly(loaders.PyAvLoader):
 @pytest.mark.parametrize(
     ("liar", "said"),
     [
-        (_Late, "(looks like frame "), (_UpsideDown, "(upside down)"), (_OnItsSide, "is 64x96, 96x64 is there (rotated)"),
-        (_Short, "is not given"), (_Red, " dB from the reference"), (_StopsEarly, "is not given"),
+        (_Late, "(looks like frame "),
+        (_UpsideDown, "(upside down)"),
+        (_OnItsSide, "is 64x96, 96x64 is there (rotated)"),
+        (_Short, "is not given"),
+        (_Red, " dB from the reference"),
+        (_StopsEarly, "is not given"),
     ],
-)  # fmt: skip
+)
 def test_a_loader_that_lies_is_refused_with_the_frame_and_the_figure(stores, monkeypatch, liar, said):
     monkeypatch.setitem(loaders.LOADERS, "PyAV", liar)
     found = answer(stores / "h264", "PyAV", CONSECUTIVE, Access("whole", 8, 1))
@@ -131,7 +135,9 @@ def found_first(folder: Path) -> dict[str, str]:
 
 def test_the_command_goes_on_without_the_loader_that_is_wrong(stores, tmp_path):
     env = fake_decord(tmp_path / "fake", SHIFTED_DECORD)
-    ran = run(stores / "h264", "--loader", "vidprep", "--loader", "decord", "--pattern", "single", "--seconds", 0.01, env=env)  # fmt: skip
+    ran = run(
+        stores / "h264", "--loader", "vidprep", "--loader", "decord", "--pattern", "single", "--seconds", 0.01, env=env
+    )
     assert ran.code == 0, ran.err
     ours, theirs = sorted(ran.out.splitlines()[1:], key=lambda line: "decord" in line)
     assert "refused: frame " in theirs and "looks like frame" in theirs
@@ -152,7 +158,18 @@ def test_a_torchcodec_that_does_not_load_says_what_to_install(stores, tmp_path):
         "raise RuntimeError('Could not load libtorchcodec.\\nlibnvrtc.so.13: cannot open shared object file')"
     )
     env = found_first(tmp_path / "fake")
-    ran = run(stores / "h264", "--loader", "vidprep", "--loader", "torchcodec", "--pattern", "single", "--seconds", 0.01, env=env)  # fmt: skip
+    ran = run(
+        stores / "h264",
+        "--loader",
+        "vidprep",
+        "--loader",
+        "torchcodec",
+        "--pattern",
+        "single",
+        "--seconds",
+        0.01,
+        env=env,
+    )
     assert ran.code == 0, ran.err
     assert "torchcodec does not load (Could not load libtorchcodec.); without CUDA: pip install torch==" in ran.out, (
         ran.out
@@ -164,7 +181,18 @@ def test_decord_on_rotated_and_uneven_files_is_right_or_refused(media, tmp_path)
     (tmp_path / "raw").mkdir()
     for name in ("turned_90.mp4", "vfr.mp4"):
         (tmp_path / "raw" / name).symlink_to(media[name])
-    ran = run(tmp_path / "raw", "--loader", "vidprep", "--loader", "decord", "--pattern", "single", "--seconds", 0.01, "--json")  # fmt: skip
+    ran = run(
+        tmp_path / "raw",
+        "--loader",
+        "vidprep",
+        "--loader",
+        "decord",
+        "--pattern",
+        "single",
+        "--seconds",
+        0.01,
+        "--json",
+    )
     ours, theirs = sorted(rows_of(ran), key=lambda row: row["loader"] == "decord")
     assert ours["refused"] is None
     assert theirs["refused"] or theirs["lowest_psnr_db"] == "inf" or theirs["lowest_psnr_db"] >= 36
@@ -204,10 +232,14 @@ def test_ctrl_c_ends_it_and_leaves_neither_process_nor_file(stores, tmp_path):
     group = subprocess.Popen(
         command(stores / "h264", "--loader", "vidprep", "--seconds", 60, "--out", tmp_path / "page", verb="bench"),
         # Interrupted while it reads a module, the interpreter leaves a file of its own open.
-        env=environment() | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error,ignore::ResourceWarning"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=environment() | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error,ignore::ResourceWarning"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         # A shell's background jobs, which the tests may be, ignore SIGINT, and what they start inherits that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     assert group.stdout is not None
     assert group.stdout.readline().startswith("store ")
     os.killpg(group.pid, signal.SIGINT)

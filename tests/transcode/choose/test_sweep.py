@@ -18,17 +18,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from tests import points
-from tests.helpers import (
-    KILL_ALL,
-    Ran,
-    command,
-    environment,
-    fault,
-    identities,
-    make_clips,
-    manifest,
-    transcode,
-)
+from tests.helpers import KILL_ALL, Ran, command, environment, fault, identities, make_clips, manifest, transcode
 from vidprep.formats import open_store
 from vidprep.transcode.choose.rates import LUMA_GAIN_DB, bd_rate, on_limited_scale, size_at
 from vidprep.transcode.choose.sweep_tables import curves_of
@@ -148,12 +138,18 @@ def test_the_summary_follows_from_the_table(swept):
         assert cell["psnr_y_db"] == pytest.approx(np.mean([row["psnr_y_db"] for row in rows]))
         assert cell["ms_per_sequence"] > 0 and cell["frames_per_cpu_second"] > 0
     per_video = [
-        bjontegaard.bd_rate(*(
-            [found[cell["cell"], id_][key] for cell in told["cells"] if cell["curve"] == curve]
-            for curve in ("h264 gop 4 preset medium", "jpeg") for key in ("size_bytes", "psnr_y_db")
-        ), method="cubic", min_overlap=0) / 100
+        bjontegaard.bd_rate(
+            *(
+                [found[cell["cell"], id_][key] for cell in told["cells"] if cell["curve"] == curve]
+                for curve in ("h264 gop 4 preset medium", "jpeg")
+                for key in ("size_bytes", "psnr_y_db")
+            ),
+            method="cubic",
+            min_overlap=0,
+        )
+        / 100
         for id_ in told["compared_videos"]
-    ]  # fmt: skip
+    ]
     delta = told["bd_rate"]["curves"]["jpeg"]["h264 gop 4 preset medium"]
     assert delta == {"mean": pytest.approx(np.mean(per_video), abs=1e-5), "videos": 3}
 

@@ -101,57 +101,144 @@ def test_options_stand_under_headings():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("validate", "{ready}", "{src}"), "{src}: was not made by vidprep, and {ready} was; did you swap SRC and DST?"),
+        (
+            ("validate", "{ready}", "{src}"),
+            "{src}: was not made by vidprep, and {ready} was; did you swap SRC and DST?",
+        ),
         (("validate", "{src}"), "{src}: was not made by vidprep; give the destination of a run"),
         (("validate", "{src}/nope"), "{src}/nope: does not exist; give the destination of a run"),
         (("report", "{src}/nope"), "{src}/nope: does not exist; give the destination of a run"),
         (("compact", "{src}/c00.mp4"), "{src}/c00.mp4: is a file; give the destination of a run"),
         (("transcode", "{src}", "{src}/c00.mp4"), "{src}/c00.mp4: is a file; DST is a folder"),
-        (("transcode", "{src}", "{src}/../x", "--include", "*.mpeg9"), "{src}: no video left: --include and --exclude, globs such as '*.mp4', leave out all files: .mp4 (3)"),
+        (
+            ("transcode", "{src}", "{src}/../x", "--include", "*.mpeg9"),
+            "{src}: no video left: --include and --exclude, globs such as '*.mp4', leave out all files: .mp4 (3)",
+        ),
         (("transcode", "{src}", "{src}/../x", "--fit", "crop"), "--fit crop needs --size WxH"),
         (("transcode", "{src}", "{src}/../x", "--split-seed", 3), "--split-seed 3 needs --split-by train=0.8,…"),
-        (("transcode", "{src}", "{src}/../x", "--target-mode", "per-video"), "--target-mode per-video needs --target-psnr 40"),
+        (
+            ("transcode", "{src}", "{src}/../x", "--target-mode", "per-video"),
+            "--target-mode per-video needs --target-psnr 40",
+        ),
         (("transcode", "{src}", "{src}"), "{src}: is the destination, too; give a destination outside of it"),
-        (("transcode", "{src}", "{src}/../x", "--size", "225x225"), "--size 225x225: give an even number of pixels from 2 to 16384"),
+        (
+            ("transcode", "{src}", "{src}/../x", "--size", "225x225"),
+            "--size 225x225: give an even number of pixels from 2 to 16384",
+        ),
         (("validate", "{ready}", "--limit", 3), "--limit 3 chooses sources; give them too"),
         (("bench", "{ready}", "--batch-size", 4), "--batch-size 4 needs --step-ms 50"),
         (("label", "{ready}"), "give a table of labels with a column `id` or `path`, or --remove NAME"),
-        (("pack", "{src}", "{src}/../x", "--to", "burst"), "{src}: is not a store: nothing named burst.json, *.gmeta, *.tar, tensor.json, manifest*.parquet in it; make one with `vidprep transcode` or `burst`, or give VideoDataset a list of video files"),
-        (("bench", "{src}/nope"), "{src}/nope: is not a folder; give a store, a folder of videos, or a folder with pictures of each video"),
+        (
+            ("pack", "{src}", "{src}/../x", "--to", "burst"),
+            "{src}: is not a store: nothing named burst.json, *.gmeta, *.tar, tensor.json, manifest*.parquet in it; make one with `vidprep transcode` or `burst`, or give VideoDataset a list of video files",
+        ),
+        (
+            ("bench", "{src}/nope"),
+            "{src}/nope: is not a folder; give a store, a folder of videos, or a folder with pictures of each video",
+        ),
         (("transcode",), "missing argument 'SRC'. See `vidprep transcode --help`"),
-        (("transcode", "{src}", "{src}/../x", "--pixel-formt", 3), "no such option '--pixel-formt'. Did you mean '--pixel-format'? See `vidprep transcode --help`"),
-        (("burst", "{src}", "{src}/../x", "--limit", "x"), "invalid value for '--limit': give a whole number; this is 'x'. See `vidprep burst --help`"),
-        (("transcode", "{src}", "{src}/../x", "--crf", "20,23"), "invalid value for '--crf': give a number; `vidprep sweep` compares several; this is '20,23'. See `vidprep transcode --help`"),
-        (("burst", "{src}", "{src}/../x", "--quality", "80-90"), "invalid value for '--quality': give a whole number; `vidprep sweep` compares several; this is '80-90'. See `vidprep burst --help`"),
-        (("burst", "{src}", "{src}/../x", "--gop", 5), "no such option '--gop': it is an option of `vidprep transcode`. See `vidprep burst --help`"),
-        (("transcode", "-i", "{src}", "-o", "{src}/../x"), "no such option '-i'. Paths are given without a flag: vidprep transcode SRC DST. See `vidprep transcode --help`"),
-        (("transcode", "{src}", "{src}/../x", "-r", 15), "no such option '-r'. Did you mean '--fps'? See `vidprep transcode --help`"),
-        (("transcode", "{src}", "{src}/../x", "-crf", 20), "no such option '-crf'. Did you mean '--crf'? See `vidprep transcode --help`"),
-        (("transcode", "{src}", "{src}/../x", "--shard", "auto"), "no such option '--shard'. Did you mean '--partition'? See `vidprep transcode --help`"),
+        (
+            ("transcode", "{src}", "{src}/../x", "--pixel-formt", 3),
+            "no such option '--pixel-formt'. Did you mean '--pixel-format'? See `vidprep transcode --help`",
+        ),
+        (
+            ("burst", "{src}", "{src}/../x", "--limit", "x"),
+            "invalid value for '--limit': give a whole number; this is 'x'. See `vidprep burst --help`",
+        ),
+        (
+            ("transcode", "{src}", "{src}/../x", "--crf", "20,23"),
+            "invalid value for '--crf': give a number; `vidprep sweep` compares several; this is '20,23'. See `vidprep transcode --help`",
+        ),
+        (
+            ("burst", "{src}", "{src}/../x", "--quality", "80-90"),
+            "invalid value for '--quality': give a whole number; `vidprep sweep` compares several; this is '80-90'. See `vidprep burst --help`",
+        ),
+        (
+            ("burst", "{src}", "{src}/../x", "--gop", 5),
+            "no such option '--gop': it is an option of `vidprep transcode`. See `vidprep burst --help`",
+        ),
+        (
+            ("transcode", "-i", "{src}", "-o", "{src}/../x"),
+            "no such option '-i'. Paths are given without a flag: vidprep transcode SRC DST. See `vidprep transcode --help`",
+        ),
+        (
+            ("transcode", "{src}", "{src}/../x", "-r", 15),
+            "no such option '-r'. Did you mean '--fps'? See `vidprep transcode --help`",
+        ),
+        (
+            ("transcode", "{src}", "{src}/../x", "-crf", 20),
+            "no such option '-crf'. Did you mean '--crf'? See `vidprep transcode --help`",
+        ),
+        (
+            ("transcode", "{src}", "{src}/../x", "--shard", "auto"),
+            "no such option '--shard'. Did you mean '--partition'? See `vidprep transcode --help`",
+        ),
         (("transcode", "{src}", "{src}/../x", "--qxz", 1), "no such option '--qxz'. See `vidprep transcode --help`"),
-        (("show", "{ready}", "c01.mp"), "{ready}: has no video 'c01.mp'; did you mean 'c01.mp4'? `vidprep show {ready}` lists them"),
+        (
+            ("show", "{ready}", "c01.mp"),
+            "{ready}: has no video 'c01.mp'; did you mean 'c01.mp4'? `vidprep show {ready}` lists them",
+        ),
         (("tune", "{src}", "--target-psnr", 90), "--target-psnr 90: give 10 to 80 dB"),
-        (("sweep", "{src}", "{ready}", "--codec", "h264"), "{ready}: holds c00.mp4, which is not of these trials; give a new folder"),
-        (("tune", "{src}", "--work", "{ready}"), "{ready}: holds c00.mp4, which is not of these trials; give a new folder"),
-        (("transcode", "{root}/bad.csv", "{ready}", "--fps", 7), "{root}/bad.csv: has no column `path`; columns: file; rename `file` to `path`"),
-        (("transcode", "{ready}", "{src}"), "{ready}: is a destination of vidprep, which holds what was made and not what it was made of; is this DST, and SRC the other? Give the folder of the raw videos"),
-        (("bench", "{ready}", "--workers", "1,2"), "invalid value for '--workers': give a whole number; repeat the option for several; this is '1,2'. See `vidprep bench --help`"),
+        (
+            ("sweep", "{src}", "{ready}", "--codec", "h264"),
+            "{ready}: holds c00.mp4, which is not of these trials; give a new folder",
+        ),
+        (
+            ("tune", "{src}", "--work", "{ready}"),
+            "{ready}: holds c00.mp4, which is not of these trials; give a new folder",
+        ),
+        (
+            ("transcode", "{root}/bad.csv", "{ready}", "--fps", 7),
+            "{root}/bad.csv: has no column `path`; columns: file; rename `file` to `path`",
+        ),
+        (
+            ("transcode", "{ready}", "{src}"),
+            "{ready}: is a destination of vidprep, which holds what was made and not what it was made of; is this DST, and SRC the other? Give the folder of the raw videos",
+        ),
+        (
+            ("bench", "{ready}", "--workers", "1,2"),
+            "invalid value for '--workers': give a whole number; repeat the option for several; this is '1,2'. See `vidprep bench --help`",
+        ),
         (("transcode", "{src}", "{ready}", "x"), "got unexpected extra argument (x). See `vidprep transcode --help`"),
-        (("transcode", "{src}", "{ready}", "--resume"), "no such option '--resume'. To go on, run the same command again. See `vidprep transcode --help`"),
-        (("transcode", "{src}", "{src}/../x", "--codec", "libx265"), "--codec libx265: not one of h264, hevc, vp9, av1; did you mean hevc?"),
-        (("transcode", "{src}", "{ready}", "--prune", "--include", "*.gif"), "--prune needs all sources; leave out --include *.gif"),
+        (
+            ("transcode", "{src}", "{ready}", "--resume"),
+            "no such option '--resume'. To go on, run the same command again. See `vidprep transcode --help`",
+        ),
+        (
+            ("transcode", "{src}", "{src}/../x", "--codec", "libx265"),
+            "--codec libx265: not one of h264, hevc, vp9, av1; did you mean hevc?",
+        ),
+        (
+            ("transcode", "{src}", "{ready}", "--prune", "--include", "*.gif"),
+            "--prune needs all sources; leave out --include *.gif",
+        ),
         (("bench", "{ready}", "--loader", "pyav"), "--loader pyav: not one of {loaders}; did you mean PyAV?"),
         (("-v",), "no such option '-v'. See `vidprep --help`"),
-        (("transcode", "{src}", "{src}/../x", "--include"), "option '--include' requires an argument. See `vidprep transcode --help`"),
-        (("pack", "{ready}", "{src}/../x"), "missing option '--to'. Choose from: burst, gulp, webdataset, tensor, frames, hf, torchcodec, dali, mmaction. See `vidprep pack --help`"),
-        (("sweep", "{src}", "{src}/../x", "--codec", "h265"), "--codec h265: not one of h264, hevc, vp9, av1, jpeg, png; did you mean hevc?"),
+        (
+            ("transcode", "{src}", "{src}/../x", "--include"),
+            "option '--include' requires an argument. See `vidprep transcode --help`",
+        ),
+        (
+            ("pack", "{ready}", "{src}/../x"),
+            "missing option '--to'. Choose from: burst, gulp, webdataset, tensor, frames, hf, torchcodec, dali, mmaction. See `vidprep pack --help`",
+        ),
+        (
+            ("sweep", "{src}", "{src}/../x", "--codec", "h265"),
+            "--codec h265: not one of h264, hevc, vp9, av1, jpeg, png; did you mean hevc?",
+        ),
         (("trancode",), "no such command 'trancode'. Did you mean 'transcode'? See `vidprep --help`"),
         (("validate", "{src}", "{ready}", "{ready}"), "give a destination, or its sources and the destination"),
-        (("transcode", "{src}", "{ready}", "--gop", 8, "--fps", 5), "{ready}: was made with different settings: --gop 5 -> 8; --fps None -> 5. Take another folder, or --overwrite with all sources"),
-        (("burst", "{src}", "{ready}"), "{ready}: was made with different settings: encoded videos -> burst. Take another folder, or --overwrite with all sources"),
+        (
+            ("transcode", "{src}", "{ready}", "--gop", 8, "--fps", 5),
+            "{ready}: was made with different settings: --gop 5 -> 8; --fps None -> 5. Take another folder, or --overwrite with all sources",
+        ),
+        (
+            ("burst", "{src}", "{ready}"),
+            "{ready}: was made with different settings: encoded videos -> burst. Take another folder, or --overwrite with all sources",
+        ),
         (("monitor", "{src}/nope", "--once"), "{src}/nope: is not there; give what a run writes with --events"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_gets_one_line(words, said, ready):
     places = {
         "ready": ready[0],
@@ -229,9 +316,24 @@ def test_an_odd_size_costs_bench_that_video_and_the_table_fits(ready, tmp_path, 
         src / "odd.mp4",
     )
     ran = subprocess.run(
-        [sys.executable, "-m", "vidprep.transcode", "bench", src, "--seconds", "0.01", "--loader", "vidprep", "--pattern", "single"],
-        capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "80"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "vidprep.transcode",
+            "bench",
+            src,
+            "--seconds",
+            "0.01",
+            "--loader",
+            "vidprep",
+            "--pattern",
+            "single",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"COLUMNS": "80"},
+    )
     assert ran.returncode == 0 and "left out: odd: 161x121 is an odd size" in ran.stderr
     head, *rows = ran.stdout.splitlines()
     assert head.split()[0] == "store" and len(rows) == 1 and max(map(len, (head, *rows))) <= 80
@@ -248,11 +350,7 @@ def test_a_word_at_once_after_the_first_signal_and_lines_where_no_bar_is(tmp_pat
     hook = environment(
         tmp_path / "hook",
         fault(*points.RUN_JOB, at=-1, code="time.sleep(0.7)", only="child"),
-        fault(
-            *points.EXECUTE,
-            code="import vidprep.transcode.run.progress as p; p.LINE_SECONDS = 0.5",
-            only="parent",
-        ),
+        fault(*points.EXECUTE, code="import vidprep.transcode.run.progress as p; p.LINE_SECONDS = 0.5", only="parent"),
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "vidprep.transcode", "transcode", src, tmp_path / "dst", "--jobs", "1"],

@@ -25,11 +25,18 @@ from vidprep.transcode.settings.run import RunSettings
 @pytest.mark.parametrize(
     ("text", "rate"),
     [
-        ("15", Fraction(15)), ("12.5", Fraction(25, 2)), ("30000/1001", Fraction(30000, 1001)), ("29.97", Fraction(30000, 1001)),
-        ("23.976", Fraction(24000, 1001)), ("23.98", Fraction(24000, 1001)), ("59.94", Fraction(60000, 1001)),
-        ("0.001", Fraction(1, 1000)), ("1000", Fraction(1000)), ("24.0", Fraction(24)),
+        ("15", Fraction(15)),
+        ("12.5", Fraction(25, 2)),
+        ("30000/1001", Fraction(30000, 1001)),
+        ("29.97", Fraction(30000, 1001)),
+        ("23.976", Fraction(24000, 1001)),
+        ("23.98", Fraction(24000, 1001)),
+        ("59.94", Fraction(60000, 1001)),
+        ("0.001", Fraction(1, 1000)),
+        ("1000", Fraction(1000)),
+        ("24.0", Fraction(24)),
     ],
-)  # fmt: skip
+)
 def test_a_rate_is_exact(text, rate):
     assert parse_rate(text) == rate
 
@@ -137,9 +144,14 @@ def test_limits_are_no_part_of_the_digest():
 
 def test_what_is_written_out_and_what_is_left_to_the_default_are_the_same():
     said = EncoderOptions(
-        codec="h264", encoder="libx264", container="mp4", gop=16, preset="medium", pixel_format="yuv420p",
+        codec="h264",
+        encoder="libx264",
+        container="mp4",
+        gop=16,
+        preset="medium",
+        pixel_format="yuv420p",
         crf=EncoderOptions().resolved.crf,
-    )  # fmt: skip
+    )
     assert RunSettings(VideoOutput(said), hdr="sdr").digest == PLAIN.digest
 
 
@@ -159,7 +171,13 @@ def test_the_digest_of_given_settings_never_changes():
 
     When a default of the encoder is changed on purpose, take the new value from the message of this test.
     """
-    settings = RunSettings(VideoOutput(EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30, preset="2", tune="visual", threads=2)), retime=Retime(Fraction(30000, 1001)), scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"), gate=QualityGate(min_psnr_db=35.5, verify_every=3), on_damage="fail")  # fmt: skip
+    settings = RunSettings(
+        VideoOutput(EncoderOptions(codec="vp9", container="mkv", gop=8, crf=30, preset="2", tune="visual", threads=2)),
+        retime=Retime(Fraction(30000, 1001)),
+        scale=Scale(size=FrameSize(224, 160), fit="crop", scaler="area"),
+        gate=QualityGate(min_psnr_db=35.5, verify_every=3),
+        on_damage="fail",
+    )
     assert settings.digest == "5d4af1c92cd8c495"
     assert build_settings({}, VideoOutput).digest == "462d86851fbd9391"  # of a command without flags
 
@@ -178,8 +196,14 @@ def test_ticks_go_to_the_nearest_of_another_time_base():
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [({"crf": 23}, {"crf": 23.0}), ({"split": 60}, {"split": "60"}), ({"min_psnr": 30}, {"min_psnr": 30.0}), ({"target_psnr": 38}, {"target_psnr": 38.0})]
-)  # fmt: skip
+    ("one", "other"),
+    [
+        ({"crf": 23}, {"crf": 23.0}),
+        ({"split": 60}, {"split": "60"}),
+        ({"min_psnr": 30}, {"min_psnr": 30.0}),
+        ({"target_psnr": 38}, {"target_psnr": 38.0}),
+    ],
+)
 def test_settings_do_not_differ_by_how_a_number_is_written(one, other):
     """A destination of `crf=23` was made again by `--crf 23`."""
     assert build_settings(one, VideoOutput).digest == build_settings(other, VideoOutput).digest
@@ -188,10 +212,11 @@ def test_settings_do_not_differ_by_how_a_number_is_written(one, other):
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
-        ({"gop": 10**400}, "give 1 to 10000 frames"), ({"target_mode": "nonsense"}, "not one of dataset, per-video"),
+        ({"gop": 10**400}, "give 1 to 10000 frames"),
+        ({"target_mode": "nonsense"}, "not one of dataset, per-video"),
         ({"timeout": 2e9}, "give a number above 0, at most 1000000000 seconds"),
     ],
-)  # fmt: skip
+)
 def test_what_used_to_slip_through_is_refused(keywords, said):
     with pytest.raises(SettingsError, match=said):
         build_settings(keywords, VideoOutput)

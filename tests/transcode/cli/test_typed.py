@@ -11,12 +11,17 @@ from vidprep.formats.errors import SettingsError
 from vidprep.transcode import burst, compact, merge, report, transcode, validate
 
 WRONG = [
-    ({"overwrite": "false"}, "overwrite='false': give True or False"), ({"gop": 2.0}, "gop=2.0: give a whole number"),
-    ({"gop": True}, "gop=True: give a whole number"), ({"jobs": "2"}, "jobs='2': give a whole number or None"),
-    ({"crf": "20"}, "crf='20': give a number or None"), ({"codec": 264}, "codec=264: give text, one of h264, hevc, vp9, av1"), ({"include": 3}, "include=3: give a list of text"),
+    ({"overwrite": "false"}, "overwrite='false': give True or False"),
+    ({"gop": 2.0}, "gop=2.0: give a whole number"),
+    ({"gop": True}, "gop=True: give a whole number"),
+    ({"jobs": "2"}, "jobs='2': give a whole number or None"),
+    ({"crf": "20"}, "crf='20': give a number or None"),
+    ({"codec": 264}, "codec=264: give text, one of h264, hevc, vp9, av1"),
+    ({"include": 3}, "include=3: give a list of text"),
     ({"size": (1, 2, 3)}, r"size=\(1, 2, 3\): give text or \(a whole number, a whole number\) or None"),
-    ({"fps": [25]}, r"fps=\[25\]: give text or a number or a Fraction or None"), ({"progress": 1}, "progress=1: give True or False"),
-]  # fmt: skip
+    ({"fps": [25]}, r"fps=\[25\]: give text or a number or a Fraction or None"),
+    ({"progress": 1}, "progress=1: give True or False"),
+]
 
 
 @pytest.mark.parametrize(("keywords", "said"), WRONG)
@@ -49,7 +54,15 @@ def test_what_is_no_path_makes_no_folder(place, tmp_path, monkeypatch):
 def test_what_is_as_good_as_the_type_is_taken(tmp_path):
     source = make_clips(tmp_path / "src", 1)
     summary = transcode(
-        source, str(tmp_path / "made"), gop=4, fps=Fraction(25, 2), crf=30, size=[32, 32], fit="crop", include=["*.mp4"],
-        events=tmp_path / "events", limit=1,
-    )  # fmt: skip
+        source,
+        str(tmp_path / "made"),
+        gop=4,
+        fps=Fraction(25, 2),
+        crf=30,
+        size=[32, 32],
+        fit="crop",
+        include=["*.mp4"],
+        events=tmp_path / "events",
+        limit=1,
+    )
     assert summary.ok == 1 and (tmp_path / "events").exists()

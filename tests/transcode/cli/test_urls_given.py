@@ -15,15 +15,39 @@ from vidprep.transcode.cli.options import FolderOrUrl, LocalPath, Number
 
 # Texts that name no file.
 NO_PATHS = {
-    "include", "exclude", "fps", "size", "encoder", "preset", "pixel_format", "partition", "id_", "shard_size", "cluster_address",
-    "crf", "quality", "codec", "gop", "anchor", "loader", "title", "split", "split_by", "split_group", "remove", "max_memory",
-}  # fmt: skip
+    "include",
+    "exclude",
+    "fps",
+    "size",
+    "encoder",
+    "preset",
+    "pixel_format",
+    "partition",
+    "id_",
+    "shard_size",
+    "cluster_address",
+    "crf",
+    "quality",
+    "codec",
+    "gop",
+    "anchor",
+    "loader",
+    "title",
+    "split",
+    "split_by",
+    "split_group",
+    "remove",
+    "max_memory",
+}
 PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")
     for verb, command in sorted(every_command().items())
     for parameter in command.params
-    if not isinstance(parameter.type, click.types.BoolParamType | click.types.IntParamType | click.types.FloatParamType | Number | click.Choice)
-]  # fmt: skip
+    if not isinstance(
+        parameter.type,
+        click.types.BoolParamType | click.types.IntParamType | click.types.FloatParamType | Number | click.Choice,
+    )
+]
 ELSEWHERE = "s3://no-such-bucket/folder"
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from tests.helpers import (
-    outputs,
-    transcode,
-)
+from tests.helpers import outputs, transcode
 from vidprep.formats import open_store
 
 ENCODED = ("transcode", "--gop", 4, "--preset", "ultrafast")

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import (
-    make_clips,
-)
-from tests.transcode.destination.arrays import (
-    CLIPS,
-    add,
-)
+from tests.helpers import make_clips
+from tests.transcode.destination.arrays import CLIPS, add
 
 
 @pytest.fixture(scope="module")

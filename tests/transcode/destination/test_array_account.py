@@ -7,16 +7,7 @@ import subprocess
 import pytest
 
 from tests import points
-from tests.helpers import (
-    KILL_ALL,
-    command,
-    environment,
-    fault,
-    leftovers,
-    make_clip,
-    manifest,
-    transcode,
-)
+from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clip, manifest, transcode
 from tests.transcode.destination.arrays import (
     ENCODED,
     KINDS,
@@ -116,9 +107,14 @@ def test_parts_begun_at_once_with_other_settings_do_not_mix(sources, tmp_path):
     """Both checked the settings before either wrote them: all ended well, and half of the videos had another CRF."""
     made = tmp_path / "made"
     tasks = [
-        subprocess.Popen(command(sources, made, "--crf", crf, "--partition", f"{part}/2"), env=environment(), stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command(sources, made, "--crf", crf, "--partition", f"{part}/2"),
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for part, crf in enumerate((20, 35))
-    ]  # fmt: skip
+    ]
     said = [task.communicate(timeout=300)[1] for task in tasks]
     assert sorted(task.returncode for task in tasks) == [0, 2], said
     assert any("an array run was started here with different settings: --crf" in text for text in said)

@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import points
-from tests.helpers import (
-    KILL_ALL,
-    command,
-    environment,
-    fault,
-    manifest,
-    transcode,
-)
+from tests.helpers import KILL_ALL, command, environment, fault, manifest, transcode
 from tests.s3 import bucket
 from tests.sampling import in_turn
 from tests.transcode.destination.arrays import (
@@ -89,8 +82,14 @@ class Story:
         shard = ("--jobs", 1, "--partition", f"{part}/{count or self.count}")
         found = ids_in(self.sources)
         ran = transcode(
-            self.sources, self.place.url, *given, *(options or self.options), *shard, verb=verb, env=env or self.place.env
-        )  # fmt: skip
+            self.sources,
+            self.place.url,
+            *given,
+            *(options or self.options),
+            *shard,
+            verb=verb,
+            env=env or self.place.env,
+        )
         self.note(part, ran.code, found, options)
         return ran.code
 
@@ -125,11 +124,14 @@ class Story:
         found = ids_in(self.sources)
         tasks = [
             subprocess.Popen(
-                command(self.sources, self.place.url, *given, *options, "--partition", f"{part}/{self.count}", verb=verb),
-                env=self.place.env or environment(), stderr=subprocess.DEVNULL,
+                command(
+                    self.sources, self.place.url, *given, *options, "--partition", f"{part}/{self.count}", verb=verb
+                ),
+                env=self.place.env or environment(),
+                stderr=subprocess.DEVNULL,
             )
             for part, options in enumerate(((), OTHER))
-        ]  # fmt: skip
+        ]
         codes = [task.wait(timeout=300) for task in tasks]
         assert sorted(codes) == [0, 2], codes
         won = codes.index(0)

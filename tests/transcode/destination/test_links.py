@@ -12,10 +12,16 @@ from vidprep.formats.manifest.table import read_manifest, write_rows
 
 QUICK = ("--gop", 4, "--preset", "ultrafast", "--jobs", 1, "--quiet")
 PLACES = {
-    "house": ".vidprep", "lock": ".vidprep/lock", "journal": ".vidprep/journal.jsonl", "partials": ".vidprep/partial",
-    "run.json.partial": ".vidprep/.run.json.partial", "merged": ".vidprep/merged.json", "probes": ".vidprep/probes",
-    "stale": ".vidprep/index-stale", "validation": ".vidprep/validation.jsonl",
-}  # fmt: skip
+    "house": ".vidprep",
+    "lock": ".vidprep/lock",
+    "journal": ".vidprep/journal.jsonl",
+    "partials": ".vidprep/partial",
+    "run.json.partial": ".vidprep/.run.json.partial",
+    "merged": ".vidprep/merged.json",
+    "probes": ".vidprep/probes",
+    "stale": ".vidprep/index-stale",
+    "validation": ".vidprep/validation.jsonl",
+}
 
 
 @pytest.fixture(scope="module")

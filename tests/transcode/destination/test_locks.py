@@ -19,17 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import points
-from tests.helpers import (
-    KILL_ALL,
-    command,
-    environment,
-    fault,
-    leftovers,
-    make_clips,
-    manifest,
-    outputs,
-    transcode,
-)  # fmt: skip
+from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clips, manifest, outputs, transcode
 from tests.s3 import Bucket, bucket
 from tests.sampling import in_turn
 from vidprep.formats.errors import DestinationError
@@ -140,10 +130,9 @@ def test_a_store_without_conditional_writes_is_named_and_looked_at_again(
     conditions: str, s3: Bucket, sources: Path, tmp_path: Path
 ) -> None:
     s3.behave(conditions=conditions)
-    env = hooked(
-        tmp_path / "hook",
-        f"importlib.import_module({points.LEASE_TIMES!r}).STORE_SETTLE_SECONDS = 3",
-    ) | {name: s3.environment[name] for name in s3.environment if name.startswith("AWS_")}
+    env = hooked(tmp_path / "hook", f"importlib.import_module({points.LEASE_TIMES!r}).STORE_SETTLE_SECONDS = 3") | {
+        name: s3.environment[name] for name in s3.environment if name.startswith("AWS_")
+    }
     runs = [start(command(sources, f"s3://videos/{conditions}", "--gop", gop), env) for gop in (4, 8)]
     told = ended(*runs)
     assert sorted(code for code, _ in told) == [0, 2], told
@@ -330,7 +319,7 @@ def test_the_folder_that_is_full_is_named_not_the_bucket(s3: Bucket, tmp_path: P
     temporary.mkdir()
     env = s3.environment | {"TMPDIR": str(temporary)}
     small = f"mount -t tmpfs -o size=1m none {temporary}"
-    (code, said), = ended(start(mounted(small, src, "s3://videos/full", verb="burst"), env))  # fmt: skip
+    ((code, said),) = ended(start(mounted(small, src, "s3://videos/full", verb="burst"), env))
     assert code == 3, said
     assert f"no room left in {temporary} (TMPDIR), where outputs wait until they are in s3://videos/full" in said
     dry = transcode(src, "s3://videos/dry", "--dry-run", env=env, verb="burst")
@@ -350,7 +339,7 @@ def test_a_folder_that_is_read_only_is_named_with_what_to_give_instead(
     assert transcode(sources, store, "--limit", 1).code == 0
     given = {"report": [made], "bench": [made, "--out", made], "pack": [store, made, "--to", "burst"]}[verb]
     read_only = f"mount --bind {made} {made} && mount -o remount,ro,bind {made}"
-    (code, said), = ended(start(mounted(read_only, *given, verb=verb), environment()))  # fmt: skip
+    ((code, said),) = ended(start(mounted(read_only, *given, verb=verb), environment()))
     assert code == 2 and "[Errno" not in said, said
     assert f"{made}: cannot be written: Read-only file system; give" in said and option in said
 

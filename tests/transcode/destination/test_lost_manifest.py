@@ -81,20 +81,23 @@ def test_what_a_lost_manifest_named_stays_until_it_is_made_again(store: str, sou
     assert made(sources, destination, store) == 0
     (destination / "manifest.parquet").unlink()
     before = set(files_in(destination))
-    stops = fault(
-        *points.JOURNAL_APPEND,
-        at=2,
-        when="after",
-        code="os.kill(os.getpid(), signal.SIGINT)",
-        only="parent",
-    )
+    stops = fault(*points.JOURNAL_APPEND, at=2, when="after", code="os.kill(os.getpid(), signal.SIGINT)", only="parent")
     code = made(sources, destination, store, "--overwrite", "--jobs", 1, env=environment(tmp_path / "hook", stops))
     assert code == 130
     assert before <= set(files_in(destination)) | {"index.parquet"}
     assert made(sources, destination, store) == 0 and len(open_store(destination)) == NUM_VIDEOS
 
 
-@pytest.mark.parametrize("names", [("manifest.parquet",), (".vidprep/manifest.json",), (".vidprep/labels.parquet",), ("manifest.parquet", ".vidprep/manifest.json"), (".vidprep/run.json",)])  # fmt: skip
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("manifest.parquet",),
+        (".vidprep/manifest.json",),
+        (".vidprep/labels.parquet",),
+        ("manifest.parquet", ".vidprep/manifest.json"),
+        (".vidprep/run.json",),
+    ],
+)
 @pytest.mark.parametrize("store", ["encoded", "burst"])
 def test_overwriting_all_starts_over_whatever_cannot_be_read(
     store: str, names: tuple[str, ...], sources: Path, tmp_path: Path

@@ -22,9 +22,7 @@ from vidprep.formats.stores.webdataset import TarStore
 from vidprep.transcode.destination.opening import clear_other_stores, open_destination
 from vidprep.transcode.destination.run_file import settings_of
 
-READERS = {
-    "burst": BurstStore, "tensor": TensorStore, "gulp": GulpStore, "webdataset": TarStore, "encoded": VideoStore,
-}  # fmt: skip
+READERS = {"burst": BurstStore, "tensor": TensorStore, "gulp": GulpStore, "webdataset": TarStore, "encoded": VideoStore}
 
 
 def make(source: Path, destination: object, kind: str, *more: object) -> int:

@@ -58,8 +58,9 @@ def test_a_key_is_no_path(there: Bucket, sources: Path, tmp_path: Path) -> None:
     there.put(sources / "c02.mp4", "other/deep//er/c.mp4")
     assert transcode("s3://videos/other", tmp_path / "made", env=there.environment).code == 0
     assert {id_: row["source"] for id_, row in manifest(tmp_path / "made").items()} == {
-        "b": "s3://videos/other//b.mp4", "deep/er/c": "s3://videos/other/deep//er/c.mp4",
-    }  # fmt: skip
+        "b": "s3://videos/other//b.mp4",
+        "deep/er/c": "s3://videos/other/deep//er/c.mp4",
+    }
     named = table(tmp_path / "t.csv", [{"path": "s3://videos/other//b.mp4"}, {"path": "s3://videos/col//a.mp4"}])
     assert transcode(named, tmp_path / "table", env=there.environment).code == 0
     assert {row["num_frames"] for row in manifest(tmp_path / "table").values()} == {7}
@@ -67,9 +68,12 @@ def test_a_key_is_no_path(there: Bucket, sources: Path, tmp_path: Path) -> None:
 
 def test_how_a_url_is_split() -> None:
     for url, parts in {
-        "s3://b/a/c.mp4": ("s3://b/a", "c.mp4"), "s3://b/a//c.mp4": ("s3://b/a", "/c.mp4"),
-        "s3://b/a///c.mp4": ("s3://b/a", "//c.mp4"), "s3://b//a/c.mp4": ("s3://b//a", "c.mp4"), "s3://b/c.mp4": ("s3://b", "c.mp4"),
-    }.items():  # fmt: skip
+        "s3://b/a/c.mp4": ("s3://b/a", "c.mp4"),
+        "s3://b/a//c.mp4": ("s3://b/a", "/c.mp4"),
+        "s3://b/a///c.mp4": ("s3://b/a", "//c.mp4"),
+        "s3://b//a/c.mp4": ("s3://b//a", "c.mp4"),
+        "s3://b/c.mp4": ("s3://b", "c.mp4"),
+    }.items():
         assert split_url(url) == parts
 
 
@@ -112,8 +116,11 @@ def test_dead_bytes_go_behind_a_url_too(there: Bucket, sources: Path, tmp_path: 
 
 
 CHANGES_THERE = (
-    points.OBJECT_STORAGE_PUT, points.OBJECT_STORAGE_SWAP, points.OBJECT_STORAGE_SEND, points.OBJECT_STORAGE_REMOVE,
-)  # fmt: skip
+    points.OBJECT_STORAGE_PUT,
+    points.OBJECT_STORAGE_SWAP,
+    points.OBJECT_STORAGE_SEND,
+    points.OBJECT_STORAGE_REMOVE,
+)
 
 
 @pytest.mark.long
@@ -170,15 +177,13 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
     keys = {name: value for name, value in there.environment.items() if name.startswith("AWS_")}
     options = ("--format", "tensor", "--shard-size", "1MiB", "--jobs", 1)
     refused = fault(
-        *points.OBJECT_STORAGE_PUT, at=2, only="parent",
-        code="raise importlib.import_module('vidprep.formats.errors').StorageError('refused')",
-    )  # fmt: skip
-    kill = fault(
-        *points.JOURNAL_APPEND,
+        *points.OBJECT_STORAGE_PUT,
         at=2,
-        when="after",
-        code="time.sleep(6); os.killpg(0, signal.SIGKILL)",
         only="parent",
+        code="raise importlib.import_module('vidprep.formats.errors').StorageError('refused')",
+    )
+    kill = fault(
+        *points.JOURNAL_APPEND, at=2, when="after", code="time.sleep(6); os.killpg(0, signal.SIGKILL)", only="parent"
     )
     ran = burst(src, "s3://videos/takes-nothing", *options, env=environment(tmp_path / "one", refused, **keys))
     assert ran.code in (0, 3), ran.err
@@ -240,9 +245,12 @@ def test_hangup_and_the_limit_of_cpu_time_end_a_run_as_sigterm_does(
 def test_nohup_goes_on(sources: Path, tmp_path: Path) -> None:
     slow = fault(*points.RUN_JOB, at=-1, code="time.sleep(0.2)", only="child")
     running = subprocess.Popen(
-        ["nohup", *command(sources, tmp_path / "made", "--jobs", 1)], env=environment(tmp_path / "hook", slow),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        ["nohup", *command(sources, tmp_path / "made", "--jobs", 1)],
+        env=environment(tmp_path / "hook", slow),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     while not (tmp_path / "made" / ".vidprep" / "journal.jsonl").exists():
         assert running.poll() is None
         time.sleep(0.02)

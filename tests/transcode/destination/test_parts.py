@@ -20,7 +20,7 @@ from tests.helpers import (
     manifest,
     outputs,
     transcode,
-)  # fmt: skip
+)
 from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
@@ -120,9 +120,14 @@ def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole,
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
     tasks = [
-        subprocess.Popen(command(sources, made, *options, "--partition", f"{n}/3", verb=verb), env=environment(), stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command(sources, made, *options, "--partition", f"{n}/3", verb=verb),
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for n in range(3)
-    ]  # fmt: skip
+    ]
     ends = [task.communicate(timeout=300)[1] for task in tasks]
     assert sorted(task.returncode for task in tasks) == [0, 0, 1], ends
     assert len(list(read_manifest(made))) == 10
@@ -158,9 +163,17 @@ def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp
     made = tmp_path / "made"
     kill = fault(*points.JOURNAL_APPEND, at=3, code=KILL_ALL, only="parent")
     tasks = [
-        transcode(sources, made, *options, "--partition", f"{n}/2", verb=verb, env=environment(tmp_path / f"hook{n}", *([kill] if n == 0 else [])))
+        transcode(
+            sources,
+            made,
+            *options,
+            "--partition",
+            f"{n}/2",
+            verb=verb,
+            env=environment(tmp_path / f"hook{n}", *([kill] if n == 0 else [])),
+        )
         for n in range(2)
-    ]  # fmt: skip
+    ]
     assert tasks[0].code == -9
     assert transcode(sources, made, *options, "--partition", "0/2", verb=verb).code in (0, 1)
     assert merge(made).code == 1
@@ -196,10 +209,7 @@ def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_do
     assert before.items() <= {row.id: row.sha256 for row in read_manifest(made)}.items()
 
 
-@pytest.mark.parametrize(
-    ("kind", "where"),
-    [("h264", points.WRITE_ROWS), ("burst", ("shutil", "rmtree"))],
-)
+@pytest.mark.parametrize(("kind", "where"), [("h264", points.WRITE_ROWS), ("burst", ("shutil", "rmtree"))])
 def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
@@ -234,8 +244,11 @@ def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkey
     made = tmp_path / "made"
     wait = fault(*points.JOURNAL_APPEND, at=1, code="import time; time.sleep(30)", only="parent")
     task = subprocess.Popen(
-        command(sources, made, "--partition", "0/2"), env=environment(tmp_path / "hook", wait), stderr=subprocess.DEVNULL, start_new_session=True
-    )  # fmt: skip
+        command(sources, made, "--partition", "0/2"),
+        env=environment(tmp_path / "hook", wait),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         while not list(made.glob(".vidprep/part-*/journal.jsonl")) and not list(made.glob(".vidprep/part-*/partial/*")):
             assert task.poll() is None

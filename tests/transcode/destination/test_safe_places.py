@@ -77,9 +77,13 @@ def test_a_url_with_a_password_is_refused_and_not_shown(url: str, tmp_path: Path
     make_clip(tmp_path / "src" / "a.mp4", 3)
     (tmp_path / "t.csv").write_text(f"path\n{url}/a.mp4\n")
     tries = [
-        transcode(tmp_path / "src", url), transcode(url, tmp_path / "made"), transcode(tmp_path / "t.csv", tmp_path / "made"),
-        transcode(url, verb="validate"), transcode(url, verb="show"), transcode(url, "--out", tmp_path / "r", verb="report"),
-    ]  # fmt: skip
+        transcode(tmp_path / "src", url),
+        transcode(url, tmp_path / "made"),
+        transcode(tmp_path / "t.csv", tmp_path / "made"),
+        transcode(url, verb="validate"),
+        transcode(url, verb="show"),
+        transcode(url, "--out", tmp_path / "r", verb="report"),
+    ]
     for ran in tries:
         assert ran.code == 2 and "hunter2" not in ran.err + ran.out, ran.err
     assert "holds a user name or password; give credentials by the environment" in tries[0].err
@@ -121,9 +125,12 @@ def test_nothing_waits_for_a_pipe_that_stands_where_a_file_was(store: str, tmp_p
         os.mkfifo(path)
         told = {}
         for name, arguments in {
-            "validate": (made,), "pack": (made, tmp_path / "packed", "--to", "burst"), "report": (made, "--out", tmp_path / "report"),
-            "compact": (made,), verb: (tmp_path / "src", made, *options),
-        }.items():  # fmt: skip
+            "validate": (made,),
+            "pack": (made, tmp_path / "packed", "--to", "burst"),
+            "report": (made, "--out", tmp_path / "report"),
+            "compact": (made,),
+            verb: (tmp_path / "src", made, *options),
+        }.items():
             ran = transcode(*arguments, verb=name)
             told[name] = ran.code
             assert "Traceback" not in ran.err and ran.code in (0, 1, 2), (path, name, ran.err)
@@ -137,20 +144,27 @@ def test_a_lease_of_three_gigabytes_is_nobodys(tmp_path: Path) -> None:
     assert transcode(tmp_path / "src", tmp_path / "made").code == 0
     (lease,) = (tmp_path / "made" / ".vidprep").glob("lease-*")
     os.truncate(lease, 3 << 30)
-    slow = environment(
-        tmp_path / "hook",
-        fault(*points.DESTINATION_LOCK, code=IMPATIENT, only="parent"),
-    )
+    slow = environment(tmp_path / "hook", fault(*points.DESTINATION_LOCK, code=IMPATIENT, only="parent"))
     ran = transcode(tmp_path / "src", tmp_path / "made", env=slow)
     assert ran.code == 0, ran.err
 
 
 IMPATIENT = f"importlib.import_module({points.LEASE_TIMES!r}).FOLDER_GONE_SECONDS = 1"
 HOSTILE: list[tuple[str, object]] = [
-    ("time_base_den", 0), ("time_base_den", -(2**63)), ("frame_rate_den", 0), ("pts", [2**63 - 1] * 4), ("frame_crc32", [-1]),
-    ("frame_sizes", None), ("offset", 2**63 - 1), ("stored_bytes", 2**63 - 1), ("num_frames", -1), ("id", "a\0b"),
-    ("duration_seconds", float("nan")), ("width", -(2**31)), ("keyframes", [-1]),
-]  # fmt: skip
+    ("time_base_den", 0),
+    ("time_base_den", -(2**63)),
+    ("frame_rate_den", 0),
+    ("pts", [2**63 - 1] * 4),
+    ("frame_crc32", [-1]),
+    ("frame_sizes", None),
+    ("offset", 2**63 - 1),
+    ("stored_bytes", 2**63 - 1),
+    ("num_frames", -1),
+    ("id", "a\0b"),
+    ("duration_seconds", float("nan")),
+    ("width", -(2**31)),
+    ("keyframes", [-1]),
+]
 
 
 @pytest.mark.parametrize("store", ["encoded", "burst"])
@@ -162,10 +176,14 @@ def test_no_value_in_a_manifest_ends_a_command_with_a_traceback(store: str, tmp_
     whole = pq.read_table(made / "manifest.parquet")
     labels = table(tmp_path / "labels.csv", [{"id": "a", "label": "x"}])
     commands = {
-        "validate": (made,), "report": (made, "--out", tmp_path / "report"), "pack": (made, tmp_path / "packed", "--to", "webdataset"),
-        "bench": (made, "--seconds", 0.01, "--pattern", "consecutive", "--loader", "vidprep"), "label": (made, labels, "--dry-run"),
-        "compact": (made,), verb: (tmp_path / "src", made),
-    }  # fmt: skip
+        "validate": (made,),
+        "report": (made, "--out", tmp_path / "report"),
+        "pack": (made, tmp_path / "packed", "--to", "webdataset"),
+        "bench": (made, "--seconds", 0.01, "--pattern", "consecutive", "--loader", "vidprep"),
+        "label": (made, labels, "--dry-run"),
+        "compact": (made,),
+        verb: (tmp_path / "src", made),
+    }
     for number, (name, value) in enumerate(HOSTILE):
         place = whole.column_names.index(name)
         column = pa.array([value], whole.schema.field(name).type)
@@ -177,7 +195,9 @@ def test_no_value_in_a_manifest_ends_a_command_with_a_traceback(store: str, tmp_
             assert "Traceback" not in ran.err and ran.code in (0, 1, 2), (name, value, command, ran.err)
 
 
-@pytest.mark.parametrize("url", ["data://x/a.mp4", "dir://x/a.mp4", "jupyter://x/a.mp4", "github://a/b.mp4", "s3://", "memory://x"])  # fmt: skip
+@pytest.mark.parametrize(
+    "url", ["data://x/a.mp4", "dir://x/a.mp4", "jupyter://x/a.mp4", "github://a/b.mp4", "s3://", "memory://x"]
+)
 def test_a_url_that_no_driver_opens_costs_its_row(url: str, tmp_path: Path) -> None:
     """One ended the run with a traceback."""
     pytest.importorskip("fsspec")

@@ -58,12 +58,29 @@ def finished_destination(src: Path, dst: Path) -> None:
         os.link(f"{src}/{folder}/base", f"{src}/{name}.mp4")
         os.link(f"{dst}/{folder}/base", f"{dst}/{name}.mp4")
         row = ManifestRow(
-            id=name, file_name=f"{name}.mp4", source=f"{src}/{name}.mp4", status="ok", source_size_bytes=0, source_mtime_ns=mtime,
-            settings_digest=settings.digest, encoder_version=made_by, encoder=options.encoder, size_bytes=OUTPUT_BYTES,
-            num_frames=250, keyframes=list(range(0, 250, 16)), source_frames=list(range(0, 500, 2)), sha256=f"{number:064x}",
-            psnr_y_db=40.0 + number % 7, width=320, height=240, container="mp4",
-            time_base_num=1, time_base_den=25, frame_rate_num=25, frame_rate_den=1,
-        )  # fmt: skip
+            id=name,
+            file_name=f"{name}.mp4",
+            source=f"{src}/{name}.mp4",
+            status="ok",
+            source_size_bytes=0,
+            source_mtime_ns=mtime,
+            settings_digest=settings.digest,
+            encoder_version=made_by,
+            encoder=options.encoder,
+            size_bytes=OUTPUT_BYTES,
+            num_frames=250,
+            keyframes=list(range(0, 250, 16)),
+            source_frames=list(range(0, 500, 2)),
+            sha256=f"{number:064x}",
+            psnr_y_db=40.0 + number % 7,
+            width=320,
+            height=240,
+            container="mp4",
+            time_base_num=1,
+            time_base_den=25,
+            frame_rate_num=25,
+            frame_rate_den=1,
+        )
         rows.append(row)
 
     (dst / ".vidprep").mkdir(parents=True)
@@ -77,11 +94,26 @@ def finished_store(dst: Path) -> None:
     rows = []
     for number in range(UNITS):
         row = ManifestRow(
-            id=f"clip_{number:07d}", file_name="data-00001-00000.bin", source=f"/gone/{number}.mp4", status="ok", container="burst",
-            settings_digest=settings.digest, num_frames=10, width=320, height=240, frame_rate_num=25, frame_rate_den=1,
-            time_base_num=1, time_base_den=25, offset=number * 10_000, stored_bytes=10_000, size_bytes=10_000, run=100_000,
-            frame_sizes=[1000] * 10, frame_crc32=[(number * 10 + n) % 2**32 for n in range(10)],
-        )  # fmt: skip
+            id=f"clip_{number:07d}",
+            file_name="data-00001-00000.bin",
+            source=f"/gone/{number}.mp4",
+            status="ok",
+            container="burst",
+            settings_digest=settings.digest,
+            num_frames=10,
+            width=320,
+            height=240,
+            frame_rate_num=25,
+            frame_rate_den=1,
+            time_base_num=1,
+            time_base_den=25,
+            offset=number * 10_000,
+            stored_bytes=10_000,
+            size_bytes=10_000,
+            run=100_000,
+            frame_sizes=[1000] * 10,
+            frame_crc32=[(number * 10 + n) % 2**32 for n in range(10)],
+        )
         rows.append(row)
     (dst / ".vidprep" / "partial").mkdir(parents=True)
     content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": {}}
@@ -128,18 +160,29 @@ def test_a_hundred_thousand_rows_are_relabelled_within_seconds(kind: str, tmp_pa
 def test_a_hundred_thousand_finished_units_are_found_done_in_bounded_time_and_memory(tmp_path: Path) -> None:
     src, dst = tmp_path / "src", tmp_path / "dst"
     made = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r})\n"
-         "from pathlib import Path\nfrom tests.transcode.destination.test_scale import finished_destination\n"
-         f"finished_destination(Path({str(src)!r}), Path({str(dst)!r}))"],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r})\n"
+            "from pathlib import Path\nfrom tests.transcode.destination.test_scale import finished_destination\n"
+            f"finished_destination(Path({str(src)!r}), Path({str(dst)!r}))",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert made.returncode == 0, made.stderr
     before = (dst / "manifest.parquet").stat().st_mtime_ns
     started = time.monotonic()
     ran = subprocess.run(
         [sys.executable, "-c", TELL_PEAK, *command(src, dst, "--json", "--quiet")[3:]],
-        env=environment(), capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     seconds = time.monotonic() - started
     assert ran.returncode == 0, ran.stderr
     peak = int(ran.stderr.split("VmHWM:")[1].split()[0]) * 1024
@@ -196,8 +239,11 @@ def growth(tmp_path: Path, codec: str, count: int, warm: int, engine: str = "av"
     clip = make_clip(tmp_path / "a.mp4", 5, (64, 64))
     done = subprocess.run(
         [sys.executable, "-c", GROWTH, str(clip), str(tmp_path), codec, engine, str(count), str(warm)],
-        capture_output=True, text=True, check=False, timeout=1800,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
     assert done.returncode == 0, done.stderr
     (before, first), (_, second), (after, third) = json.loads(done.stdout)
     each = min(second - first, third - second) / ((count - warm) // 2)
@@ -230,9 +276,19 @@ def test_children_are_replaced_after_so_many_videos_and_none_is_lost(tmp_path: P
     # The row says which child made it.
     env = environment(
         tmp_path / "hook",
-        fault(*points.CHILD_INIT, code="sys.modules['vidprep.transcode.workers.child'].VIDEOS_PER_CHILD = 3", only="parent"),
-        fault(*points.ENCODER_VERSION, at=-1, when="after", code="print('CHILD', os.getpid(), file=sys.stderr)", only="child"),
-    )  # fmt: skip
+        fault(
+            *points.CHILD_INIT,
+            code="sys.modules['vidprep.transcode.workers.child'].VIDEOS_PER_CHILD = 3",
+            only="parent",
+        ),
+        fault(
+            *points.ENCODER_VERSION,
+            at=-1,
+            when="after",
+            code="print('CHILD', os.getpid(), file=sys.stderr)",
+            only="child",
+        ),
+    )
     ran = transcode(src, tmp_path / "dst", "--jobs", 1, env=env)
     assert ran.code == 0, ran.err
     told = [line.split()[1] for line in ran.err.splitlines() if line.startswith("CHILD")]
@@ -276,9 +332,18 @@ def test_twenty_thousand_clips_in_one_run_hold_no_more_than_two_thousand(tmp_pat
         os.link(first, src / f"c{number:05d}.mp4")
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", TELL_GROWTH, *command(src, tmp_path / "dst", "--preset", "ultrafast", "--jobs", 2, "--quiet", "--json")[3:]],
-        env=environment(), capture_output=True, text=True, check=False, timeout=3000,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            TELL_GROWTH,
+            *command(src, tmp_path / "dst", "--preset", "ultrafast", "--jobs", 2, "--quiet", "--json")[3:],
+        ],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3000,
+    )
     wall = time.monotonic() - began
     assert done.returncode == 0, done.stderr[-2000:]
     told = {
@@ -318,8 +383,13 @@ def test_a_million_sources_are_planned_within_a_minute_and_two_gigabytes(tmp_pat
     with (tmp_path / "plan").open("wb") as out:
         ran = subprocess.run(
             [sys.executable, "-c", TELL_PEAK, *command(src, tmp_path / "dst", "--dry-run")[3:]],
-            env=environment(), stdout=out, stderr=subprocess.PIPE, text=True, check=False, timeout=600,
-        )  # fmt: skip
+            env=environment(),
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=600,
+        )
     seconds = time.monotonic() - began
     assert ran.returncode == 0, ran.stderr
     peak = int(ran.stderr.split("VmHWM:")[1].split()[0]) * 1024

@@ -168,9 +168,12 @@ def test_many_small_shards_become_one(tmp_path: Path) -> None:
 
 # Every change of a file: a name that is given, taken away, or made; and rows on their way.
 CHANGES = {
-    "os.replace": ("os", "replace"), "Path.replace": ("pathlib", "Path.replace"), "unlink": ("os", "unlink"),
-    "open": points.OPEN_UNLINKED, "row": points.JOURNAL_APPEND,
-}  # fmt: skip
+    "os.replace": ("os", "replace"),
+    "Path.replace": ("pathlib", "Path.replace"),
+    "unlink": ("os", "unlink"),
+    "open": points.OPEN_UNLINKED,
+    "row": points.JOURNAL_APPEND,
+}
 CHANGES_MAX = 30
 
 
@@ -181,9 +184,7 @@ def test_a_compaction_killed_before_any_change_of_a_file_leaves_a_whole_store(st
     first = tmp_path / "first"
     assert burst(src, first, "--format", store).code == 0
     make_clip(src / "c01.mp4", 7, seed=60)
-    lazy = environment(
-        tmp_path / "lazy", fault(*points.SHARDS_REPLACE, code="args[2].clear()", only="parent")
-    )  # fmt: skip
+    lazy = environment(tmp_path / "lazy", fault(*points.SHARDS_REPLACE, code="args[2].clear()", only="parent"))
     assert burst(src, first, "--format", store, env=lazy).code == 0
     whole = contents(first)
     kills = 0

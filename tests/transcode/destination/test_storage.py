@@ -145,7 +145,16 @@ def test_a_table_names_videos_anywhere(s3, sources, tmp_path):
 
 @pytest.mark.long
 def test_include_exclude_labels_and_one_file(s3, tmp_path):
-    ran = transcode("s3://videos/raw", tmp_path / "a", "--exclude", "deep", "--include", "c0[12]*", "--label-from-folder", env=s3.environment)  # fmt: skip
+    ran = transcode(
+        "s3://videos/raw",
+        tmp_path / "a",
+        "--exclude",
+        "deep",
+        "--include",
+        "c0[12]*",
+        "--label-from-folder",
+        env=s3.environment,
+    )
     assert ran.code == 0, ran.err
     assert {id_: row["labels"]["label"] for id_, row in manifest(tmp_path / "a").items()} == {
         "c01": "raw",
@@ -175,8 +184,11 @@ def test_what_moves_goes_and_is_relabelled_does_so_there_too(kind, s3, tmp_path)
     (src / "c01.mp4").unlink()
     again = run("--prune")
     assert {name: again[name] for name in ("ok", "moved", "removed", "relabelled")} == {
-        "ok": 0, "moved": 1, "removed": 1, "relabelled": 1,
-    }  # fmt: skip
+        "ok": 0,
+        "moved": 1,
+        "removed": 1,
+        "relabelled": 1,
+    }
     given = table(tmp_path / "t.csv", [{"id": "c02", "note": "seen"}])
     assert transcode(url, given, verb="label", env=s3.environment).code == 0
     copy = tmp_path / "copy"
@@ -186,8 +198,9 @@ def test_what_moves_goes_and_is_relabelled_does_so_there_too(kind, s3, tmp_path)
     assert not list(copy.glob(".vidprep/labels*")) and transcode(copy, "--quiet", verb="validate").code == 0
     store = open_store(copy)
     assert {id_: store.labels(id_) for id_ in store.ids} == {
-        "c02": {"label": "src", "note": "seen"}, "to/c00": {"label": "to", "note": None},
-    }  # fmt: skip
+        "c02": {"label": "src", "note": "seen"},
+        "to/c00": {"label": "to", "note": None},
+    }
     if kind == "h264":
         assert {path.relative_to(copy).as_posix() for path in copy.rglob("*.mp4")} == {"c02.mp4", "to/c00.mp4"}
 
@@ -257,12 +270,7 @@ def test_a_long_video_there_is_split_too(s3, tmp_path):
 
 def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
     s3.put(make_clip(tmp_path / "long.mp4", 120, (64, 48)), "once/long.mp4")
-    told = fault(
-        *points.FETCH,
-        at=-1,
-        code="print('FETCHED', file=__import__('sys').stderr)",
-        only="parent",
-    )
+    told = fault(*points.FETCH, at=-1, code="print('FETCHED', file=__import__('sys').stderr)", only="parent")
     env = s3.environment | environment(tmp_path / "hook", told)
     ran = transcode("s3://videos/once", tmp_path / "made", "--split", 1, "--jobs", 2, env=env)
     assert (ran.code, ran.err.count("FETCHED")) == (0, 1), ran.err
@@ -280,8 +288,11 @@ def test_a_killed_run_goes_on_and_its_lease_is_forgotten(lease, s3, here, tmp_pa
     s3.client.delete_object(Bucket=s3.name, Key=f"killed-{lease}/.vidprep/lease-000001")
     far = json.dumps(found | {"machine": "another", "beat": 9})
     s3.client.put_object(Bucket=s3.name, Key=f"killed-{lease}/.vidprep/{lease}", Body=far)
-    patience = fault(*points.DESTINATION_LOCK, only="parent",
-                     code=f"importlib.import_module({points.LEASE_TIMES!r}).STORE_GONE_SECONDS = 2")  # fmt: skip
+    patience = fault(
+        *points.DESTINATION_LOCK,
+        only="parent",
+        code=f"importlib.import_module({points.LEASE_TIMES!r}).STORE_GONE_SECONDS = 2",
+    )
     env = s3.environment | environment(tmp_path / "hook", patience)
     again = transcode("s3://videos/raw", url, "--gop", 4, env=env)
     assert again.code == 1 and "watching for up to 2 s" in again.err
@@ -313,8 +324,12 @@ def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
 
 @pytest.mark.long
 def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, tmp_path):
-    refuse = fault(*points.OBJECT_STORAGE_PUT, at=-1, only="parent",
-                   code="if args[2].endswith('c01.mp4'): raise PermissionError(13, 'Access Denied')")  # fmt: skip
+    refuse = fault(
+        *points.OBJECT_STORAGE_PUT,
+        at=-1,
+        only="parent",
+        code="if args[2].endswith('c01.mp4'): raise PermissionError(13, 'Access Denied')",
+    )
     env = s3.environment | environment(tmp_path / "hook", refuse)
     ran = transcode("s3://videos/raw", "s3://videos/refused", "--gop", 4, env=env)
     assert ran.code == 3
@@ -326,8 +341,12 @@ def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, 
 
 
 def test_a_source_that_changes_after_it_was_listed_is_no_output(s3, tmp_path):
-    change = fault(*points.FETCH, at=1, only="parent",
-                   code="importlib.import_module('fsspec').filesystem('s3').pipe_file('videos/moving/a.mp4', b'0' * 2000)")  # fmt: skip
+    change = fault(
+        *points.FETCH,
+        at=1,
+        only="parent",
+        code="importlib.import_module('fsspec').filesystem('s3').pipe_file('videos/moving/a.mp4', b'0' * 2000)",
+    )
     s3.put(make_clip(tmp_path / "a.mp4"), "moving/a.mp4")
     env = s3.environment | environment(tmp_path / "hook", change)
     ran = transcode("s3://videos/moving", tmp_path / "made", env=env)

@@ -22,10 +22,14 @@ burst = partial(transcode, verb="burst")
 pack = partial(transcode, verb="pack")
 JPEG_STORES = ("burst", "gulp", "webdataset")
 MADE = {
-    "burst": (burst, []), "gulp": (burst, ["--format", "gulp"]), "webdataset": (burst, ["--format", "webdataset"]),
-    "tensor": (burst, ["--format", "tensor"]), "h264": (transcode, ["--gop", 4]), "vp9": (transcode, ["--codec", "vp9", "--gop", 4]),
+    "burst": (burst, []),
+    "gulp": (burst, ["--format", "gulp"]),
+    "webdataset": (burst, ["--format", "webdataset"]),
+    "tensor": (burst, ["--format", "tensor"]),
+    "h264": (transcode, ["--gop", 4]),
+    "vp9": (transcode, ["--codec", "vp9", "--gop", 4]),
     "av1": (transcode, ["--codec", "av1", "--gop", 4, "--container", "webm"]),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -191,9 +195,11 @@ def test_lists_for_dali_and_mmaction(made, tmp_path):
 def test_what_cannot_be_packed_says_so_and_writes_nothing(made, tmp_path):
     out = tmp_path / "out"
     for store, to, said in (
-        (made("burst"), "hf", "encoded videos"), (made("tensor"), "torchcodec", "encoded videos"),
-        (tmp_path, "burst", "is not a store"), (tmp_path / "none", "frames", "not a folder"),
-    ):  # fmt: skip
+        (made("burst"), "hf", "encoded videos"),
+        (made("tensor"), "torchcodec", "encoded videos"),
+        (tmp_path, "burst", "is not a store"),
+        (tmp_path / "none", "frames", "not a folder"),
+    ):
         ran = pack(store, out, "--to", to)
         assert ran.code == 2
         assert said in ran.err
@@ -246,9 +252,12 @@ def test_labels_on_frames_and_seconds_follow_a_change_of_rate_and_cuts(tmp_path)
     assert shown == {"whole": list(range(0, 50, 5)), "late": list(range(25, 50, 5))}
     few = [number for number, frame in enumerate(shown["late"]) if 30 <= frame < 35]
     assert rows == [
-        ("all", "late", 0, 5), ("all", "whole", 0, 10), ("middle", "late", 0, 3), ("middle", "whole", 3, 8),
+        ("all", "late", 0, 5),
+        ("all", "whole", 0, 10),
+        ("middle", "late", 0, 3),
+        ("middle", "whole", 3, 8),
         ("few", "late", few[0], few[-1] + 1),
-    ]  # fmt: skip
+    ]
     assert "2 lie where no output has a frame" in ran.err
     for text, said in (
         ("id,start_frame\nnobody,1\n", "nobody"),

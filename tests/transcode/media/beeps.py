@@ -65,10 +65,33 @@ class Clips:
             "libvpx": ("-deadline", "realtime", "-g", 25),
         }
         self.ffmpeg.run(
-            *pictures, *audio, "-map", 0, "-map", 1, "-c:v", PICTURES[ext], *options.get(PICTURES[ext], ()), "-threads", 1,
-            "-pix_fmt", "yuv420p", "-colorspace", "bt709", "-color_range", "tv", "-b:a", "128k", "-c:a", *coder.split(),
-            "-af", f"aformat=channel_layouts={layout}", "-fflags", "+bitexact", path,
-        )  # fmt: skip
+            *pictures,
+            *audio,
+            "-map",
+            0,
+            "-map",
+            1,
+            "-c:v",
+            PICTURES[ext],
+            *options.get(PICTURES[ext], ()),
+            "-threads",
+            1,
+            "-pix_fmt",
+            "yuv420p",
+            "-colorspace",
+            "bt709",
+            "-color_range",
+            "tv",
+            "-b:a",
+            "128k",
+            "-c:a",
+            *coder.split(),
+            "-af",
+            f"aformat=channel_layouts={layout}",
+            "-fflags",
+            "+bitexact",
+            path,
+        )
         return path
 
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.transcode.media.beeps import (
-    Clips,
-)
+from tests.transcode.media.beeps import Clips
 from tests.transcode.media.encoded import Outputs
 
 

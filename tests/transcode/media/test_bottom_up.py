@@ -17,11 +17,28 @@ FFMPEG = imageio_ffmpeg.get_ffmpeg_exe()
 # Brighter towards the bottom, and nowhere the same upside down.
 PICTURE = ("-f", "lavfi", "-i", "nullsrc=s=160x112:r=25:d=0.2,format=gray,geq=lum=40+Y*3/2")
 SOURCES = {
-    "amv.amv": ("-f", "lavfi", "-i", "sine=r=22050:d=0.2", "-map", 0, "-map", 1, "-c:v", "amv", "-ac", 1, "-ar", 22050, "-block_size", 882),
+    "amv.amv": (
+        "-f",
+        "lavfi",
+        "-i",
+        "sine=r=22050:d=0.2",
+        "-map",
+        0,
+        "-map",
+        1,
+        "-c:v",
+        "amv",
+        "-ac",
+        1,
+        "-ar",
+        22050,
+        "-block_size",
+        882,
+    ),
     "raw.avi": ("-c:v", "rawvideo", "-pix_fmt", "bgr24"),
     "turned.mov": ("-c:v", "mjpeg", "-q:v", 2, "-pix_fmt", "yuvj420p"),
     "turned rgb.mov": ("-c:v", "qtrle", "-pix_fmt", "rgb24"),
-}  # fmt: skip
+}
 
 
 def lay_upside_down(path: Path) -> None:

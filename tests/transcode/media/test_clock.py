@@ -207,9 +207,11 @@ CLOSE[20], CLOSE[21] = CLOSE[19] + 1, CLOSE[19] + 2
 def test_a_clock_finer_than_libvpx_starts_with_is_made_all_the_same(tmp_path):
     scale = INT32
     numbered_clip(
-        tmp_path / "fine.mp4", [number * (scale // 30) for number in range(12)], Fraction(1, scale),
+        tmp_path / "fine.mp4",
+        [number * (scale // 30) for number in range(12)],
+        Fraction(1, scale),
         muxing={"video_track_timescale": str(scale)},
-    )  # fmt: skip
+    )
     ran = transcode(tmp_path / "fine.mp4", tmp_path / "dst", "--codec", "vp9")
     assert ran.code == 0, ran.err
     got = luma_by_number(tmp_path / "dst", "fine", range(12))

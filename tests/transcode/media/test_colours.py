@@ -19,20 +19,32 @@ from vidprep.transcode.settings.run import RunSettings
 
 # What each source means, told to ffmpeg in so many words: matrix, range.
 MEANING = {
-    "colour_709.mp4": ("bt709", "limited"), "colour_601.mp4": ("bt601", "limited"), "colour_pal.mp4": ("bt601", "limited"),
-    "colour_full.mp4": ("bt709", "full"), "colour_untagged.mp4": ("bt601", "limited"),
-    "colour_deep.mp4": ("bt709", "limited"), "colour_2020.mp4": ("bt2020", "limited"),
-    "colour_240.mp4": ("smpte240m", "limited"), "colour_444_full.mp4": ("bt601", "full"), "colour_limited.avi": ("bt601", "limited"),
-}  # fmt: skip
+    "colour_709.mp4": ("bt709", "limited"),
+    "colour_601.mp4": ("bt601", "limited"),
+    "colour_pal.mp4": ("bt601", "limited"),
+    "colour_full.mp4": ("bt709", "full"),
+    "colour_untagged.mp4": ("bt601", "limited"),
+    "colour_deep.mp4": ("bt709", "limited"),
+    "colour_2020.mp4": ("bt2020", "limited"),
+    "colour_240.mp4": ("smpte240m", "limited"),
+    "colour_444_full.mp4": ("bt601", "full"),
+    "colour_limited.avi": ("bt601", "limited"),
+}
 
 
 # The matrix of the output is the source's, its range limited.
 TAGS = {
-    "colour_709.mp4": "tv, bt709", "colour_601.mp4": "tv, smpte170m", "colour_pal.mp4": "tv, bt470bg",
-    "colour_full.mp4": "tv, bt709", "colour_untagged.mp4": "tv, smpte170m", "colour_deep.mp4": "tv, bt709",
-    "colour_2020.mp4": "tv, bt2020nc/bt2020/bt2020-10", "colour_240.mp4": "tv, smpte240m", "colour_444_full.mp4": "tv, smpte170m",
+    "colour_709.mp4": "tv, bt709",
+    "colour_601.mp4": "tv, smpte170m",
+    "colour_pal.mp4": "tv, bt470bg",
+    "colour_full.mp4": "tv, bt709",
+    "colour_untagged.mp4": "tv, smpte170m",
+    "colour_deep.mp4": "tv, bt709",
+    "colour_2020.mp4": "tv, bt2020nc/bt2020/bt2020-10",
+    "colour_240.mp4": "tv, smpte240m",
+    "colour_444_full.mp4": "tv, smpte170m",
     "colour_limited.avi": "tv, bt470bg",
-}  # fmt: skip
+}
 
 
 TO_RGB = (
@@ -100,9 +112,11 @@ def test_tags_are_written_and_true(name, codec, container, engine, media, cli, t
 
 
 RESERVED = {  # primaries, transfer, matrix: reserved, log (which libswscale refuses too); and what the output says
-    "reserved": (3, 3, 3, "smpte170m/smpte170m/smpte170m", "BT.601 by its 64 lines"), "beyond": (200, 201, 202, "smpte170m/smpte170m/smpte170m", "BT.601 by its 64 lines"),
-    "primaries": (3, 1, 1, "bt709/bt709/bt709", "those of its matrix"), "log": (1, 9, 1, "bt709/bt709/log100", ""),
-}  # fmt: skip
+    "reserved": (3, 3, 3, "smpte170m/smpte170m/smpte170m", "BT.601 by its 64 lines"),
+    "beyond": (200, 201, 202, "smpte170m/smpte170m/smpte170m", "BT.601 by its 64 lines"),
+    "primaries": (3, 1, 1, "bt709/bt709/bt709", "those of its matrix"),
+    "log": (1, 9, 1, "bt709/bt709/log100", ""),
+}
 
 
 @pytest.mark.parametrize("case", RESERVED)
@@ -112,11 +126,14 @@ def test_reserved_colours_are_as_good_as_none_in_every_output_with_one_note(case
     source = tmp_path / "source.m2v"
     cli.run("-i", media["cfr.mp4"], "-frames:v", 3, "-c:v", "mpeg2video", "-q:v", 2, "-bsf:v", bsf, source)
     settings = {
-        "plain": RunSettings(), "444": RunSettings(VideoOutput(EncoderOptions(pixel_format="yuv444p"))),
-        "short": RunSettings(scale=Scale(short_side=32)), "burst": RunSettings(FrameOutput("burst", subsampling="444")),
-        "grey": RunSettings(FrameOutput("burst", subsampling="gray")), "tensor": RunSettings(FrameOutput("tensor")),
+        "plain": RunSettings(),
+        "444": RunSettings(VideoOutput(EncoderOptions(pixel_format="yuv444p"))),
+        "short": RunSettings(scale=Scale(short_side=32)),
+        "burst": RunSettings(FrameOutput("burst", subsampling="444")),
+        "grey": RunSettings(FrameOutput("burst", subsampling="gray")),
+        "tensor": RunSettings(FrameOutput("tensor")),
         "ffmpeg": RunSettings(VideoOutput(engine="ffmpeg"), scale=Scale(short_side=32)),
-    }  # fmt: skip
+    }
     for name, each in settings.items():
         if name == "ffmpeg" and codes[2] > 1:
             with pytest.raises(
@@ -282,8 +299,9 @@ def test_few_bits_of_rgb_are_stretched_to_eight_and_not_shifted(pixel_format, cl
     white, red, due = {
         "rgb565le": (b"\xff\xff", (16 << 11).to_bytes(2, "little"), 255 * 16 / 31),
         "rgb555le": (b"\xff\x7f", (16 << 10).to_bytes(2, "little"), 255 * 16 / 31),
-        "rgb8": (b"\xff", b"\x80", 255 * 4 / 7), "bgr8": (b"\xff", b"\x04", 255 * 4 / 7),
-    }[pixel_format]  # fmt: skip
+        "rgb8": (b"\xff", b"\x80", 255 * 4 / 7),
+        "bgr8": (b"\xff", b"\x04", 255 * 4 / 7),
+    }[pixel_format]
     raw, source = tmp_path / "raw", tmp_path / "source.nut"
     raw.write_bytes((white * 32 + red * 32) * 64)
     cli.run("-f", "rawvideo", "-pix_fmt", pixel_format, "-s", "64x64", "-r", 25, "-i", raw, "-c:v", "rawvideo", source)

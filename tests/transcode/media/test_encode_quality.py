@@ -38,9 +38,29 @@ def measured_by_ffmpeg(
         f"[a][c]psnr=stats_file={psnr}[x];[b][d]ssim=stats_file={ssim}[y]"
     )
     said = cli.log(
-        "-y", "-i", path, *raw, "-i", reference, "-filter_complex", graph,
-        "-map", "[x]", "-fps_mode", "passthrough", "-f", "null", "-", "-map", "[y]", "-fps_mode", "passthrough", "-f", "null", "-",
-    )  # fmt: skip
+        "-y",
+        "-i",
+        path,
+        *raw,
+        "-i",
+        reference,
+        "-filter_complex",
+        graph,
+        "-map",
+        "[x]",
+        "-fps_mode",
+        "passthrough",
+        "-f",
+        "null",
+        "-",
+        "-map",
+        "[y]",
+        "-fps_mode",
+        "passthrough",
+        "-f",
+        "null",
+        "-",
+    )
     told = re.search(r"PSNR y:(\S+) .*average:(\S+)", said)
     assert told, said
     frames = [float(m) for m in re.findall(r"mse_y:(\S+)", psnr.read_text())]

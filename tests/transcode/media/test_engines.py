@@ -246,13 +246,23 @@ def test_frames_are_counted_by_decoding_whatever_the_header_says(name, engine, r
 
 
 STAMPED = (
-    "swapped.mkv", "doubled.mkv", "jumps_back.ts", "ts_late.ts", "edit_list_late.mp4", "below_zero.mp4", "below_zero.mkv", "annexb.h264",
-)  # fmt: skip
+    "swapped.mkv",
+    "doubled.mkv",
+    "jumps_back.ts",
+    "ts_late.ts",
+    "edit_list_late.mp4",
+    "below_zero.mp4",
+    "below_zero.mkv",
+    "annexb.h264",
+)
 NOT_BY_FFMPEG = {"swapped.mkv", "doubled.mkv", "below_zero.mkv"}
 REMARKS = {
-    "swapped.mkv": "timestamps ran backwards; sorted", "doubled.mkv": "6 frames shared a timestamp",
-    "jumps_back.ts": "time jumped back 2 times", "below_zero.mkv": "9 frames had no timestamp", "annexb.h264": "20 frames had no timestamp",
-}  # fmt: skip
+    "swapped.mkv": "timestamps ran backwards; sorted",
+    "doubled.mkv": "6 frames shared a timestamp",
+    "jumps_back.ts": "time jumped back 2 times",
+    "below_zero.mkv": "9 frames had no timestamp",
+    "annexb.h264": "20 frames had no timestamp",
+}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -276,12 +286,20 @@ def test_whatever_the_timestamps_are_those_of_the_output_rise_from_0_and_are_in_
 
 # Size of the output, and what its row says of it.
 ODD = {
-    "odd_444.mp4": (96, 62, "odd size 97x63 cropped to 96x62"), "odd_420.webm": (96, 62, "odd size 97x63 cropped to 96x62"),
-    "sar_wide.mp4": (128, 64, ""), "sar_tall.mp4": (72, 64, ""), "deep.mp4": (96, 64, ""), "deep_422.mkv": (96, 64, ""), "grey.mp4": (96, 64, ""),
-    "grey16.mkv": (96, 64, ""), "rgb.mkv": (96, 64, ""), "alpha.mov": (96, 64, "alpha composited over black"),
-    "alpha.webm": (96, 64, "alpha composited over black"), "interlaced_top.mkv": (96, 64, "20 interlaced frames deinterlaced"),
+    "odd_444.mp4": (96, 62, "odd size 97x63 cropped to 96x62"),
+    "odd_420.webm": (96, 62, "odd size 97x63 cropped to 96x62"),
+    "sar_wide.mp4": (128, 64, ""),
+    "sar_tall.mp4": (72, 64, ""),
+    "deep.mp4": (96, 64, ""),
+    "deep_422.mkv": (96, 64, ""),
+    "grey.mp4": (96, 64, ""),
+    "grey16.mkv": (96, 64, ""),
+    "rgb.mkv": (96, 64, ""),
+    "alpha.mov": (96, 64, "alpha composited over black"),
+    "alpha.webm": (96, 64, "alpha composited over black"),
+    "interlaced_top.mkv": (96, 64, "20 interlaced frames deinterlaced"),
     "size_changes.ts": (96, 64, "the picture changed to 120x64 at output frame 12; fitted into 96x64"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -35,9 +35,17 @@ RATES = ("15", "30000/1001", "60")
 # A transport stream says nowhere how long it is, so one that is cut short at the end of a packet is whole to anyone.
 DAMAGED = ("cut_short.mp4", "cut_short.mkv", "flipped.mp4")
 FAST_CUTS = (
-    "open_gop.mp4", "open_gop.mkv", "closed.mkv", "hevc.mp4", "vp9.webm", "altref.webm", "av1.mkv", "vfr.mp4",
-    "edit_list.mp4", "edit_list_late.mp4",
-)  # fmt: skip
+    "open_gop.mp4",
+    "open_gop.mkv",
+    "closed.mkv",
+    "hevc.mp4",
+    "vp9.webm",
+    "altref.webm",
+    "av1.mkv",
+    "vfr.mp4",
+    "edit_list.mp4",
+    "edit_list_late.mp4",
+)
 SLOW_CUTS = (
     "ts_late.ts",
     "program.mpg",

@@ -43,8 +43,28 @@ def graded(cli: Any, path: Path, display: str | None, light: str | None = None) 
     params = "log-level=error:pools=none:frame-threads=1"
     params += f":master-display={display}" if display else ""
     params += f":max-cll={light}" if light else ""
-    cli.run("-f", "rawvideo", "-pix_fmt", "yuv420p10le", "-s", "64x64", "-r", 25, *TAGS, "-i", "-", "-c:v", "libx265", "-crf", 4,
-            "-x265-params", params, *TAGS, path, stdin=b"".join(p.tobytes() for p in (luma, u, v)) * 2)  # fmt: skip
+    cli.run(
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "yuv420p10le",
+        "-s",
+        "64x64",
+        "-r",
+        25,
+        *TAGS,
+        "-i",
+        "-",
+        "-c:v",
+        "libx265",
+        "-crf",
+        4,
+        "-x265-params",
+        params,
+        *TAGS,
+        path,
+        stdin=b"".join(p.tobytes() for p in (luma, u, v)) * 2,
+    )
     return path
 
 
@@ -106,10 +126,18 @@ def test_what_is_impossible_is_not_believed_and_the_row_says_so_and_holds_the_re
 @pytest.mark.parametrize(
     ("codec", "container", "engine"),
     [
-        *((codec, box, engine) for codec in ("hevc", "h264", "av1") for box in ("mp4", "mkv") for engine in ("av", "ffmpeg")),
-        ("av1", "webm", "av"), ("vp9", "webm", "ffmpeg"), ("vp9", "mkv", "ffmpeg"), ("vp9", "mp4", "ffmpeg"),
+        *(
+            (codec, box, engine)
+            for codec in ("hevc", "h264", "av1")
+            for box in ("mp4", "mkv")
+            for engine in ("av", "ffmpeg")
+        ),
+        ("av1", "webm", "av"),
+        ("vp9", "webm", "ffmpeg"),
+        ("vp9", "mkv", "ffmpeg"),
+        ("vp9", "mp4", "ffmpeg"),
     ],
-)  # fmt: skip
+)
 def test_kept_high_dynamic_range_says_on_which_screen_it_was_graded(codec, container, engine, cli, tmp_path):
     path = graded(cli, tmp_path / "source.mp4", f"{P3}L(10000000,1)", "800,300")
     options = EncoderOptions(codec=codec, container=container, pixel_format="yuv420p10le")
@@ -153,8 +181,28 @@ def test_a_tone_map_heeds_no_metadata_that_comes_with_keyframes_alone(cli, tmp_p
     grey = np.full(64 * 64 * 3 // 2, 512, "<u2")
     grey[: 64 * 64] = 500
     params = f"mastering-display={P3}L(10000000,1):cll=800,300:keyint=4"
-    cli.run("-f", "rawvideo", "-pix_fmt", "yuv420p10le", "-s", "64x64", "-r", 25, *TAGS, "-i", "-", "-c:v", "libx264", "-qp", 1,
-            "-x264-params", params, *TAGS, path, stdin=grey.tobytes() * 9)  # fmt: skip
+    cli.run(
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "yuv420p10le",
+        "-s",
+        "64x64",
+        "-r",
+        25,
+        *TAGS,
+        "-i",
+        "-",
+        "-c:v",
+        "libx264",
+        "-qp",
+        1,
+        "-x264-params",
+        params,
+        *TAGS,
+        path,
+        stdin=grey.tobytes() * 9,
+    )
     told = cli.log("-i", path, "-vf", "showinfo", "-f", "null", "-")
     assert len(re.findall("side data - Mastering display", told)) == 3
     with Source(path, max_pixels=10_000) as source:

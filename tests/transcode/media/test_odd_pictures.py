@@ -24,8 +24,10 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
 
 WAYS: dict[str, tuple[object, ...]] = {
-    "transcode": ("--preset", "ultrafast", "--crf", 8), "burst": ("--quality", 95), "ffmpeg": ("--preset", "ultrafast", "--crf", 8, "--engine", "ffmpeg"),
-}  # fmt: skip
+    "transcode": ("--preset", "ultrafast", "--crf", 8),
+    "burst": ("--quality", 95),
+    "ffmpeg": ("--preset", "ultrafast", "--crf", 8, "--engine", "ffmpeg"),
+}
 OURS = ["transcode", "burst"]
 FIRST_HALF = list(BOTH[:HALF])
 
@@ -400,9 +402,22 @@ def test_a_cover_that_is_not_marked_as_one_does_not_beat_the_film(
     out = trial.folder / f"covered{film.suffix}"
     default = 0 if is_first else 1
     shop.cli.run(
-        "-i", files[0], "-i", files[1], "-map", "0:v", "-map", "1:v", "-c", "copy", f"-disposition:v:{default}", "default",
-        f"-disposition:v:{1 - default}", 0, out,
-    )  # fmt: skip
+        "-i",
+        files[0],
+        "-i",
+        files[1],
+        "-map",
+        "0:v",
+        "-map",
+        "1:v",
+        "-c",
+        "copy",
+        f"-disposition:v:{default}",
+        "default",
+        f"-disposition:v:{1 - default}",
+        0,
+        out,
+    )
     data = out.read_bytes()
     _, pictures = trial.made(out.name, data, "transcode")
     assert numbers(pictures) == FIRST_HALF

@@ -33,9 +33,21 @@ def encoded(cli: Any, path: Path, b_frames: int, *more: object) -> Path:
     """120 frames at 30/s, no two alike, with B-pyramids."""
     params = f"bframes={b_frames}:b-pyramid=normal:b-adapt=0:ref=5:keyint=50:threads=1"
     cli.run(
-        "-f", "lavfi", "-i", f"testsrc2=size=96x64:rate=30,trim=end_frame={FRAMES}",
-        "-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-x264-params", params, *more, path,
-    )  # fmt: skip
+        "-f",
+        "lavfi",
+        "-i",
+        f"testsrc2=size=96x64:rate=30,trim=end_frame={FRAMES}",
+        "-c:v",
+        "libx264",
+        "-preset",
+        "veryfast",
+        "-pix_fmt",
+        "yuv420p",
+        "-x264-params",
+        params,
+        *more,
+        path,
+    )
     return path
 
 

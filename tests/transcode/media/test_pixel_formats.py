@@ -28,8 +28,16 @@ from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
-TURNS = ("cfr.mp4", "turned_90.mp4", "turned_180.mp4", "turned_270.mp4", "mirrored.mp4", "upside_down.mp4",
-         "turned_90_mirrored.mp4", "turned_270_mirrored.mp4")  # fmt: skip
+TURNS = (
+    "cfr.mp4",
+    "turned_90.mp4",
+    "turned_180.mp4",
+    "turned_270.mp4",
+    "mirrored.mp4",
+    "upside_down.mp4",
+    "turned_90_mirrored.mp4",
+    "turned_270_mirrored.mp4",
+)
 
 
 def made(path: Path, settings: RunSettings, folder: Path) -> tuple[Any, Path]:
@@ -148,7 +156,7 @@ def test_no_chain_of_filters_leaves_a_conversion_to_libavfilter(cli):
     for pixels, turned in product(formats, (False, True)):
         source = SourcePicture(
             FrameSize(67, 49), NO_CROPPING, pixels, Fraction(1), Orientation(turned), 0, Colour(1, 1, 1), "rawvideo"
-        )  # fmt: skip
+        )
         chains = [plan_picture(source, RunSettings(), output).chain for output in wanted]
         graph = f"[0]split={len(chains) + 1}[shown]" + "".join(f"[s{n}]" for n in range(len(chains)))
         graph += "".join(f";[s{n}]{chain},nullsink" for n, chain in enumerate(chains))

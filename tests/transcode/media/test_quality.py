@@ -164,9 +164,12 @@ def test_frames_one_too_late_are_misaligned_not_scored(made):
 
 def test_frames_of_another_size_are_not_scored(h264):
     verifier = Verifier(
-        OutputFormat(FrameSize(48, 32), "yuv420p", OUTPUT.colour, BASE, None, Fraction(30)), "h264",
-        check_decoder("h264", h264.extradata), gop=5, every=1,
-    )  # fmt: skip
+        OutputFormat(FrameSize(48, 32), "yuv420p", OUTPUT.colour, BASE, None, Fraction(30)),
+        "h264",
+        check_decoder("h264", h264.extradata),
+        gop=5,
+        every=1,
+    )
     for n in range(COUNT):
         verifier.expect(picture(n).reformat(width=48, height=32), n)
     with pytest.raises(VerifyError, match="was made for 48x32 yuv420p"):
@@ -241,8 +244,10 @@ def test_a_file_that_is_cut_short_is_found(container, part, folder):
 def test_a_file_of_other_frames_or_of_more_or_fewer_is_found(h264, folder):
     measured = verify(h264)
     for name, options, said in (
-        ("other", {"seed": 2}, "other bytes"), ("fewer", {"count": COUNT - 1}, "packet"), ("more", {"count": COUNT + 1}, "packet"),
-    ):  # fmt: skip
+        ("other", {"seed": 2}, "other bytes"),
+        ("fewer", {"count": COUNT - 1}, "packet"),
+        ("more", {"count": COUNT + 1}, "packet"),
+    ):
         other = encode(folder / f"{name}.mp4", "h264", **options)
         with pytest.raises(VerifyError, match=said):
             check_file(other.path, measured, "h264", BASE)

@@ -146,9 +146,27 @@ def write_hidden(path: Path, media: Any, cli: Any) -> Path:
     log = path.parent / "pass"
     for number in (1, 2):
         cli.run(
-            *moving(frames=72), "-c:v", "libvpx-vp9", "-deadline", "good", "-cpu-used", 4, "-b:v", "200k", "-g", 40,
-            "-auto-alt-ref", 1, "-lag-in-frames", 25, "-pass", number, "-passlogfile", log, path.with_name("whole.webm"),
-        )  # fmt: skip
+            *moving(frames=72),
+            "-c:v",
+            "libvpx-vp9",
+            "-deadline",
+            "good",
+            "-cpu-used",
+            4,
+            "-b:v",
+            "200k",
+            "-g",
+            40,
+            "-auto-alt-ref",
+            1,
+            "-lag-in-frames",
+            25,
+            "-pass",
+            number,
+            "-passlogfile",
+            log,
+            path.with_name("whole.webm"),
+        )
     cli.run(
         "-i", path.with_name("whole.webm"), "-c", "copy", "-bsf:v", "vp9_superframe_split", "-fflags", "-autobsf", path
     )
@@ -294,11 +312,14 @@ def restamped(path: Path, stamps: list[int], cli: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("stamps", "due", "said"), [
-    ([0, 1, 2, 2, 3, 4, 5], [0, 1, 3, 4, 5, 6], "1 frame shared a timestamp with the next one; left out"),
-    ([0, 1, 2, 2, 4, 5], [0, 1, 2, 3, 4, 5], "1 frame shared a timestamp; moved one tick on"),
-    ([0, 1, 1, 1, 4, 5], [0, 2, 3, 4, 5], "1 frame shared a timestamp; moved one tick on"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stamps", "due", "said"),
+    [
+        ([0, 1, 2, 2, 3, 4, 5], [0, 1, 3, 4, 5, 6], "1 frame shared a timestamp with the next one; left out"),
+        ([0, 1, 2, 2, 4, 5], [0, 1, 2, 3, 4, 5], "1 frame shared a timestamp; moved one tick on"),
+        ([0, 1, 1, 1, 4, 5], [0, 2, 3, 4, 5], "1 frame shared a timestamp; moved one tick on"),
+    ],
+)
 def test_a_timestamp_that_comes_twice_moves_no_later_frame(stamps, due, said, cli, tmp_path):
     """One tick is 40 ms: each frame after it was late by as much."""
     path = restamped(tmp_path / "twice.mov", stamps, cli)

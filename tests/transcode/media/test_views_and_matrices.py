@@ -85,9 +85,13 @@ def test_validate_says_that_players_would_turn_an_output(media, tmp_path):
 
 
 SHEARED = {
-    "to the right": (1, 0, 3, 1), "to the left": (1, 0, -3, 1), "downwards": (1, 3, 0, 1), "a little": (1, 0, 0.1, 1),
-    "and turned": (0, 1, -1, 0.5), "and mirrored": (-1, 0, 0.6, 1),
-}  # fmt: skip
+    "to the right": (1, 0, 3, 1),
+    "to the left": (1, 0, -3, 1),
+    "downwards": (1, 3, 0, 1),
+    "a little": (1, 0, 0.1, 1),
+    "and turned": (0, 1, -1, 0.5),
+    "and mirrored": (-1, 0, 0.6, 1),
+}
 
 
 @pytest.mark.parametrize("name", SHEARED)
@@ -149,11 +153,15 @@ def test_any_matrix_gives_a_small_angle_and_what_is_not_followed_is_said(a, b, c
 
 
 RIGHT = {
-    (1, 0, 0, 1): Turn(), (-1, 0, 0, 1): Turn(Orientation(False, True, False), -180), (1, 0, 0, -1): Turn(Orientation(False, False, True)),
-    (-1, 0, 0, -1): Turn(Orientation(False, True, True), -180), (0, 1, 1, 0): Turn(Orientation(True), -90),
-    (0, 1, -1, 0): Turn(Orientation(True, True, False), -90), (0, -1, 1, 0): Turn(Orientation(True, False, True), 90),
+    (1, 0, 0, 1): Turn(),
+    (-1, 0, 0, 1): Turn(Orientation(False, True, False), -180),
+    (1, 0, 0, -1): Turn(Orientation(False, False, True)),
+    (-1, 0, 0, -1): Turn(Orientation(False, True, True), -180),
+    (0, 1, 1, 0): Turn(Orientation(True), -90),
+    (0, 1, -1, 0): Turn(Orientation(True, True, False), -90),
+    (0, -1, 1, 0): Turn(Orientation(True, False, True), 90),
     (0, -1, -1, 0): Turn(Orientation(True, True, True), 90),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("scale", [(ONE, ONE), (2 * ONE, ONE // 3), (1, 1), (2**31 - 1, 7)])

@@ -22,7 +22,7 @@ from vidprep.transcode.pages.page import (
     decimals,
     in_bytes,
     in_percent,
-)  # fmt: skip
+)
 
 HOSTILE = "<script>alert(1)</script> & \x1b[2J [x](javascript:y) |"
 
@@ -69,10 +69,14 @@ def test_long_tables_are_cut_in_markdown_and_it_is_said() -> None:
 @pytest.mark.parametrize(
     ("write", "value", "expected"),
     [
-        (in_bytes, 1500, "1.5 kB"), (in_bytes, 2.5e6, "2.5 MB"), (in_bytes, 3.25e9, "3.25 GB"), (in_percent, 0.425, "42%"),
-        (decimals(1), 1234.56, "1,234.6"), (chart_text, "<b>&\n", "&lt;b&gt;&amp;\\n"),
+        (in_bytes, 1500, "1.5 kB"),
+        (in_bytes, 2.5e6, "2.5 MB"),
+        (in_bytes, 3.25e9, "3.25 GB"),
+        (in_percent, 0.425, "42%"),
+        (decimals(1), 1234.56, "1,234.6"),
+        (chart_text, "<b>&\n", "&lt;b&gt;&amp;\\n"),
     ],
-)  # fmt: skip
+)
 def test_figures_are_written_as_people_read_them(write: Callable[[Any], str], value: Any, expected: str) -> None:
     assert write(value) == expected
 

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import (
-    make_clip,
-    make_clips,
-    outputs,
-    transcode,
-)  # fmt: skip
+from tests.helpers import make_clip, make_clips, outputs, transcode
 from tests.transcode.run.poison import CLIPS
 
 

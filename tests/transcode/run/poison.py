@@ -9,15 +9,7 @@ from pathlib import Path
 import imageio_ffmpeg
 
 from tests import points
-from tests.helpers import (
-    Ran,
-    fault,
-    identities,
-    leftovers,
-    manifest,
-    outputs,
-    transcode,
-)  # fmt: skip
+from tests.helpers import Ran, fault, identities, leftovers, manifest, outputs, transcode
 
 CLIPS = 8
 
@@ -31,12 +23,7 @@ def partial_stem(unit_id: str) -> str:
 
 def on_poison(code: str) -> str:
     """In the child that gets poison.mp4, before it begins."""
-    return fault(
-        *points.RUN_JOB,
-        at=-1,
-        code=f"if 'poison' in args[0].unit.path: {code}",
-        only="child",
-    )
+    return fault(*points.RUN_JOB, at=-1, code=f"if 'poison' in args[0].unit.path: {code}", only="child")
 
 
 def one_failed(ran: Ran, dst: Path) -> str:

@@ -36,11 +36,16 @@ PLAIN: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.date32(), st.dates()),
     (pa.time64("us"), st.times()),
     (pa.timestamp("us"), st.datetimes()),
-    (pa.timestamp("ms", "UTC"), st.datetimes(datetime.datetime(1900, 1, 1), timezones=st.just(datetime.UTC)).map(lambda when: when.replace(microsecond=0))),
+    (
+        pa.timestamp("ms", "UTC"),
+        st.datetimes(datetime.datetime(1900, 1, 1), timezones=st.just(datetime.UTC)).map(
+            lambda when: when.replace(microsecond=0)
+        ),
+    ),
     (pa.timestamp("ns"), st.integers(-(2**62), 2**62)),
     (pa.duration("us"), st.timedeltas(datetime.timedelta(-99999), datetime.timedelta(99999))),
     (pa.decimal128(12, 3), st.decimals(Decimal("-99999999"), Decimal("99999999"), places=3)),
-]  # fmt: skip
+]
 
 
 def nested(
@@ -53,10 +58,16 @@ def nested(
             (pa.list_(kind), st.lists(maybe, max_size=3)),
             (pa.large_list(kind), st.lists(maybe, max_size=3)),
             (pa.list_(kind, 2), st.lists(maybe, min_size=2, max_size=2)),
-            (pa.struct([("a", kind), ("frames", pa.int32())]), st.fixed_dictionaries({"a": maybe, "frames": st.integers(0, 9)})),
-            (pa.map_(pa.string(), kind), st.dictionaries(st.text(max_size=3), maybe, max_size=2).map(lambda each: [*each.items()])),
+            (
+                pa.struct([("a", kind), ("frames", pa.int32())]),
+                st.fixed_dictionaries({"a": maybe, "frames": st.integers(0, 9)}),
+            ),
+            (
+                pa.map_(pa.string(), kind),
+                st.dictionaries(st.text(max_size=3), maybe, max_size=2).map(lambda each: [*each.items()]),
+            ),
         ]
-    )  # fmt: skip
+    )
 
 
 KIND = (
@@ -69,9 +80,13 @@ NAMES = st.sampled_from(
 )
 COLUMNS = st.dictionaries(
     NAMES | st.text(string.printable, min_size=1, max_size=6).filter(lambda name: name.strip() == name),
-    KIND.flatmap(lambda kind: st.lists(st.none() | kind[1], min_size=CLIPS, max_size=CLIPS).map(lambda found: pa.array(found, kind[0]))),
+    KIND.flatmap(
+        lambda kind: st.lists(st.none() | kind[1], min_size=CLIPS, max_size=CLIPS).map(
+            lambda found: pa.array(found, kind[0])
+        )
+    ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,7 @@ import imageio_ffmpeg
 import pytest
 
 from tests import points
-from tests.helpers import (
-    Ran,
-    environment,
-    fault,
-    make_clip,
-    manifest,
-    no_processes_left,
-    outputs,
-    start,
-    transcode,
-)  # fmt: skip
+from tests.helpers import Ran, environment, fault, make_clip, manifest, no_processes_left, outputs, start, transcode
 from tests.sampling import in_turn
 from tests.transcode.run.poison import fake_ffmpeg, on_poison, one_failed, partial_stem
 from vidprep.transcode.workers.child import Child

@@ -46,8 +46,11 @@ def run_states(kind: str, place: Callable[[str], tuple[Path, Path]], count: int,
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     ran = subprocess.run(
         [sys.executable, SCRIPT, kind, source, folder, str(count), str(seed)],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     *told, last = map(json.loads, ran.stdout.splitlines())
     assert last["states"] == count <= last["possible"]

@@ -23,7 +23,7 @@ from tests.helpers import (
     outputs,
     start,
     transcode,
-)  # fmt: skip
+)
 from tests.sampling import in_turn, pairs
 from tests.transcode.run.poison import CLIPS, STOPPED, fake_ffmpeg, on_poison, one_failed, partial_stem, resumed
 
@@ -126,7 +126,7 @@ def test_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: Path
     fake = fake_ffmpeg(tmp_path, f"{code}\nsubprocess.run([REAL, *sys.argv[1:]], check=True)\n{code}")
     mark = fault(
         *points.JOURNAL_APPEND, at=4, when="after", code=f"open({str(tmp_path / 'now')!r}, 'w')", only="parent"
-    )  # fmt: skip
+    )
     broken = environment(tmp_path / "hook", mark)
     process = start(clips, dst, "--jobs", 2, "--engine", "ffmpeg", "--ffmpeg", fake, env=broken)
     _, err = process.communicate(timeout=300)
@@ -152,9 +152,10 @@ def test_the_ffmpeg_below_a_killed_run_dies_too(dst: Path, tmp_path: Path) -> No
 
 
 CHANGES = {
-    "os.truncate(PATH, 700)": "changed while it was being read", "os.replace(OTHER, PATH)": "changed while it was being read",
+    "os.truncate(PATH, 700)": "changed while it was being read",
+    "os.replace(OTHER, PATH)": "changed while it was being read",
     "os.unlink(PATH)": "cannot be read: No such file",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "engine"), pairs(list(CHANGES), ["av", "ffmpeg"], each=1))

@@ -39,7 +39,14 @@ def lines_of(path):
 
 
 def monitor(*args):
-    return subprocess.run(command(*args, verb="monitor"), env=environment(COLUMNS="200"), capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+    return subprocess.run(
+        command(*args, verb="monitor"),
+        env=environment(COLUMNS="200"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def test_every_video_is_told_from_start_to_end(sources, tmp_path):
@@ -77,7 +84,10 @@ def test_stdout_takes_events_too_and_not_together_with_rows(sources, tmp_path):
 
 
 def test_memory_is_that_of_the_whole_tree():
-    child = subprocess.Popen([sys.executable, "-c", "import time; x = bytearray(60_000_000); print(1, flush=True); time.sleep(30)"], stdout=subprocess.PIPE)  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; x = bytearray(60_000_000); print(1, flush=True); time.sleep(30)"],
+        stdout=subprocess.PIPE,
+    )
     try:
         assert child.stdout is not None
         child.stdout.readline()
@@ -165,7 +175,17 @@ def test_rates_and_the_time_left_come_from_the_last_minute():
     run.take({"time": 0.0, "event": "begun", "destination": "d", "total": 100, "total_bytes": 1000})
     for number in range(50):
         run.take({"time": float(number), "event": "started", "id": f"v{number}"})
-        run.take({"time": number + 1.0, "event": "finished", "id": f"v{number}", "seconds": 1.0, "bytes": 10, "num_frames": 25, "size_bytes": 5})  # fmt: skip
+        run.take(
+            {
+                "time": number + 1.0,
+                "event": "finished",
+                "id": f"v{number}",
+                "seconds": 1.0,
+                "bytes": 10,
+                "num_frames": 25,
+                "size_bytes": 5,
+            }
+        )
     assert run.rates() == pytest.approx((1.0, 25.0, 10.0))
     assert run.seconds_left() == pytest.approx(50)
     assert not run.flying and run.bytes_made == 250
@@ -209,7 +229,13 @@ def test_a_loader_is_shown_with_its_history(way, sources, tmp_path):
         subprocess.run(loads, check=True, timeout=300)
         ran = monitor(events)
     else:
-        shown = subprocess.Popen(command(events, verb="monitor"), env=environment(COLUMNS="200"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        shown = subprocess.Popen(
+            command(events, verb="monitor"),
+            env=environment(COLUMNS="200"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         time.sleep(2)  # a pipe loses what is written before somebody reads
         subprocess.run(loads, check=True, timeout=300)
         ran = subprocess.CompletedProcess(shown.args, 0, *shown.communicate(timeout=300))
@@ -247,15 +273,35 @@ def test_files_that_are_not_there_are_said(tmp_path):
 
 
 EVENTS = (
-    {"event": "begun", "run": "r", "destination": "d", "total": 5, "total_bytes": 100, "done_before": 0, "backend": "local"},
+    {
+        "event": "begun",
+        "run": "r",
+        "destination": "d",
+        "total": 5,
+        "total_bytes": 100,
+        "done_before": 0,
+        "backend": "local",
+    },
     {"event": "started", "run": "r", "id": "a", "bytes": 10},
     {"event": "finished", "run": "r", "id": "a", "seconds": 1.0, "num_frames": 3, "bytes": 10, "size_bytes": 5},
     {"event": "failed", "run": "r", "id": "b", "seconds": 1.0, "bytes": 3, "stage": "read", "message": "m"},
     {"event": "progress", "run": "r", "done": 1, "failed": 0, "total": 5, "memory_bytes": 100},
     {"event": "ended", "run": "r", "ok": 1, "failed": 0, "not_started": 0, "seconds": 4.0, "exit_code": 0},
-    {"event": "batch", "loader": "l", "epoch": 0, "batch": 0, "wait_ms": 1.0, "ready": 1, "places": 3, "decode_ms": 4.0,
-     "hits": 1, "frames": 8, "cache_bytes": 5, "memory_bytes": 9},
-)  # fmt: skip
+    {
+        "event": "batch",
+        "loader": "l",
+        "epoch": 0,
+        "batch": 0,
+        "wait_ms": 1.0,
+        "ready": 1,
+        "places": 3,
+        "decode_ms": 4.0,
+        "hits": 1,
+        "frames": 8,
+        "cache_bytes": 5,
+        "memory_bytes": 9,
+    },
+)
 WRONG_VALUES = (
     None,
     "x",

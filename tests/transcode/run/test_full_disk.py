@@ -8,15 +8,7 @@ import imageio_ffmpeg
 import pytest
 
 from tests import points
-from tests.helpers import (
-    environment,
-    fault,
-    leftovers,
-    make_clips,
-    manifest,
-    outputs,
-    transcode,
-)  # fmt: skip
+from tests.helpers import environment, fault, leftovers, make_clips, manifest, outputs, transcode
 from tests.sampling import in_turn, pairs
 from tests.transcode.run.poison import STOPPED, resumed
 
@@ -89,16 +81,9 @@ HALF_A_LINE = (
     ("broken", "code"),
     [
         (fault(*points.JOURNAL_APPEND, at=1, code=NO_ROOM, only="parent"), STOPPED),
-        pytest.param(
-            fault(*points.JOURNAL_APPEND, at=5, code=NO_ROOM, only="parent"),
-            STOPPED,
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(fault(*points.JOURNAL_APPEND, at=5, code=NO_ROOM, only="parent"), STOPPED, marks=pytest.mark.slow),
         (fault("os", "write", at=-1, code=HALF_A_LINE, only="parent"), STOPPED),
-        (
-            fault(*points.FILES_PUBLISH, at=3, code=NO_ROOM, only="parent"),
-            STOPPED,
-        ),
+        (fault(*points.FILES_PUBLISH, at=3, code=NO_ROOM, only="parent"), STOPPED),
         (fault("os", "fsync", at=1, code=NO_ROOM, only="parent"), STOPPED),
         pytest.param(fault("os", "fsync", at=2, code=NO_ROOM, only="parent"), STOPPED, marks=pytest.mark.slow),
         (fault("os", "fsync", at=3, code=NO_ROOM, only="parent"), STOPPED),

@@ -239,8 +239,15 @@ def test_overwrite_of_some_sources_never_leaves_outputs_of_two_settings(raw, dst
     assert transcode(raw, dst, "--overwrite", "--limit", 1).code == 0 and len(manifest(dst)) == 3
 
 
-CHANGES = [points.JOURNAL_APPEND, ("os", "replace"), ("os", "link"), ("os", "unlink"),
-           ("pathlib", "Path.replace"), ("pathlib", "Path.unlink"), points.SHARD_WRITER_APPEND]  # fmt: skip
+CHANGES = [
+    points.JOURNAL_APPEND,
+    ("os", "replace"),
+    ("os", "link"),
+    ("os", "unlink"),
+    ("pathlib", "Path.replace"),
+    ("pathlib", "Path.unlink"),
+    points.SHARD_WRITER_APPEND,
+]
 
 
 @pytest.mark.long

@@ -189,8 +189,10 @@ def test_label_command_adds_changes_and_removes_without_the_sources(kind, clips,
     assert labels_in(dst)["c01"] == {"label": "b", "old": 1}
     assert transcode(dst, given, "--remove", "old", verb="label").code == 0
     assert labels_in(dst) == {
-        "c00": {"label": "a", "note": None}, "c01": {"label": "B", "note": "seen"}, "c02": {"label": "c", "note": None},
-    }  # fmt: skip
+        "c00": {"label": "a", "note": None},
+        "c01": {"label": "B", "note": "seen"},
+        "c02": {"label": "c", "note": None},
+    }
     assert contents(dst) == before
 
 
@@ -200,8 +202,10 @@ def test_label_command_keeps_what_an_empty_cell_would_erase(clips, tmp_path, dst
     done = transcode(dst, given, verb="label")
     assert done.code == 0 and "2 videos relabelled" in done.err, done.err
     assert labels_in(dst) == {
-        "c00": {"label": "a", "n": 2}, "c01": {"label": "B", "n": 1}, "c02": {"label": "c", "n": 1},
-    }  # fmt: skip
+        "c00": {"label": "a", "n": 2},
+        "c01": {"label": "B", "n": 1},
+        "c02": {"label": "c", "n": 1},
+    }
     twice = [{"id": "c02", "label": "", "n": 5}, {"id": "c02", "label": "C", "n": 5}]
     assert transcode(dst, table(tmp_path / "t.csv", twice), verb="label").code == 0
     assert labels_in(dst)["c02"] == {"label": "C", "n": 5}
@@ -249,8 +253,10 @@ def test_labels_that_only_the_command_gave_outlive_a_run(clips, tmp_path, dst):
     )
     assert again.summary["moved"] == 1
     assert labels_in(dst) == {
-        "c01": {"label": "x", "vector": [1.5]}, "c02": {"label": "x", "vector": None}, "z": {"label": "x", "vector": [0.5]},
-    }  # fmt: skip
+        "c01": {"label": "x", "vector": [1.5]},
+        "c02": {"label": "x", "vector": None},
+        "z": {"label": "x", "vector": [0.5]},
+    }
 
 
 def test_rows_that_speak_of_no_video_are_told_or_skipped(clips, tmp_path, dst):
@@ -294,8 +300,14 @@ def test_tables_in_memory_are_taken_wherever_a_table_is(make, clips, tmp_path, d
         assert labels_in(dst)["c01"].items() >= {name: 1, "day": rows["day"][1], "tags": ["y"]}.items()
 
 
-CHANGES = [points.JOURNAL_APPEND, ("os", "replace"), ("os", "unlink"), ("pathlib", "Path.replace"),
-           ("pathlib", "Path.unlink"), points.SHARD_WRITER_APPEND]  # fmt: skip
+CHANGES = [
+    points.JOURNAL_APPEND,
+    ("os", "replace"),
+    ("os", "unlink"),
+    ("pathlib", "Path.replace"),
+    ("pathlib", "Path.unlink"),
+    points.SHARD_WRITER_APPEND,
+]
 
 
 @pytest.mark.long

@@ -12,17 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import (
-    environment,
-    fault,
-    identities,
-    leftovers,
-    make_clip,
-    manifest,
-    outputs,
-    table,
-    transcode,
-)  # fmt: skip
+from tests.helpers import environment, fault, identities, leftovers, make_clip, manifest, outputs, table, transcode
 from vidprep.formats.manifest.table import COLUMN_NAMES
 
 
@@ -60,8 +50,11 @@ def test_json_prints_a_line_per_row_then_the_summary_and_nothing_else(src: Path,
     assert len(lines) == 5
     assert [set(line) == {*COLUMN_NAMES, "labels"} for line in lines[:-1]] == [True] * 4
     assert {line["id"]: line["status"] for line in lines[:-1]} == {
-        "a": "ok", "b": "ok", "deep/er/c": "ok", "broken": "failed",
-    }  # fmt: skip
+        "a": "ok",
+        "b": "ok",
+        "deep/er/c": "ok",
+        "broken": "failed",
+    }
     summary = ran.summary
     assert (summary["ok"], summary["failed"], summary["exit_code"]) == (3, 1, 1)
     assert summary["failures"][0][0].endswith("broken.mp4")
@@ -93,9 +86,13 @@ def test_dry_run_opens_and_writes_nothing(src: Path, dst: Path) -> None:
     assert "OPENED" not in ran.err
     assert sorted(ran.out.splitlines()) == sorted(
         f"{src / name} -> {output}"
-        for name, output in
-        (("a.mp4", "a.mp4"), ("b.mkv", "b.mp4"), ("deep/er/c.MOV", "deep/er/c.mp4"), ("fifo_like.mp4", "fifo_like.mp4"))
-    )  # fmt: skip
+        for name, output in (
+            ("a.mp4", "a.mp4"),
+            ("b.mkv", "b.mp4"),
+            ("deep/er/c.MOV", "deep/er/c.mp4"),
+            ("fifo_like.mp4", "fifo_like.mp4"),
+        )
+    )
     assert "notes.txt: unknown extension" in ran.err
     assert "4 to do, 0 done" in ran.err and f"free in {dst}: " in ran.err
 

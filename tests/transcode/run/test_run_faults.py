@@ -26,7 +26,7 @@ from tests.helpers import (
     processes_of_group,
     start,
     transcode,
-)  # fmt: skip
+)
 from tests.sampling import in_turn
 from tests.transcode.run.poison import CLIPS, fake_ffmpeg, resumed
 
@@ -94,8 +94,11 @@ def test_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb: s
     kept: dict[str, tuple[int, int]] = {}
     for _ in range(20):
         process = subprocess.Popen(
-            command(src, dst, "--jobs", 2, verb=verb), env=environment(), stderr=subprocess.DEVNULL, start_new_session=True
-        )  # fmt: skip
+            command(src, dst, "--jobs", 2, verb=verb),
+            env=environment(),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         time.sleep(rng.uniform(0.3, 2.5))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -138,11 +141,18 @@ def wait_for_children(group: int, count: int = 2) -> None:
 
 @pytest.mark.parametrize(
     ("number", "whom", "code", "engine"),
-    in_turn([
-        (signal.SIGINT, "group", 130, "av"), (signal.SIGINT, "parent", 130, "av"), (signal.SIGINT, "group", 130, "ffmpeg"),
-        (signal.SIGTERM, "group", 143, "av"), (signal.SIGTERM, "parent", 143, "av"), (signal.SIGUSR1, "group", 143, "av"),
-    ], 3),
-)  # fmt: skip
+    in_turn(
+        [
+            (signal.SIGINT, "group", 130, "av"),
+            (signal.SIGINT, "parent", 130, "av"),
+            (signal.SIGINT, "group", 130, "ffmpeg"),
+            (signal.SIGTERM, "group", 143, "av"),
+            (signal.SIGTERM, "parent", 143, "av"),
+            (signal.SIGUSR1, "group", 143, "av"),
+        ],
+        3,
+    ),
+)
 def test_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
     clips: Path,
     dst: Path,
@@ -181,11 +191,7 @@ def test_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_flight
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], how: str
 ) -> None:
     stuck = fault(*points.RUN_JOB, at=-1, code="time.sleep(60)", only="child")
-    short = fault(
-        *points.RUN_RUN,
-        code="sys.modules['vidprep.transcode.run.run'].GRACE_SECONDS = 1.0",
-        only="parent",
-    )
+    short = fault(*points.RUN_RUN, code="sys.modules['vidprep.transcode.run.run'].GRACE_SECONDS = 1.0", only="parent")
     faults = [stuck, short] if how == "grace time" else [stuck]
     process = start(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", *faults))
     wait_for_children(process.pid)

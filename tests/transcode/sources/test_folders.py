@@ -79,9 +79,30 @@ def test_an_empty_file_is_an_ordinary_unit(src: Path, dst: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["-x", "--crf", " x ", "a b", "quo'te", 'quo"te', "new\nline", "%03d", "*", "[a-z]", "a:b", "http:x", "concat:x|y",
-     "data:x", "naïve", "视频", "back\\slash", "x.", "100%", "$HOME", "\x7f"],
-)  # fmt: skip
+    [
+        "-x",
+        "--crf",
+        " x ",
+        "a b",
+        "quo'te",
+        'quo"te',
+        "new\nline",
+        "%03d",
+        "*",
+        "[a-z]",
+        "a:b",
+        "http:x",
+        "concat:x|y",
+        "data:x",
+        "naïve",
+        "视频",
+        "back\\slash",
+        "x.",
+        "100%",
+        "$HOME",
+        "\x7f",
+    ],
+)
 def test_odd_names_are_plain_names(src: Path, dst: Path, name: str) -> None:
     """What ffmpeg, a shell or a URL would take for something else."""
     touch(src / "a" / f"{name}.mp4")

@@ -73,9 +73,11 @@ def test_a_table_that_does_not_fit_into_memory_is_refused_before_it_is_read(
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
 
     for verb, given in {
-        "transcode": (listed, tmp_path / "other"), "burst": (listed, tmp_path / "other"), "label": (tmp_path / "made", listed),
+        "transcode": (listed, tmp_path / "other"),
+        "burst": (listed, tmp_path / "other"),
+        "label": (tmp_path / "made", listed),
         "validate": (listed, tmp_path / "made"),
-    }.items():  # fmt: skip
+    }.items():
         ran = subprocess.run(
             command(*given, verb=verb), env=environment(), capture_output=True, text=True, timeout=300, preexec_fn=limit
         )

@@ -100,8 +100,13 @@ def test_a_store_without_such_labels_has_the_json_it_always_had(tmp_path):
     with tarfile.open(tmp_path / "out" / "data-00001-00000.tar") as tar:
         told = json.load(tar.extractfile("walk/a.json"))
     assert list(told.items()) == [
-        ("id", "walk/a"), ("frame_rate", [25, 1]), ("num_frames", 3), ("width", 64), ("height", 48), ("label", "walk"),
-    ]  # fmt: skip
+        ("id", "walk/a"),
+        ("frame_rate", [25, 1]),
+        ("num_frames", 3),
+        ("width", 64),
+        ("height", 48),
+        ("label", "walk"),
+    ]
 
 
 def test_table_rows_that_name_one_missing_file_are_a_row_each_with_their_labels(tmp_path):

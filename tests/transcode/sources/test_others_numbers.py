@@ -77,9 +77,15 @@ def test_a_shard_size_of_400_digits_is_wrong_usage(tmp_path):
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["1e99999999", "9" * 5000]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2), max_leaves=3,
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["1e99999999", "9" * 5000]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
 
 
 @QUICK
@@ -141,9 +147,18 @@ def test_a_manifest_of_4_million_times_of_six_frames_is_refused_before_they_are_
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("num_frames", 10**8), ("num_frames", 10**30), ("frame_rate", ["1e99999999"]), ("frame_rate", "1e99999999"), ("width", 10**9), ("gop", 0),
-     ("time_base", [1, 0]), ("pts", [1, 2]), ("num_frames", True)],
-)  # fmt: skip
+    [
+        ("num_frames", 10**8),
+        ("num_frames", 10**30),
+        ("frame_rate", ["1e99999999"]),
+        ("frame_rate", "1e99999999"),
+        ("width", 10**9),
+        ("gop", 0),
+        ("time_base", [1, 0]),
+        ("pts", [1, 2]),
+        ("num_frames", True),
+    ],
+)
 def test_a_json_that_claims_what_its_video_cannot_hold_is_refused(key, value, ready, tmp_path):
     transcode(ready, tmp_path / "packed", "--to", "webdataset", verb="pack")
     path = tmp_path / "packed" / "data-00000.tar"

@@ -163,7 +163,7 @@ BAD_CELLS: list[tuple[dict[str, Any], str]] = [
     ({"id": "a\x7fb"}, "has a backslash, a control"),
     ({"id": ".vidprep/x"}, "keeps for itself"),
     ({"path": ""}, "path is "),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -277,10 +277,21 @@ def test_cells_may_be_apart_by_semicolons_and_tabs(src: Path, dst: Path, name: s
 
 
 NAMES = {
-    "time_start": "time_end", "from_timestamp": "to_timestamp", "start_timestamp": "stop_timestamp", "Start": "End", "t_start": "t_end",
-    "Start Time (seconds)": "End Time (seconds)", "start": "stop", "startTime": "endTime", "start_sec": "end_sec", "begin": "end",
-    "clip_start_sec": "clip_end_sec", "t0": "t1", "videos/front/from_timestamp": "videos/front/to_timestamp", "onset": "end_time",
-}  # fmt: skip
+    "time_start": "time_end",
+    "from_timestamp": "to_timestamp",
+    "start_timestamp": "stop_timestamp",
+    "Start": "End",
+    "t_start": "t_end",
+    "Start Time (seconds)": "End Time (seconds)",
+    "start": "stop",
+    "startTime": "endTime",
+    "start_sec": "end_sec",
+    "begin": "end",
+    "clip_start_sec": "clip_end_sec",
+    "t0": "t1",
+    "videos/front/from_timestamp": "videos/front/to_timestamp",
+    "onset": "end_time",
+}
 
 
 @pytest.mark.parametrize("start", NAMES)
@@ -300,8 +311,9 @@ def test_cuts_may_be_given_in_frames(src: Path, dst: Path, start: str, end: str)
     (src / "t.csv").write_text(f"path,{start},{end}\na.mp4,12,35\na.mp4,35,\n")
     found = find_sources(src / "t.csv", dst)
     assert {unit.id: unit.cut for unit in found.units} == {
-        "a_f00000012_f00000035": Cut(start_frame=12, end_frame=35), "a_f00000035_end": Cut(start_frame=35),
-    }  # fmt: skip
+        "a_f00000012_f00000035": Cut(start_frame=12, end_frame=35),
+        "a_f00000035_end": Cut(start_frame=35),
+    }
 
 
 def test_a_duration_beside_a_start_is_where_the_cut_ends(src: Path, dst: Path) -> None:
@@ -321,7 +333,7 @@ def test_a_duration_beside_a_start_is_where_the_cut_ends(src: Path, dst: Path) -
         ("path,from,to", "column `to`.*call it `end`"),
         ("path,start_time,t_start", "columns `start_time` and `t_start`.*call the one that does `start`"),
     ],
-)  # fmt: skip
+)
 def test_what_may_mean_two_things_is_refused_with_the_remedy(src: Path, dst: Path, header: str, said: str) -> None:
     (src / "a.mp4").write_bytes(b"x")
     (src / "t.csv").write_text(f"{header}\na.mp4,1,2\n")

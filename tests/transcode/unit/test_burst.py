@@ -56,9 +56,16 @@ def test_scores_are_those_of_the_jpegs_against_the_frames_that_went_in(subsampli
     flags = "flags=bicubic+accurate_rnd+bitexact:in_range=limited:out_range=full:in_color_matrix=bt601:out_color_matrix=bt601"
     luma = ",extractplanes=y" if subsampling == "gray" else ""
     said = cli.log(
-        "-i", tmp_path / "%03d.jpg", "-i", clips / "c00.mp4", "-lavfi",
-        f"[1:v]scale={flags},format={pixels}{luma}[r];[0:v]format={'gray' if luma else pixels}[d];[d][r]psnr", "-f", "null", "-",
-    )  # fmt: skip
+        "-i",
+        tmp_path / "%03d.jpg",
+        "-i",
+        clips / "c00.mp4",
+        "-lavfi",
+        f"[1:v]scale={flags},format={pixels}{luma}[r];[0:v]format={'gray' if luma else pixels}[d];[d][r]psnr",
+        "-f",
+        "null",
+        "-",
+    )
     theirs = float(said.rsplit(" y:", 1)[1].split()[0])
     assert good(dst)["c00"].psnr_y_db == pytest.approx(theirs, abs=0.01)
 
@@ -143,10 +150,14 @@ def test_a_floor_for_quality_is_held(clips, dst):
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--quality", "0", "1 to 100"), ("--quality", "101", "1 to 100"), ("--shard-size", "10", "1 MiB"),
-        ("--shard-size", "much", "such as 500MB"), ("--format", "zip", "burst"), ("--subsampling", "422", "420"),
+        ("--quality", "0", "1 to 100"),
+        ("--quality", "101", "1 to 100"),
+        ("--shard-size", "10", "1 MiB"),
+        ("--shard-size", "much", "such as 500MB"),
+        ("--format", "zip", "burst"),
+        ("--subsampling", "422", "420"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_said_before_any_work(option, value, said, clips, dst):
     ran = burst(clips, dst, option, value)
     assert ran.code == 2

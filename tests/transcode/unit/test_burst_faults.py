@@ -97,12 +97,21 @@ def test_a_video_whose_worker_is_killed_is_tried_again_alone(store, clips, dst, 
 # Real: from the third unit on, a file may grow by 50 bytes and no more until the shard is cut back.
 FULL = {
     "shard": (
-        fault(*points.SHARD_WRITER_APPEND, at=-3, only="parent",
-              code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (args[0]._end + 50, -1))"),
-        fault(*points.SHARD_WRITER_CUT_BACK, at=-1, only="parent", code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))"),
+        fault(
+            *points.SHARD_WRITER_APPEND,
+            at=-3,
+            only="parent",
+            code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (args[0]._end + 50, -1))",
+        ),
+        fault(
+            *points.SHARD_WRITER_CUT_BACK,
+            at=-1,
+            only="parent",
+            code="r = __import__('resource'); r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))",
+        ),
     ),
     "frames": (fault(*points.STORE_FRAMES, at=3, only="child", code="raise OSError(28, 'No space left on device')"),),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

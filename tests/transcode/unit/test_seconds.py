@@ -69,9 +69,12 @@ def written(way: str, edges: list[int], rate: Fraction, folder: Path, source: Pa
         pq.write_table(pa.table(columns), folder / "t.parquet")
         return folder / "t.parquet"
     form = {
-        "microseconds": "{:.6f}".format, "milliseconds": "{:.3f}".format,
-        "hh:mm:ss": lambda t: f"{int(t // 3600):02d}:{int(t // 60) % 60:02d}:{round(t * 1000) // 1000 % 60:02d}.{round(t * 1000) % 1000:03d}",
-    }.get(way, repr)  # fmt: skip
+        "microseconds": "{:.6f}".format,
+        "milliseconds": "{:.3f}".format,
+        "hh:mm:ss": lambda t: (
+            f"{int(t // 3600):02d}:{int(t // 60) % 60:02d}:{round(t * 1000) // 1000 % 60:02d}.{round(t * 1000) % 1000:03d}"
+        ),
+    }.get(way, repr)
     rows = [
         {"path": source, "id": i, "start": form(a), "end": form(b)}
         for i, a, b in zip(ids, times, times[1:], strict=False)
@@ -87,8 +90,9 @@ def cases(seed: int, folder: Path) -> list[str]:
     spread = 0 if suffix == ".avi" else rng.choice((0, 0, 33, 2000))
     source = write(
         folder / f"source{suffix}",
-        [Fraction(0), *constant(90, rate, lambda: Fraction(rng.randint(0, spread), 10**6))[1:]], rate=rate,
-    )  # fmt: skip
+        [Fraction(0), *constant(90, rate, lambda: Fraction(rng.randint(0, spread), 10**6))[1:]],
+        rate=rate,
+    )
     edges = [rng.randint(0, 8)]
     while edges[-1] < 80:
         edges.append(min(90, edges[-1] + rng.randint(5, 25)))
@@ -204,8 +208,12 @@ def test_held_pictures_are_shown_for_as_long_as_they_are_on_screen(suffix: str, 
     chosen = table(tmp_path / "t.csv", rows)
     found = made(chosen, tmp_path / "clock", "--fps", 1, "--engine", engine)
     assert found == {
-        "all": [0, 1, 1, 1, 1, 1, 1, 1, 2, 2], "middle": [2] * 5 + [3] * 5, "one": [2] * 4, "end": [3] * 5 + [4] * 5, "early": [1] * 3,
-    }  # fmt: skip
+        "all": [0, 1, 1, 1, 1, 1, 1, 1, 2, 2],
+        "middle": [2] * 5 + [3] * 5,
+        "one": [2] * 4,
+        "end": [3] * 5 + [4] * 5,
+        "early": [1] * 3,
+    }
     found = made(chosen, tmp_path / "own", "--engine", engine)
     assert found == {"all": [0, 1, 2], "middle": [2, 3], "one": [2], "end": [3, 4], "early": [1]}
     for name, (a, b) in spans.items():

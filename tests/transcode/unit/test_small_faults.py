@@ -57,8 +57,10 @@ def test_a_source_whose_output_cannot_be_named_costs_its_row(clip: Path, tmp_pat
     assert done.code != 2, done.err
     rows = {row["source"].rpartition("/")[2]: row for row in manifest(tmp_path / "out").values()}
     assert {name: row["status"] for name, row in rows.items()} == {
-        f"{long}.mp4": "failed", "short.mp4": "ok", "b.mp4": "failed",
-    }  # fmt: skip
+        f"{long}.mp4": "failed",
+        "short.mp4": "ok",
+        "b.mp4": "failed",
+    }
     assert "256 bytes" in rows[f"{long}.mp4"]["message"]
     assert rows[f"{long}.mp4"]["error"] == "SourceError"
 

@@ -42,13 +42,35 @@ from vidprep.transcode.unit.job import Segment, WholeJob
 from vidprep.transcode.unit.run_job import run_job
 
 BOXES = [
-    ("h264", "mp4"), ("h264", "mkv"), ("hevc", "mp4"), ("hevc", "mkv"), ("vp9", "webm"), ("vp9", "mp4"), ("av1", "mp4"), ("av1", "webm"),
-]  # fmt: skip
+    ("h264", "mp4"),
+    ("h264", "mkv"),
+    ("hevc", "mp4"),
+    ("hevc", "mkv"),
+    ("vp9", "webm"),
+    ("vp9", "mp4"),
+    ("av1", "mp4"),
+    ("av1", "webm"),
+]
 SAME = (
-    "num_frames", "keyframes", "source_frames", "pts", "frame_rate_num", "frame_rate_den", "time_base_num", "duration_seconds",
-    "source_num_frames", "source_duration_seconds", "source_is_vfr", "source_frame_rate", "duplicated_frames", "dropped_frames",
-    "keyframe_interval_max", "width", "height", "source_is_interlaced",
-)  # fmt: skip
+    "num_frames",
+    "keyframes",
+    "source_frames",
+    "pts",
+    "frame_rate_num",
+    "frame_rate_den",
+    "time_base_num",
+    "duration_seconds",
+    "source_num_frames",
+    "source_duration_seconds",
+    "source_is_vfr",
+    "source_frame_rate",
+    "duplicated_frames",
+    "dropped_frames",
+    "keyframe_interval_max",
+    "width",
+    "height",
+    "source_is_interlaced",
+)
 
 
 @pytest.fixture(scope="module")
@@ -299,9 +321,11 @@ def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_n
 
 def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
     breaking = fault(
-        *points.MAKE_SEGMENT, at=-1, only="child",
+        *points.MAKE_SEGMENT,
+        at=-1,
+        only="child",
         code=f"if {SEGMENT_3}: raise importlib.import_module('vidprep.formats.errors').VerifyError('other frames')",
-    )  # fmt: skip
+    )
     env = environment(tmp_path / "hook", breaking)
     assert transcode(long, tmp_path / "split", "--split", 1, "--jobs", 2, env=env).code == 0
     assert transcode(long, tmp_path / "whole").code == 0
@@ -322,7 +346,7 @@ def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
 )
 def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, said, long, tmp_path):
     """Segments are not read between their encoding and their joining."""
-    breaking = fault(*points.JOIN, only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")  # fmt: skip
+    breaking = fault(*points.JOIN, only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")
     ran = transcode(long, tmp_path / "out", "--split", 1, env=environment(tmp_path / "hook", breaking))
     row = manifest(tmp_path / "out")["long"]
     assert (ran.code, row["error"], said in row["message"]) == (1, "VerifyError", True), row["message"]

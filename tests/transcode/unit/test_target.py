@@ -100,9 +100,20 @@ def test_each_video_with_its_own_value(src, tmp_path):
 
 def test_what_cannot_be_reached_fails_with_what_was_and_leaves_nothing(src, tmp_path):
     ran = transcode(
-        src / "hard.mp4", tmp_path / "out", "--target-psnr", 79, "--target-mode", "per-video", "--codec", "av1",
-        "--size", "96x64", "--upscale", "--jobs", 1,
-    )  # fmt: skip
+        src / "hard.mp4",
+        tmp_path / "out",
+        "--target-psnr",
+        79,
+        "--target-mode",
+        "per-video",
+        "--codec",
+        "av1",
+        "--size",
+        "96x64",
+        "--upscale",
+        "--jobs",
+        1,
+    )
     assert ran.code == 1
     row = manifest(tmp_path / "out")["hard"]
     assert row["error"] == "GateError"

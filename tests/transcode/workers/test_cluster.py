@@ -56,8 +56,10 @@ def test_a_slurm_array_with_a_killed_and_a_preempted_task(scheduler: Slurm, sour
     flags.mkdir()
     mine = "os.environ.get('SLURM_ARRAY_TASK_ID')"
     first = f"not os.path.exists('{flags}/' + {mine}) and not open('{flags}/' + {mine}, 'w').close()"
-    kill = fault(*points.JOURNAL_APPEND, at=2, only="parent", code=f"{mine} == '1' and {first} and os.killpg(0, signal.SIGKILL)")  # fmt: skip
-    wait = fault(*points.JOURNAL_APPEND, at=2, only="parent", code=f"{mine} == '2' and {first} and time.sleep(8)")  # fmt: skip
+    kill = fault(
+        *points.JOURNAL_APPEND, at=2, only="parent", code=f"{mine} == '1' and {first} and os.killpg(0, signal.SIGKILL)"
+    )
+    wait = fault(*points.JOURNAL_APPEND, at=2, only="parent", code=f"{mine} == '2' and {first} and time.sleep(8)")
     program = tmp_path / "bin" / "vidprep"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m vidprep.transcode "$@"\n')
@@ -183,8 +185,12 @@ def test_ctrl_c_leaves_a_cluster_in_order_and_the_run_goes_on(cluster, tmp_path)
     clips = make_clips(tmp_path / "src", 12, 60, size=(192, 144))
     made = tmp_path / "made"
     run = subprocess.Popen(
-        command(clips, made, "--gop", 4, *cluster), env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
-    )  # fmt: skip
+        command(clips, made, "--gop", 4, *cluster),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     journal = made / ".vidprep" / "journal.jsonl"
     wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "two videos")
     os.kill(run.pid, signal.SIGINT)
@@ -197,8 +203,10 @@ def test_ctrl_c_leaves_a_cluster_in_order_and_the_run_goes_on(cluster, tmp_path)
 
 POISON = {
     "child": fault(*points.RUN_JOB, at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGSEGV)"),
-    "worker": fault(*points.CLUSTER_WORKER_WORK, at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGKILL)"),
-}  # fmt: skip
+    "worker": fault(
+        *points.CLUSTER_WORKER_WORK, at=-1, code="args[0].unit.id == 'c33' and os.kill(os.getpid(), signal.SIGKILL)"
+    ),
+}
 
 
 @pytest.mark.long
@@ -221,7 +229,7 @@ def test_a_video_that_kills_whatever_holds_it_fails_alone_on_dask(kills, tmp_pat
 @pytest.mark.slow
 def test_short_jobs_share_a_task_and_long_ones_do_not(tmp_path):
     """A task costs dask some 10 ms of CPU time, whatever it does."""
-    count = fault(*points.DASK_WORK, at=-1, code=f"open('{tmp_path}/tasks', 'a').write(str(len(args[0])) + ' ')")  # fmt: skip
+    count = fault(*points.DASK_WORK, at=-1, code=f"open('{tmp_path}/tasks', 'a').write(str(len(args[0])) + ' ')")
     make_clips(tmp_path / "src", 60, 4, size=(64, 48))
     for number in range(5):
         make_clip(tmp_path / "src" / f"long{number}.mp4", 50, (320, 240), noise=True, seed=number)

@@ -46,8 +46,16 @@ from vidprep.transcode.workers.dask import DaskPool
 pytestmark = pytest.mark.xdist_group("cluster")
 STOPPED = 3
 # A scheduler that is lost is given up sooner than after half a minute.
-IMPATIENT = fault(*points.RUN_RUN, code="importlib.import_module('vidprep.transcode.workers.cluster').LOST_SECONDS = 5.0", only="parent")  # fmt: skip
-PATIENT = fault(*points.RUN_RUN, code="importlib.import_module('vidprep.transcode.workers.cluster').NOBODY_SECONDS = 90.0", only="parent")  # fmt: skip
+IMPATIENT = fault(
+    *points.RUN_RUN,
+    code="importlib.import_module('vidprep.transcode.workers.cluster').LOST_SECONDS = 5.0",
+    only="parent",
+)
+PATIENT = fault(
+    *points.RUN_RUN,
+    code="importlib.import_module('vidprep.transcode.workers.cluster').NOBODY_SECONDS = 90.0",
+    only="parent",
+)
 
 
 @pytest.fixture(scope="module")
@@ -294,8 +302,12 @@ def test_in_a_folder_that_is_gone_nothing_is_started_and_no_video_fails(clips, l
     run = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
     ran = subprocess.run(
         ["sh", "-c", run, "sh", str(gone), *command(clips, made, "--gop", 4, "--json")],
-        env=environment(), capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert ran.returncode == 2 and ran.stderr.count("\n") == 1, ran.stderr
     assert "the current folder was deleted" in ran.stderr and not made.exists()
     check_ended_well(clips, made, local / "short")
@@ -305,8 +317,10 @@ def test_in_a_folder_that_is_gone_nothing_is_started_and_no_video_fails(clips, l
 def test_closed_standard_streams_stop_nothing(closed, clips, local, tmp_path):
     run = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command(clips, tmp_path / "made", "--gop", 4)],
-        env=environment(), check=False, timeout=300,
-    )  # fmt: skip
+        env=environment(),
+        check=False,
+        timeout=300,
+    )
     assert run.returncode == 0
     assert outputs(tmp_path / "made") == outputs(local / "short")
 
@@ -315,8 +329,12 @@ def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_pat
     """As when their file system is unmounted."""
     source, made = tmp_path / "src", tmp_path / "made"
     shutil.copytree(clips, source)
-    gone = fault(*points.JOURNAL_APPEND, at=3, only="parent",
-                 code=f"os.path.exists('{source}') and os.rename('{source}', '{source}.gone')")  # fmt: skip
+    gone = fault(
+        *points.JOURNAL_APPEND,
+        at=3,
+        only="parent",
+        code=f"os.path.exists('{source}') and os.rename('{source}', '{source}.gone')",
+    )
     ran = transcode(source, made, "--gop", 4, "--jobs", 1, env=environment(tmp_path / "hook", gone))
     assert ran.code == STOPPED, ran.err
     assert "cannot be found any more" in ran.err and not failed(made) and len(ids_of(made)) >= 3
@@ -326,7 +344,7 @@ def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_pat
 
 def test_a_destination_that_is_gone_in_the_middle_is_not_blamed_on_sources(clips, local, tmp_path):
     made = tmp_path / "made"
-    gone = fault(*points.JOURNAL_APPEND, at=3, only="parent", code=f"os.rename('{made}', '{made}.gone')")  # fmt: skip
+    gone = fault(*points.JOURNAL_APPEND, at=3, only="parent", code=f"os.rename('{made}', '{made}.gone')")
     ran = transcode(clips, made, "--gop", 4, "--jobs", 1, env=environment(tmp_path / "hook", gone))
     assert ran.code == STOPPED, ran.err
     assert "failed: " not in ran.err and "stopped: " in ran.err and str(made) in ran.err

@@ -163,9 +163,12 @@ def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[
                     for workers in options.workers:
                         say(f"{place.path}: {name}: {access}, {cache}, {workers} workers")
                         about = _about(place, name) | {
-                            "pattern": access.pattern, "access": str(access), "cache": cache, "workers": workers,
+                            "pattern": access.pattern,
+                            "access": str(access),
+                            "cache": cache,
+                            "workers": workers,
                             "lowest_psnr_db": lowest_db,
-                        }  # fmt: skip
+                        }
                         yield about | _measured(place, name, access, cache, workers, options)
 
 
@@ -185,9 +188,14 @@ def _fault(place: Place, name: str, accesses: tuple[Access, ...], seed: int) -> 
 
 def _about(place: Place, name: str) -> Row:
     return {
-        "store": str(place.path), "kind": place.kind, "holds": place.holds, "frame_size": place.frame_size,
-        "videos": len(place.videos), "loader": name, "refused": None,
-    }  # fmt: skip
+        "store": str(place.path),
+        "kind": place.kind,
+        "holds": place.holds,
+        "frame_size": place.frame_size,
+        "videos": len(place.videos),
+        "loader": name,
+        "refused": None,
+    }
 
 
 def _measured(place: Place, name: str, access: Access, cache: str, workers: int, options: BenchOptions) -> Row:
@@ -212,14 +220,19 @@ def summary(measured: Sequence[CellMeasures]) -> Row:
 
     p25, median, p75 = np.percentile(times, (25, 50, 75)).tolist()
     return {
-        "sequences": len(times), "frames": frames, "seconds": statistics.mean(sum(each.sequence_seconds) for each in measured),
+        "sequences": len(times),
+        "frames": frames,
+        "seconds": statistics.mean(sum(each.sequence_seconds) for each in measured),
         "frames_per_second": sum(each.frames / sum(each.sequence_seconds) for each in measured),
-        "ms_p25": p25, "ms_median": median, "ms_p75": p75,
+        "ms_p25": p25,
+        "ms_median": median,
+        "ms_p75": p75,
         "cpu_seconds_per_1000_frames": sum(each.cpu_seconds for each in measured) / frames * 1000,
         "peak_memory_bytes": sum(each.peak_bytes for each in measured),
-        "read_bytes_per_frame": per_frame("read_bytes"), "storage_bytes_per_frame": per_frame("storage_bytes"),
+        "read_bytes_per_frame": per_frame("read_bytes"),
+        "storage_bytes_per_frame": per_frame("storage_bytes"),
         "packets_per_frame": per_frame("packets"),
-    }  # fmt: skip
+    }
 
 
 def add_speed_ups(rows: Sequence[Row]) -> None:

@@ -75,9 +75,7 @@ def measure(cell: BenchCell, ready: Ready) -> CellMeasures:
             packets += packets_needed(*request)
     cpu, now = cpu_seconds() - cpu - aside, _io()
     read, storage = (now[name] - io[name] if now and io else None for name in ("rchar", "read_bytes"))
-    return CellMeasures(
-        taken, frames, packets, cpu, _peak_bytes(), read if reader.tells_bytes else None, storage,
-    )  # fmt: skip
+    return CellMeasures(taken, frames, packets, cpu, _peak_bytes(), read if reader.tells_bytes else None, storage)
 
 
 def _warm_up(reader: Reader, asked: Sequence[Request], cell: BenchCell) -> None:

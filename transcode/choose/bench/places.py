@@ -30,12 +30,19 @@ PICTURE_SUFFIXES = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png"}
 FILE_LOADERS = (OURS, *LOADERS, *STREAM_LOADERS)
 # The first that is installed is what the others are compared with.
 READ_BY = {
-    "raw": FILE_LOADERS, "encoded": FILE_LOADERS, "gulp": (OURS, "GulpIO2"), "webdataset": (OURS, "webdataset"),
-    "jpg": ("Pillow", "OpenCV"), "png": ("Pillow", "OpenCV"),
-}  # fmt: skip
+    "raw": FILE_LOADERS,
+    "encoded": FILE_LOADERS,
+    "gulp": (OURS, "GulpIO2"),
+    "webdataset": (OURS, "webdataset"),
+    "jpg": ("Pillow", "OpenCV"),
+    "png": ("Pillow", "OpenCV"),
+}
 PACKAGES = {name: loader.package for name, loader in (*LOADERS.items(), *STREAM_LOADERS.items())} | {
-    OURS: "vidprep", "GulpIO2": "gulpio2", "webdataset": "webdataset", "Pillow": "PIL",
-}  # fmt: skip
+    OURS: "vidprep",
+    "GulpIO2": "gulpio2",
+    "webdataset": "webdataset",
+    "Pillow": "PIL",
+}
 # They begin with the first frame, or the first video, and cannot be told to begin elsewhere.
 ONLY_IN_ORDER = {*STREAM_LOADERS, "webdataset"}
 

@@ -198,9 +198,14 @@ def simulations(
                     place, name, options.frames, batch_size, workers, step_seconds, options.seconds, options.seed
                 )
                 about = {
-                    "store": str(place.path), "holds": place.holds, "loader": name, "workers": workers,
-                    "batch_size": batch_size, "step_ms": step_seconds * 1e3, "failed": None,
-                }  # fmt: skip
+                    "store": str(place.path),
+                    "holds": place.holds,
+                    "loader": name,
+                    "workers": workers,
+                    "batch_size": batch_size,
+                    "step_ms": step_seconds * 1e3,
+                    "failed": None,
+                }
                 yield about | _trained(training)
 
 
@@ -211,13 +216,17 @@ def _trained(training: Training) -> Row:
         return {"failed": error.message}
     sequences = len(trained.iteration_seconds) * training.batch_size
     return {
-        "frame_size": trained.frame_size, "batches": len(trained.iteration_seconds),
-        "first_batch_ms": trained.first_batch_seconds * 1e3, "overhead_ms": trained.overhead_seconds * 1e3,
-        "of_synthetic": trained.of_synthetic, "sequences_per_second": trained.batches_per_second * training.batch_size,
+        "frame_size": trained.frame_size,
+        "batches": len(trained.iteration_seconds),
+        "first_batch_ms": trained.first_batch_seconds * 1e3,
+        "overhead_ms": trained.overhead_seconds * 1e3,
+        "of_synthetic": trained.of_synthetic,
+        "sequences_per_second": trained.batches_per_second * training.batch_size,
         "cpu_seconds_per_1000_frames": trained.cpu_seconds / sequences / training.frames * 1000,
-        "peak_memory_bytes": trained.peak_bytes, "iteration_ms": [each * 1e3 for each in trained.iteration_seconds],
+        "peak_memory_bytes": trained.peak_bytes,
+        "iteration_ms": [each * 1e3 for each in trained.iteration_seconds],
         "stragglers": trained.stragglers,
-    }  # fmt: skip
+    }
 
 
 def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
