@@ -12,12 +12,11 @@ from typing import Any
 import click
 
 from tests.bench import history
-from vidprep.formats.manifest.columns import described
 from vidprep.formats.manifest.remarks import codes_described
-from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.manifest.row import ManifestRow, described
 from vidprep.formats.option import Declared, options_of
 from vidprep.transcode.cli.main import main
-from vidprep.transcode.settings.keywords import SAMPLE, SOURCES, options_of_command
+from vidprep.transcode.settings.run import SAMPLE, SOURCES, options_of_command
 
 ROOT = Path(__file__).parents[1]
 TYPES = ROOT / "transcode" / "settings" / "keyword_types.py"

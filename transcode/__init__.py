@@ -9,7 +9,7 @@ from vidprep.transcode.cli.commands import COMMANDS, FUNCTIONS
 
 if TYPE_CHECKING:
     from vidprep.formats.video.options import EncoderOptions
-    from vidprep.transcode.check.finding import Finding
+    from vidprep.transcode.check.storage_trial import Finding
     from vidprep.transcode.check.validate import ValidationReport
     from vidprep.transcode.choose.tune import Tuned
     from vidprep.transcode.cli.bench import bench
@@ -30,7 +30,7 @@ _HOMES = {
     **{name: f"transcode.cli.{COMMANDS[name][0]}" for name in FUNCTIONS},
     "Compacted": "transcode.destination.opening",
     "EncoderOptions": "formats.video.options",
-    "Finding": "transcode.check.finding",
+    "Finding": "transcode.check.storage_trial",
     "FrameOutput": "transcode.settings.output",
     "Limits": "transcode.settings.options",
     "Merged": "transcode.destination.merge",

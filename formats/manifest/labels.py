@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import ManifestError, SourceError
-from vidprep.formats.manifest.columns import shown
+from vidprep.formats.manifest.row import shown
 from vidprep.formats.storage.untrusted import arrow_file, as_parquet, seal_footer
 from vidprep.formats.text import count_of
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vidprep.formats.errors import ManifestError, TakenOverError
-from vidprep.formats.manifest.columns import shown
 from vidprep.formats.manifest.row import (
     BOUNDS,
     OUTSIDE,
@@ -29,6 +28,7 @@ from vidprep.formats.manifest.row import (
     REMOVED,
     REQUIRED,
     checked,
+    shown,
     unescaped_label,
     unwritable,
 )

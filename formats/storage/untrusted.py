@@ -2,6 +2,10 @@
 
 A named pipe in place of a file would be waited for, a device never ends, a few digits of exponent take minutes to expand,
 and a few kilobytes of Parquet can claim more values than memory holds.
+
+pyarrow without pandas, which it looks for with its first value: seconds of CPU time in each process where that is installed.
+
+Caches that let go of who owns them.
 """
 
 from __future__ import annotations
@@ -11,17 +15,77 @@ import json
 import os
 import re
 import stat
+import sys
+import threading
 import zlib
+from collections.abc import Callable, Hashable
 from fractions import Fraction
+from functools import cache, lru_cache
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
-
-from vidprep.formats.storage.arrow import import_pyarrow
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
+from weakref import WeakMethod
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def weak(method: Callable[[Key], Value]) -> Callable[[Key], Value]:
+    """A bound method that does not keep its object alive: what an object holds of its own methods would.
+
+    An object that refers to itself closes its files whenever the garbage collector comes by.
+    """
+    reference = WeakMethod(method)
+
+    def call(key: Key) -> Value:
+        bound = reference()
+        assert bound is not None, "called by nobody but its object"
+        return bound(key)
+
+    return call
+
+
+def kept(method: Callable[[Key], Value], count: int) -> Callable[[Key], Value]:
+    """What a method of one argument gave for the `count` arguments that were asked for last. Thread-safe."""
+    return lru_cache(maxsize=count)(weak(method))
+
+
+class ArrowStream(Protocol):
+    """A table in memory: of Arrow, pandas, polars, or whatever else shows itself so."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+@cache
+def import_pyarrow() -> None:
+    """What reading and writing tables imports. pyarrow asks for pandas again when a table is to be a data frame."""
+    import pyarrow as pa
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    finder: Any = _NoPandas(threading.get_ident())
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NoPandas:
+    """A finder of modules that hides pandas from one thread; another may import it at the same time."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(name=name)
+
 
 MAX_JSON_BYTES = 256 << 20
 MAX_NUMBER_LENGTH = 64

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.stores.index import FrameLocations
-from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
-from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
-from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore, decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.registry import ReadOptions
 
 LAYOUT = IndexedLayout("burst", ".bin")
 

@@ -35,10 +35,10 @@ from vidprep.formats.stores.base import (
     VideoFacts,
     source_map_of,
 )
-from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.video.deep_rgb import deep_resized, deep_rgb
 from vidprep.formats.video.numbered import NumberedFrames
-from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.pyav import plane_lines
 from vidprep.formats.video.rgb import ToRgb, resized, resized_picture
 from vidprep.formats.video.sound import Sound
 

@@ -22,16 +22,24 @@ from typing import Any, BinaryIO, NamedTuple
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.columns import is_text, shown
 from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.row import is_text, shown
 from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_rows
 from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import exact_ratio, read_json
-from vidprep.formats.storage.weak_cache import kept
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, ManifestSources, ShardFile, SourceMap, VideoFacts
-from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
-from vidprep.formats.stores.metadata import described, labels_in
-from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.storage.untrusted import exact_ratio, kept, read_json
+from vidprep.formats.stores.base import (
+    Frames,
+    FrameStore,
+    Handles,
+    ManifestSources,
+    ShardFile,
+    SourceMap,
+    VideoFacts,
+    described,
+    labels_in,
+)
+from vidprep.formats.stores.indexed import decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.stores.shards import Layout
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")

@@ -35,8 +35,7 @@ from vidprep.formats.manifest.row import unescaped_label
 from vidprep.formats.manifest.table import COLUMN_NAMES
 from vidprep.formats.model import SourceMap
 from vidprep.formats.storage.local import partial_of, replacing
-from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, read_json
-from vidprep.formats.storage.weak_cache import kept
+from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, kept, read_json
 
 INDEX_NAME = "index.parquet"
 VERSION = 1

@@ -28,9 +28,8 @@ from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
-from vidprep.formats.video.cropping import followed
-from vidprep.formats.video.held_back import HeldBack
-from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.midway import HeldBack
+from vidprep.formats.video.picture_facts import followed, turn_of
 from vidprep.formats.video.pyav import demuxed
 from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.sound import Sound

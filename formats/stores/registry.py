@@ -2,6 +2,8 @@
 
 A store is a module of this folder, found by its name. It has `open_here(folder, options)`, which gives its reader, and, where
 `vidprep burst` writes it, `LAYOUT`.
+
+How a store is to be read.
 """
 
 from __future__ import annotations
@@ -17,11 +19,26 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.storage.no_links import open_unlinked
-from vidprep.formats.stores.options import ReadOptions
 
 if TYPE_CHECKING:
     from vidprep.formats.stores.base import FrameStore
     from vidprep.formats.stores.shards import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """See `open_store`."""
+
+    checksum: bool = True
+    short_side: int | None = None
+    fast: bool = False
+    hardware: str | None = None
+
+    def refuse(self, folder: Path, option: str, takers: str) -> None:
+        """Raises StoreError where an option was given that is for others."""
+        if getattr(self, option):
+            raise StoreError(f"{option} is for {takers}", path=folder)
+
 
 ENCODED = "encoded"
 SEARCHED = 1000  # folders in one that is no store

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.columns import check_of, is_text
 from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.row import check_of, is_text
 from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, manifest_rows
 from vidprep.formats.storage.untrusted import (
     INT64_MAX,
@@ -36,11 +36,21 @@ from vidprep.formats.storage.untrusted import (
     parse_json,
     whole_between,
 )
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, ManifestSources, ShardFile, SourceMap, VideoFacts
+from vidprep.formats.stores.base import (
+    Frames,
+    FrameStore,
+    Handles,
+    ManifestSources,
+    ShardFile,
+    SourceMap,
+    VideoFacts,
+    described,
+    facts_of,
+    labels_in,
+)
 from vidprep.formats.stores.encoded import VideoReader, fill_from
-from vidprep.formats.stores.jpeg_decode import decode_rows, read_runs, scaled_size
-from vidprep.formats.stores.metadata import described, facts_of, labels_in
-from vidprep.formats.stores.options import ReadOptions
+from vidprep.formats.stores.indexed import decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.stores.shards import Layout
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")

@@ -30,15 +30,23 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
 from vidprep.formats.option import whole
-from vidprep.formats.storage.weak_cache import kept
+from vidprep.formats.storage.untrusted import kept
 from vidprep.formats.stores.base import FrameStore, StoredVideo
 from vidprep.formats.stores.joined import JoinedStores
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import open_store
 from vidprep.formats.training.audio import Audio
-from vidprep.formats.training.chance import Chance, Key, stream
-from vidprep.formats.training.choice import Where, chosen_videos, class_ids
-from vidprep.formats.training.item_labels import ItemLabels, array_labels, teach_torch
+from vidprep.formats.training.choice import (
+    Chance,
+    ItemLabels,
+    Key,
+    Where,
+    array_labels,
+    chosen_videos,
+    class_ids,
+    stream,
+    teach_torch,
+)
 from vidprep.formats.training.samplers import ClipSampler, Timing, Windows, counts, timing_of
 from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
 

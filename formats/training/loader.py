@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import whole
+from vidprep.formats.training.choice import batch_of
 from vidprep.formats.training.dataset import Item, VideoDataset, as_tensors, found_device
 from vidprep.formats.training.events import LoaderEvents
-from vidprep.formats.training.item_labels import batch_of
 from vidprep.formats.training.transform import column
 from vidprep.formats.training.worker import Done, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import Gone, WorkerPool

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 
-from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.pyav import plane_lines
 from vidprep.formats.video.rgb import PACKED, converted, matrix_of
 
 Picture = npt.NDArray[np.uint16]

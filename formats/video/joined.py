@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from vidprep.formats.storage.untrusted import open_regular
 from vidprep.formats.text import count_of
-from vidprep.formats.video.cropping import elements
 from vidprep.formats.video.mov_index import NOT_UNDERSTOOD, num_video_frames
+from vidprep.formats.video.picture_facts import elements
 from vidprep.formats.video.truncation import ASF_FILE_PROPERTIES, BOXES, segment_end
 
 # How a file of a format begins, in the words of libavformat; of each only the first is read.

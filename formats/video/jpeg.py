@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import EncodeError, VerifyError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.pyav import plane_lines
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,11 +5,13 @@ Everything else opens containers, reads rationals and reads side data through th
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import nullcontext
 from fractions import Fraction
+from operator import itemgetter
 from os import PathLike
-from typing import Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import av
 import av.logging
@@ -20,8 +22,14 @@ from av.sidedata.sidedata import Type as SideDataType
 from av.stream import Stream
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
+from av.video.plane import VideoPlane
 
 from vidprep.formats.storage.untrusted import check_regular
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 
 IS_18 = int(av.__version__.split(".")[0]) < 19
 # PyAV 18 decodes metadata strictly unless told otherwise; PyAV 19 knows no such argument and never fails.
@@ -139,3 +147,21 @@ def reason_of(error: Exception) -> str:
 def video_decoder(name: str) -> VideoCodecContext:
     """A decoder by its name in libavcodec. Raises ValueError when that has none."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
+
+
+def visible_bytes(plane: VideoPlane, line_bytes: int) -> bytes | memoryview:
+    """Without the padding of its lines. line_bytes: those that are seen."""
+    data, line = memoryview(plane), plane.line_size
+    if line == line_bytes:
+        return data[: line * plane.height]
+    found = struct.iter_unpack(f"{line_bytes}s{abs(line) - line_bytes}x", data[: abs(line) * plane.height])
+    lines = list(map(itemgetter(0), found))
+    return b"".join(lines if line > 0 else reversed(lines))
+
+
+def plane_lines(plane: VideoPlane) -> npt.NDArray[np.uint8]:
+    """(H, bytes of a line with its padding), a view of the memory."""
+    import numpy as np
+
+    lines = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, abs(plane.line_size))
+    return lines if plane.line_size > 0 else lines[::-1]

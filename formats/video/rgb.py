@@ -18,7 +18,7 @@ from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 from av.video.reformatter import VideoReformatter
 
-from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.pyav import plane_lines
 
 if TYPE_CHECKING:
     import numpy as np

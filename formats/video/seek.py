@@ -12,10 +12,10 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError
+from vidprep.formats.moments import Window
 from vidprep.formats.video.shown_frames import shown_by
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.timestamps import REORDER_FRAMES
-from vidprep.formats.video.window import Window
 
 HEAD_PACKETS = 64
 FEW_FRAMES = 6

@@ -36,12 +36,10 @@ from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedE
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.moments import Pace
 from vidprep.formats.text import count_of
-from vidprep.formats.video.cropping import cropping_of
 from vidprep.formats.video.damage import CONTIGUOUS, MAX_STEP_SECONDS, DamageLog, span_tolerance, tagged_seconds
-from vidprep.formats.video.held_back import HeldBack
 from vidprep.formats.video.holes import Holes
 from vidprep.formats.video.joined import bytes_behind, second_file
-from vidprep.formats.video.midway import MidwayChanges
+from vidprep.formats.video.midway import HeldBack, MidwayChanges
 from vidprep.formats.video.mov_index import (
     contradictions,
     has_dolby_colours,
@@ -53,6 +51,7 @@ from vidprep.formats.video.mov_index import (
 )
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
 from vidprep.formats.video.passed_over import parts_passed_over
+from vidprep.formats.video.picture_facts import cropping_of
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import Shown, shown_by, shown_counter
 from vidprep.formats.video.transport_stream import missing_packets

@@ -40,7 +40,7 @@ from vidprep.formats.profiles import CODECS, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import open_video
 from vidprep.formats.video.writer import VideoWriter
-from vidprep.transcode.choose.rates import bd_rate
+from vidprep.transcode.choose.sweep_tables import bd_rate
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 from vidprep.transcode.media.metrics import FrameScorer, psnr_db
 from vidprep.transcode.media.verify import check_decoder

@@ -20,7 +20,7 @@ import numpy as np
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.model import Cut, FrameSize
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.formats.video.planes import plane_lines
+from vidprep.formats.video.pyav import plane_lines
 from vidprep.formats.video.source import Source, file_url
 from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
 from vidprep.transcode.media.frames import SourceFacts

@@ -22,7 +22,7 @@ from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.processes import DiedError, Process
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.check.finding import Finding
+from vidprep.transcode.check.storage_trial import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
@@ -204,9 +204,9 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
     from vidprep.formats.stores.registry import open_store
     from vidprep.formats.video.source import open_video
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
-    from vidprep.transcode.run.trial import run_trial
+    from vidprep.transcode.run.target import run_trial
     from vidprep.transcode.sources.listing import find_sources
-    from vidprep.transcode.workers.backends import workers_of
+    from vidprep.transcode.workers.local import workers_of
 
     found = find_sources(sources, destination, extension=settings.output.extension)
     with workers_of("local", None, 1, lambda _text: None) as workers:

@@ -2,6 +2,8 @@
 
 The workers are two processes of this machine for `vidprep doctor DST`; with workers on two hosts, `try_folder` finds out what
 holds between hosts.
+
+What an examination of a machine, a folder or a store found out.
 """
 
 from __future__ import annotations
@@ -11,12 +13,32 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from vidprep.formats.storage.local import NO_LINKS, LocalStorage
 from vidprep.formats.storage.remote import ObjectStorage
-from vidprep.transcode.check.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one test of `doctor`.
+
+    Attributes:
+        what: Name of the test.
+        ok: Whether it passed.
+        detail: What was measured, or the error.
+        advice: What to do if it failed.
+        needed: Whether a run cannot work without it.
+    """
+
+    what: str
+    ok: bool
+    detail: str
+    advice: str = ""
+    needed: bool = True
+
 
 ROUNDS = 20
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.05

@@ -30,9 +30,8 @@ from vidprep.formats.storage.untrusted import open_regular
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import Layout
 from vidprep.formats.video.jpeg import jpeg_coder
-from vidprep.formats.video.orientation import Turn, turn_of
-from vidprep.formats.video.planes import visible_bytes
-from vidprep.formats.video.pyav import time_base_of
+from vidprep.formats.video.picture_facts import Turn, turn_of
+from vidprep.formats.video.pyav import time_base_of, visible_bytes
 from vidprep.formats.video.rgb import ToRgb
 from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source, open_video
@@ -40,11 +39,11 @@ from vidprep.transcode.check.other_readers import LOADERS
 from vidprep.transcode.check.reading import faults_of_reading, sample_of
 from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
+from vidprep.transcode.media.ffmpeg_program import is_of_this_pyav
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.stream import FrameStream, timing_of
-from vidprep.transcode.media.versions import is_of_this_pyav
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

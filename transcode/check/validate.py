@@ -35,9 +35,15 @@ from vidprep.formats.storage.no_links import open_unlinked, refuse_links
 from vidprep.formats.storage.untrusted import parse_json, read_regular
 from vidprep.formats.stores.registry import layout_of
 from vidprep.transcode.check.other_readers import installed
-from vidprep.transcode.check.reading import differing_ids, opened_ids
+from vidprep.transcode.check.reading import (
+    PLACES,
+    differing_ids,
+    faults_of_others,
+    faults_of_store,
+    files_without_row,
+    opened_ids,
+)
 from vidprep.transcode.check.results import table_of, write_results
-from vidprep.transcode.check.structure import PLACES, faults_of_others, faults_of_store, files_without_row
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
 from vidprep.transcode.destination.merge import array_status, partitions_in
 from vidprep.transcode.destination.opening import is_at_work, is_unfinished
@@ -46,9 +52,8 @@ from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.sample import choose, choose_ids
 from vidprep.transcode.sources.scratch import as_file
-from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.sources.unit import Unit, choose, choose_ids
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import LocalPool
 from vidprep.transcode.workers.pool import stopped_by_signals

@@ -3,12 +3,15 @@
 Sources are decoded, scaled and retimed once, into lossless H.264; every cell is an ordinary run over those, so it is verified,
 isolated and taken up again like any run. What was measured is left in sweep.parquet (a row for each cell and video) and
 sweep.json (what it comes to), which `vidprep report` draws.
+
+How long random frames and sequences of a finished store take to read.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +24,7 @@ import pyarrow.parquet as pq
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest.table import ManifestRow, manifest_rows
 from vidprep.formats.model import SourceState
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import CODECS, OTHER_NAMES
@@ -29,17 +32,56 @@ from vidprep.formats.storage.local import replacing
 from vidprep.formats.stores.base import StoredVideo
 from vidprep.formats.text import for_json, printable
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.choose.rates import on_limited_scale
-from vidprep.transcode.choose.reading import read_times
-from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of
-from vidprep.transcode.run.trial import excerpt, run_trial
+from vidprep.transcode.check.other_readers import LOADERS
+from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of, on_limited_scale
+from vidprep.transcode.run.target import excerpt, run_trial
 from vidprep.transcode.settings.options import Retime, Scale
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.sample import choose
-from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.sources.unit import Unit, choose
 from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.pool import Pool
+
+READS = 40
+
+
+def read_times(
+    root: Path, ids: Sequence[str], length: int, stride: int, loader: str | None = None
+) -> tuple[float | None, float | None]:
+    """Median milliseconds of a random frame, and of a random sequence, of files that are open and in the page cache, by one
+    thread. loader: one of LOADERS, for a store of encoded videos; None reads as `open_store` does.
+
+    A video too short for a sequence is read from its start to its end.
+    """
+    if not ids:
+        return None, None
+    readers, rng = _readers(root, ids, loader), random.Random(0)
+    for read, _ in readers.values():
+        read([0])
+    medians = []
+    for span in (1, (length - 1) * stride + 1):
+        taken = []
+        for _ in range(READS):
+            read, count = readers[rng.choice(ids)]
+            start = rng.randrange(max(1, count - span + 1))
+            numbers = list(range(start, min(start + span, count), stride))
+            began = time.perf_counter()
+            read(numbers)
+            taken.append((time.perf_counter() - began) * 1e3)
+        medians.append(statistics.median(taken))
+    return medians[0], medians[1]
+
+
+def _readers(
+    root: Path, ids: Sequence[str], loader: str | None
+) -> dict[str, tuple[Callable[[list[int]], object], int]]:
+    """Of each video: what reads frames by their numbers, and how many there are."""
+    if loader is None:
+        store = open_store(root)
+        return {id_: (store[id_].frames, len(store[id_])) for id_ in ids}
+    files = {row.id: (root / row.file_name, row.num_frames or 0) for row in manifest_rows(root)}
+    return {id_: (LOADERS[loader](files[id_][0]).several, files[id_][1]) for id_ in ids}
+
 
 TABLE_NAME = "sweep.parquet"
 LADDER_DB = (27.0, 32.0, 37.0, 42.0)

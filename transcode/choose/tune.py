@@ -17,16 +17,13 @@ from vidprep.formats.errors import CrashedError, DeadlineError, SettingsError, V
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
-from vidprep.transcode.choose.reading import read_times
-from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, prepare
+from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, prepare, read_times
 from vidprep.transcode.choose.sweep_tables import MAX_DB
-from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, shared_value
-from vidprep.transcode.run.trial import excerpt, run_trial
+from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, excerpt, run_trial, shared_value
 from vidprep.transcode.settings.options import Limits, Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.sample import choose
-from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.sources.unit import Unit, choose
 from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.child import Child
 from vidprep.transcode.workers.pool import Pool

@@ -15,12 +15,11 @@ from vidprep.formats.errors import DestinationError, MissingError, SettingsError
 from vidprep.formats.option import Option
 from vidprep.formats.storage.local import check_writable
 from vidprep.formats.text import megabytes, printable
-from vidprep.transcode.choose.bench.patterns import PATTERNS
+from vidprep.transcode.choose.bench.places import PATTERNS
 from vidprep.transcode.cli.check import missing_for_pages
 from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
-from vidprep.transcode.cli.command import BriefCommand, command_of
-from vidprep.transcode.cli.options import LocalPath
-from vidprep.transcode.settings.typed import typed
+from vidprep.transcode.cli.command import BriefCommand, LocalPath, command_of
+from vidprep.transcode.settings.parse import typed
 
 # Title, width, and when the terminal is narrow which go first: the highest number.
 COLUMNS = (
@@ -104,7 +103,7 @@ def bench(
     from datetime import datetime
 
     from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
-    from vidprep.transcode.choose.bench.results import machine, results
+    from vidprep.transcode.choose.bench.train import machine, results
 
     if batch_size != BATCH_SIZE and step_ms is None and not advise:
         raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)

@@ -19,15 +19,11 @@ from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.text import count_of, megabytes, printable
 from vidprep.transcode.cli.check import missing_for_pages, report
-from vidprep.transcode.cli.command import command_of
-from vidprep.transcode.cli.options import LocalPath
+from vidprep.transcode.cli.command import LocalPath, command_of
 from vidprep.transcode.settings.keyword_types import SampleKeywords
-from vidprep.transcode.settings.keywords import SAMPLE, build_options, build_scale
 from vidprep.transcode.settings.options import Retime
-from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_numbers
-from vidprep.transcode.settings.run import HDR
-from vidprep.transcode.settings.run_options import SourceOptions
-from vidprep.transcode.settings.typed import typed
+from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_numbers, typed
+from vidprep.transcode.settings.run import HDR, SAMPLE, SourceOptions, build_options, build_scale
 
 if TYPE_CHECKING:
     from vidprep.transcode.choose.tune import Tuned

@@ -5,7 +5,7 @@ from __future__ import annotations
 COMMANDS = {
     "transcode": ("make", "Re-encode videos into a verified dataset."),
     "burst": ("make", "Store frames as JPEGs in large shards."),
-    "show": ("show", "Print what was made, warned about and failed."),
+    "show": ("check", "Print what was made, warned about and failed."),
     "validate": ("check", "Check a finished dataset again, from its bytes."),
     "report": ("check", "Make a page about one or more datasets."),
     "bench": ("bench", "Time loaders on datasets, side by side."),

@@ -1,4 +1,7 @@
-"""Commands that make a destination: `transcode` and `burst`."""
+"""Commands that make a destination: `transcode` and `burst`.
+
+What `--dry-run` says.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,27 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 import click
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
-from vidprep.formats.storage.arrow import ArrowStream
-from vidprep.transcode.cli.command import USAGE_ERROR, LinePrinter, command_of
-from vidprep.transcode.cli.options import FolderOrUrl
+from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.transcode.cli.command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
 from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
-from vidprep.transcode.settings.keywords import build_options, build_settings, decides_output, options_of_command
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
-from vidprep.transcode.settings.typed import typed
+from vidprep.transcode.settings.parse import typed
+from vidprep.transcode.settings.run import (
+    RunOptions,
+    RunSettings,
+    SourceOptions,
+    build_options,
+    build_settings,
+    decides_output,
+    options_of_command,
+)
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.table import ManifestRow
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.run import Summary
     from vidprep.transcode.run.session import RunRequest
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,15 +14,13 @@ import click
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
-from vidprep.formats.storage.arrow import ArrowStream
+from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.formats.stores.registry import STORES_OF_FRAMES
 from vidprep.formats.text import count_of, printable
-from vidprep.transcode.cli.command import command_of
-from vidprep.transcode.cli.options import FolderOrUrl, LocalPath
+from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, command_of
 from vidprep.transcode.export.targets import TARGETS
-from vidprep.transcode.settings.parse import parse_bytes, parse_names
-from vidprep.transcode.settings.run_options import BAD_ROWS
-from vidprep.transcode.settings.typed import typed
+from vidprep.transcode.settings.parse import parse_bytes, parse_names, typed
+from vidprep.transcode.settings.run import BAD_ROWS
 
 if TYPE_CHECKING:
     from vidprep.transcode.destination.merge import Merged

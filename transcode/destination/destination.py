@@ -34,8 +34,14 @@ from vidprep.formats.stores.shards import PARTS_MAX
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME, GivenLabels
 from vidprep.transcode.destination.lease import Lease, LeasePlace, first_at_work
 from vidprep.transcode.destination.partition import Partition, partitions_in
-from vidprep.transcode.destination.room import explained
-from vidprep.transcode.destination.run_file import KnownUnit, differences, is_other_store, known_units, read_run
+from vidprep.transcode.destination.run_file import (
+    KnownUnit,
+    differences,
+    explained,
+    is_other_store,
+    known_units,
+    read_run,
+)
 from vidprep.transcode.destination.sent_rows import SentRows
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR

@@ -17,7 +17,7 @@ from vidprep.formats.storage.base import Storage
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
-    from vidprep.transcode.sources.splits import Drawing
+    from vidprep.transcode.sources.unit import Drawing
 
 GIVEN_LABELS_NAME = "labels.parquet"
 

@@ -1,18 +1,26 @@
-"""`vidprep merge`: the parts of an array run become one destination, as if one machine had made it."""
+"""`vidprep merge`: the parts of an array run become one destination, as if one machine had made it.
+
+What an array run was to make against the rows that are there: which parts did not finish, and which videos are missing, and why.
+
+DST/.vidprep/merged.json   {"plan": digest, "ended": [0, 2], "missing": {id: why}}: the parts of the plan that ended and were
+                           joined, and videos that running the same tasks again does not make
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table
+from vidprep.formats.errors import DestinationError, StoreError
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_rows, read_table, rows_of, with_columns
 from vidprep.formats.storage.no_links import refuse_links
-from vidprep.transcode.destination.array_status import array_status as array_status
-from vidprep.transcode.destination.array_status import merged_json
+from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
+from vidprep.transcode.destination.array_plan import ArrayPlan, read_array_plan, read_end
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
@@ -22,13 +30,159 @@ from vidprep.transcode.destination.destination import (
     Destination,
 )
 from vidprep.transcode.destination.opening import open_destination, open_finished
-from vidprep.transcode.destination.partition import Partition
+from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition
 from vidprep.transcode.destination.partition import partitions_in as partitions_in
+from vidprep.transcode.destination.run_file import read_run
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
+
+
+UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"
+ABSENT = "no row: in the plan of the array run, but no longer among the sources"
+
+
+@dataclass(frozen=True, slots=True)
+class MergedParts:
+    """What merged.json says."""
+
+    plan_digest: str = ""
+    ended: frozenset[int] = frozenset()
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayStatus:
+    """count: of parts, 0 where no array run is open. unended: parts of it. missing: why, by id. changed: videos that were made of other
+    sources than those of the plan. kept: for merged.json.
+    """
+
+    count: int
+    unended: tuple[int, ...]
+    missing: dict[str, str]
+    changed: tuple[str, ...]
+    kept: MergedParts
+
+
+def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayStatus:
+    """Of the rows in all manifests of a destination. parts: those that stand in it. Raises DestinationError, ManifestError."""
+    state_dir = root / STATE_DIR
+    parts = partitions_in(root, state_dir) if parts is None else parts
+    plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
+    digest = plan.settings_digest if plan else _digest_of_run(state_dir)
+    missing = {
+        id_: f"made with different settings than this destination (their digest is {found}, not {digest})"
+        for id_, found in (_of_other_settings(root, digest) if digest is not None else ())
+    }
+    rows = {row.id: row for row in read_rows(root, _UnitRow)} if plan or before.missing else {}
+    is_newer = plan is not None and plan.digest != before.plan_digest  # and made of what was among the sources then
+    lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
+    if plan is None:
+        count = max((part.count for part in parts), default=0)
+        return ArrayStatus(count, tuple(range(count)), missing | lasting, (), MergedParts("", frozenset(), lasting))
+    own = [part for part in parts if part.count == plan.count]
+    found = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
+    sizes = Counter(plan.parts.values())
+    ends = {
+        index: end
+        for index, end in found.items()
+        if end and end.plan_digest == plan.digest and end.units + len(end.absent) == sizes[index]
+    }
+    begun = {part.index for part in own if (state_dir / part.state_dir_name / PART_PLAN_NAME).exists()}
+    ended = (frozenset() if is_newer else before.ended) - begun | ends.keys()
+    for end in ends.values():
+        lasting |= {id_: ABSENT for id_ in end.absent if id_ not in rows and id_ in plan.parts}
+        lasting |= {id_: UNPLANNED for id_ in end.unplanned if id_ not in rows}
+    changed = []
+    for id_, index in plan.parts.items():
+        if id_ in lasting or id_ in missing:
+            continue
+        if id_ not in rows:
+            missing[id_] = f"no row: part {index} of {plan.count} " + (
+                "lost it" if index in ended else "did not finish"
+            )
+        elif index not in ended and rows[id_].state != plan.states[id_]:
+            missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not finish"
+        elif rows[id_].state != plan.states[id_]:
+            changed.append(id_)
+    ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
+    unended = tuple(sorted(set(range(plan.count)) - ended))
+    return ArrayStatus(
+        plan.count, unended, missing | lasting, tuple(changed), MergedParts(plan.digest, frozenset(ended), lasting)
+    )
+
+
+def merged_json(root: Path, found: ArrayStatus) -> bytes | None:
+    """merged.json, for the next merge: nothing else of the parts will be there. None where there is nothing to keep."""
+    if not found.count and not (root / STATE_DIR / MERGED_NAME).exists():
+        return None
+    content = {"plan": found.kept.plan_digest, "ended": sorted(found.kept.ended), "missing": found.kept.missing}
+    return json.dumps(content).encode()
+
+
+def _plan_of(state_dir: Path) -> ArrayPlan | None:
+    for name in (PLAN_NAME, MERGED_PLAN_NAME):
+        if (state_dir / name).exists():
+            return read_array_plan(state_dir / name)
+    return None
+
+
+def _merged(path: Path) -> MergedParts:
+    if not path.exists():
+        return MergedParts()
+    try:
+        found = parse_json(read_regular(path))
+        missing = {str(id_): str(why) for id_, why in found["missing"].items()}
+        ended = frozenset(whole_between("part", index, 0, MAX_PARTITIONS) for index in found["ended"])
+        return MergedParts(str(found["plan"]), ended, missing)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f"cannot be read ({error}); remove it: what was joined before is then not known"
+        raise DestinationError(why, path=path) from error
+
+
+def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:
+    """Units that other settings made, and the digest of those."""
+    import pyarrow.compute as pc
+
+    if (table := read_table(root, list(_UnitSettings._fields))) is not None:
+        table = with_columns(table, _UnitSettings._fields)
+        is_other = pc.not_equal(pc.fill_null(table["settings_digest"], ""), digest)
+        yield from rows_of(table.filter(is_other), _UnitSettings)
+
+
+class _UnitRow(NamedTuple):
+    """The columns of a row that say which settings made it, of what."""
+
+    id: str
+    settings_digest: str | None
+    source_size_bytes: int | None
+    source_mtime_ns: int | None
+    start_seconds: float | None
+    end_seconds: float | None
+    start_frame: int | None
+    end_frame: int | None
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """The state of its source, and the cut, as in a plan."""
+        return self[2:]
+
+
+class _UnitSettings(NamedTuple):
+    """The columns of a row that say which settings made it."""
+
+    id: str
+    settings_digest: str | None
+
+
+def _digest_of_run(state_dir: Path) -> str | None:
+    try:
+        digest = read_run(state_dir).get("digest")
+    except (OSError, ValueError):
+        return None
+    return digest if isinstance(digest, str) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from vidprep.formats.manifest.labels import Labels, differing, fitted, joined
 from vidprep.formats.manifest.table import label_columns, read_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
-from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.transcode.destination.destination import Destination
-from vidprep.transcode.sources.cut_columns import CutColumns, cut_columns
-from vidprep.transcode.sources.table_rows import chosen_labels, told_faults
+from vidprep.transcode.sources.table_rows import CutColumns, chosen_labels, cut_columns, told_faults
 from vidprep.transcode.sources.tables import KEYS, SourceTable, faults_of_columns, is_table, one_line, read_source_table
 
 SHOWN = 5

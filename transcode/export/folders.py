@@ -29,8 +29,16 @@ from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.video.pyav import open_output
 from vidprep.formats.video.source import file_url, open_video
-from vidprep.transcode.export.pack import PACK_NAME, coded, make_empty, refuse_linked_files, refuse_odd_ids
-from vidprep.transcode.export.splits import ids_of_splits, numbered_classes, write_class_numbers
+from vidprep.transcode.export.pack import (
+    PACK_NAME,
+    coded,
+    ids_of_splits,
+    make_empty,
+    numbered_classes,
+    refuse_linked_files,
+    refuse_odd_ids,
+    write_class_numbers,
+)
 from vidprep.transcode.export.targets import TARGETS
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.sources.tables import csv_cell

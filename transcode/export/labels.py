@@ -21,9 +21,8 @@ from vidprep.formats.manifest.row import escaped_label
 from vidprep.formats.manifest.table import ManifestRow, manifest_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import Tolerance, exact_seconds
-from vidprep.formats.storage.arrow import ArrowStream
-from vidprep.formats.storage.untrusted import check_regular
-from vidprep.transcode.sources.cut_columns import cut_columns
+from vidprep.formats.storage.untrusted import ArrowStream, check_regular
+from vidprep.transcode.sources.table_rows import cut_columns
 from vidprep.transcode.sources.tables import Row, csv_cell, one_line, read_source_table
 
 OWN = ("id", "first_frame", "end_frame")

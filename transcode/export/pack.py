@@ -1,4 +1,7 @@
-"""One store made into another: JPEGs are copied as they are, and decoded only where the other store holds no JPEGs."""
+"""One store made into another: JPEGs are copied as they are, and decoded only where the other store holds no JPEGs.
+
+What `pack` makes of the labels `split` and `label`: a place for each split, and the number of each class.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,65 @@ import io
 import json
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
 import simplejpeg
 
 from vidprep.formats.errors import DestinationError, StoreError
+from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
 from vidprep.formats.manifest.row import what_does_not_fit
-from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, manifest_rows, write_rows
+from vidprep.formats.manifest.table import CLASSES_NAME, MANIFEST_NAME, ManifestRow, manifest_rows, write_rows
 from vidprep.formats.storage.local import check_writable, replacing
 from vidprep.formats.storage.no_links import link_on_the_way
-from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.base import FrameStore, described
 from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.stores.metadata import described
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.stores.shards import ShardWriter
 from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
-from vidprep.transcode.export.splits import ids_of_splits, write_class_numbers
-from vidprep.transcode.media.versions import used_versions
+from vidprep.transcode.media.ffmpeg_program import used_versions
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.tables import storable
+
+
+def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:
+    """The videos of each split; all under "" where the store has no splits. Raises StoreError where a video has none."""
+    column = store.label_columns().columns.get(SPLIT_LABEL)
+    if column is None or not pa.types.is_string(column.type):
+        return {"": store.ids}
+    found: dict[str, list[str]] = defaultdict(list)
+    for id_, split in zip(store.ids, values_of(column), strict=True):
+        if not split or Path(split).name != split:
+            raise StoreError(
+                f"{id_} has the split {split!r}; give every video one, a plain name, by `vidprep label`",
+                path=store.path,
+            )
+        found[split].append(id_)
+    return dict(sorted(found.items()))
+
+
+def numbered_classes(store: FrameStore, out: Path) -> dict[str, int]:
+    """Return the number of the class of each video, and write the classes of text to labels.txt, one per line. Raises StoreError."""
+    column = store.label_columns().columns.get(CLASS_LABEL)
+    if column is None or column.null_count:
+        raise StoreError("has videos without a `label`; give them one with `vidprep label`", path=store.path)
+    if not store.class_to_idx:
+        raise StoreError(f"its labels are {column.type}; this format wants text or whole numbers", path=store.path)
+    if store.classes is not None:
+        (out / "labels.txt").write_text("".join(f"{name}\n" for name in store.classes))
+    return {id_: store.class_to_idx[value] for id_, value in zip(store.ids, values_of(column), strict=True)}
+
+
+def write_class_numbers(store: FrameStore, out: Path) -> None:
+    """Write class_to_idx.json where the store has classes of text."""
+    if store.classes:
+        (out / CLASSES_NAME).write_text(json.dumps(dict(store.class_to_idx), ensure_ascii=False, indent=1))
+
 
 PACK_NAME = ".vidprep-pack"  # no .json: people list those
 

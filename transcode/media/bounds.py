@@ -8,9 +8,8 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from vidprep.formats.errors import LimitError
-from vidprep.formats.moments import OutputClock
+from vidprep.formats.moments import OutputClock, Window
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.window import Window
 from vidprep.transcode.settings.run import RunSettings
 
 MAX_REPEATS = 10_000

@@ -1,4 +1,7 @@
-"""The in-process engine: frames into the encoder, its packets measured on the way to the file."""
+"""The in-process engine: frames into the encoder, its packets measured on the way to the file.
+
+Frames one by one: each coded, decoded back and scored in the same pass, back to back in one file until a shard takes it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,8 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.video.writer import VideoWriter
-from vidprep.transcode.media.audio_output import AudioTrack
-from vidprep.transcode.media.stages import made_ahead, waiting_frames
-from vidprep.transcode.media.stream import FilteredFrame, FrameStream
+from vidprep.transcode.media.audio import AudioTrack
+from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
 from vidprep.transcode.media.verify import Measured, Verifier, check_decoder
 from vidprep.transcode.settings.run import RunSettings
 

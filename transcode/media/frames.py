@@ -1,7 +1,7 @@
 """The frames of a source: in order, on a true time line, progressive, cut, and at the rate that was asked.
 
 Decoded frames come in display order, and that order is kept; how their timestamps are put in order, and that it is said, is in
-`vidprep.formats.video.timestamps`. Which frames a cut or a constant rate shows, in `vidprep.formats.video.window` and
+`vidprep.formats.video.timestamps`. Which frames a cut or a constant rate shows, in `vidprep.formats.moments` and
 `vidprep.formats.moments`. Ticks of the source count from the first frame shown.
 """
 
@@ -20,12 +20,10 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import Cut, rescale
-from vidprep.formats.moments import OutputClock, is_variable
+from vidprep.formats.moments import MILLISECOND, OutputClock, Window, is_variable
 from vidprep.formats.video.seek import SeekPoint, seek_to
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.ticks import MILLISECOND
 from vidprep.formats.video.timestamps import PacketsAhead, StampCounts, Timed, on_time_line
-from vidprep.formats.video.window import Window
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}

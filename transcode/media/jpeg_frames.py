@@ -13,10 +13,9 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.video.jpeg import JpegCoder, jpeg_coder
-from vidprep.formats.video.planes import visible_bytes
+from vidprep.formats.video.pyav import visible_bytes
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.media.stages import made_ahead, waiting_frames
-from vidprep.transcode.media.stream import FilteredFrame, FrameStream
+from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
 from vidprep.transcode.settings.run import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)

@@ -14,13 +14,20 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize, Orientation, VideoInfo
 from vidprep.formats.video.midway import Told, told_of
-from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.picture_facts import turn_of
 from vidprep.formats.video.pyav import light_side_data
-from vidprep.transcode.media.alpha import alpha_of, holds_alpha, shows_nothing
 from vidprep.transcode.media.frames import buffer_arguments
-from vidprep.transcode.media.h273 import is_hdr, is_refused, tags_of
 from vidprep.transcode.media.picture import TOLD_AT_KEYFRAMES, Picture, plan_picture
-from vidprep.transcode.media.source_picture import SourcePicture, describe
+from vidprep.transcode.media.source_picture import (
+    SourcePicture,
+    alpha_of,
+    describe,
+    holds_alpha,
+    is_hdr,
+    is_refused,
+    shows_nothing,
+    tags_of,
+)
 from vidprep.transcode.settings.run import RunSettings
 
 NAMED_CHANGES, OPAQUE = 5, 255

@@ -1,12 +1,24 @@
-"""What a decoded frame shows of itself: every decision about the picture is taken from that."""
+"""What a decoded frame shows of itself: every decision about the picture is taken from that.
+
+Colours as ITU-T H.273 numbers them, and what libswscale makes of the numbers.
+
+Whether the alpha of a source means anything: many writers of 32-bit RGB leave the fourth byte at zero, which would make all black.
+
+What the colours of a source mean, and which the output has.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import islice
+from typing import TYPE_CHECKING
 
+from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
+from vidprep.formats.errors import PictureError
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import (
     NO_CROPPING,
@@ -18,12 +30,105 @@ from vidprep.formats.model import (
     Orientation,
     VideoInfo,
 )
-from vidprep.formats.video.hdr_metadata import hdr_metadata_of
 from vidprep.formats.video.midway import told_of
-from vidprep.formats.video.orientation import turn_of
-from vidprep.formats.video.pyav import is_one_of_views
-from vidprep.transcode.media.alpha import holds_alpha
-from vidprep.transcode.media.h273 import LIMITED, MATRICES, RGB, UNSPECIFIED, is_hdr, is_rgb, tags_of
+from vidprep.formats.video.picture_facts import hdr_metadata_of, turn_of
+from vidprep.formats.video.pyav import is_one_of_views, plane_lines
+from vidprep.formats.video.rgb import HD_LINES
+from vidprep.formats.video.source import Source
+from vidprep.transcode.settings.options import Limits
+from vidprep.transcode.settings.run import RunSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+INVISIBLE = 2  # of 255: white becomes as dark as black, and a lossy coder may write it for 0
+PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes
+
+
+def holds_alpha(pixel_format: str) -> bool:
+    """Return whether pictures of this format have room for alpha."""
+    layout = VideoFormat(pixel_format)
+    return layout.has_palette or any(component.is_alpha for component in layout.components)
+
+
+def alpha_of(frame: VideoFrame) -> npt.NDArray[np.uint8]:
+    """Return the alpha of a frame that holds some, of 8 bits, (H, W)."""
+    step, at = (4, PACKED_ALPHA[frame.format.name]) if frame.format.name in PACKED_ALPHA else (2, 1)
+    plane = (frame if step == 4 else frame.reformat(format="ya8")).planes[0]
+    return plane_lines(plane)[:, at : step * frame.width : step]
+
+
+def shows_nothing(frame: VideoFrame) -> bool:
+    """Return whether a frame would be black all over by its alpha."""
+    return bool((alpha_of(frame) <= INVISIBLE).all())
+
+
+def shows_never(source: Source, limits: Limits, worked: Callable[[], None] = lambda: None) -> bool:
+    """Return whether every frame of a source would be black by its alpha, whichever part of it is wanted.
+
+    Opens the file a second time, and decodes it up to the first frame that would not. Raises ReadError.
+
+    Args:
+        source: Where it is read now; nothing is taken from it.
+        limits: Of the run.
+        worked: Called for each frame that is decoded.
+    """
+    with Source(source.path, max_pixels=limits.max_pixels) as again:
+        for frame in islice(again.decode(again.packets()), limits.max_frames):
+            worked()
+            if not holds_alpha(frame.format.name) or not shows_nothing(frame):
+                return False
+    return True
+
+
+# Code points of ITU-T H.273 and the names that the scale filter has for them.
+RGB, BT709, UNSPECIFIED, FCC, BT470BG, SMPTE170M, SMPTE240M, BT2020 = 0, 1, 2, 4, 5, 6, 7, 9
+MATRIX_NAMES = {
+    BT709: "bt709",
+    FCC: "fcc",
+    BT470BG: "bt601",
+    SMPTE170M: "bt601",
+    SMPTE240M: "smpte240m",
+    BT2020: "bt2020",
+}
+CONVERTER_NAMES = {
+    BT709: "bt709",
+    FCC: "fcc",
+    BT470BG: "bt470bg",
+    SMPTE170M: "smpte170m",
+    SMPTE240M: "smpte240m",
+    BT2020: "bt2020nc",
+}
+PQ, HLG = 16, 18
+LIMITED, FULL = 1, 2  # ranges, as libavutil numbers them
+# All that H.273 gives a meaning; what is reserved says as little as what is not tagged. RGB, 0, is no matrix of YCbCr.
+PRIMARIES, TRANSFERS, MATRICES = {BT709, *range(4, 13), 22}, {BT709, *range(4, 19)}, {BT709, *range(4, 18)}
+LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it would leave them as they are
+HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
+
+
+def is_rgb(pixel_format: str) -> bool:
+    return pixel_format.startswith(("rgb", "bgr", "gbr", "argb", "abgr", "0rgb", "0bgr", "x2rgb", "pal8", "bayer"))
+
+
+def is_hdr(frame: VideoFrame) -> bool:
+    return int(frame.color_trc) in HDR_TRANSFERS
+
+
+def tags_of(frame: VideoFrame) -> Colour:
+    primaries, transfer = int(frame.color_primaries), int(frame.color_trc)
+    return Colour(int(frame.colorspace), primaries, transfer, int(frame.color_range) == FULL)
+
+
+def is_refused(tagged: Colour) -> bool:
+    """Whether libswscale takes no frame that is tagged so."""
+    return (
+        tagged.primaries not in PRIMARIES | {UNSPECIFIED}
+        or tagged.transfer not in TRANSFERS - LOGARITHMIC | {UNSPECIFIED}
+        or tagged.matrix not in MATRICES | {RGB, UNSPECIFIED}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +197,76 @@ def describe(frame: VideoFrame, info: VideoInfo, *, ignores_alpha: bool = False)
         light=light,
         warnings=tuple(warnings),
     )
+
+
+STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
+
+
+def input_colour(source: SourcePicture, warnings: list[Remark]) -> Colour:
+    """What the source's numbers mean; a guess where it does not say, and then it is said."""
+    lines = source.stored.height
+    guess = BT709 if lines >= HD_LINES else SMPTE170M
+    tagged = source.tagged
+    matrix, full = tagged.matrix, tagged.full_range
+    is_grey = source.pixel_format.startswith(("gray", "mono", "ya"))
+    if source.is_rgb:
+        matrix, full = guess, True
+    elif matrix not in MATRIX_NAMES:
+        if matrix in MATRICES and not is_grey:
+            raise PictureError(f"its colour matrix (H.273 code {matrix}) is none that can be converted")
+        matrix = guess
+    if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not source.is_tagged_limited):
+        full = True
+    family = {BT709: BT709, BT2020: BT2020, SMPTE240M: SMPTE240M, BT470BG: BT470BG}.get(matrix, SMPTE170M)
+    primaries, transfer = tagged.primaries, tagged.transfer
+    if source.is_rgb or primaries not in PRIMARIES:
+        primaries = family
+    if source.is_rgb or transfer not in TRANSFERS:
+        transfer = {BT2020: 14, SMPTE240M: 7, BT709: 1}.get(family, 6)
+    if not source.is_rgb:
+        warnings += _guesses(tagged, guess, lines, is_grey=is_grey)
+    return Colour(matrix, primaries, transfer, full)
+
+
+def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[Remark]:
+    """One line, or none."""
+    codes = {
+        "matrix": (tagged.matrix, MATRICES),
+        "primaries": (tagged.primaries, PRIMARIES),
+        "transfer": (tagged.transfer, TRANSFERS),
+    }
+    reserved = [f"{name} {code}" for name, (code, known) in codes.items() if code not in known | {RGB, UNSPECIFIED}]
+    what = f"colours are tagged with reserved codes ({', '.join(reserved)})" if reserved else "colour matrix not tagged"
+    if not is_grey and tagged.matrix not in MATRICES:
+        taken = "BT.709" if guess == BT709 else "BT.601"
+        code = "reserved_colours" if reserved else "untagged_colours"
+        return [Remark(code, f"{what}; taken for {taken} by its {lines} lines")]
+    return [Remark("reserved_colours", f"{what}; taken for those of its matrix")] if reserved else []
+
+
+def output_colour(colour: Colour, settings: RunSettings, warnings: list[Remark]) -> tuple[Colour, bool]:
+    """Limited range and the matrix of the source, BT.601 full range for JPEG; True when HDR has to be tone-mapped."""
+    tone_map = False
+    if colour.transfer in HDR_TRANSFERS:
+        name = HDR_TRANSFERS[colour.transfer][1]
+        tone_map = not settings.keeps_hdr
+        warnings.append(
+            Remark("tone_mapped", f"{name} tone-mapped to BT.709 (--hdr keep leaves it as it is)")
+            if tone_map
+            else Remark("hdr_kept", f"{name} kept")
+        )
+    out = Colour(BT709, BT709, BT709) if tone_map else replace(colour, full_range=False)
+    if settings.output.is_full_range:
+        out = replace(out, matrix=BT470BG, full_range=True)
+    return out, tone_map
+
+
+def tags_for_scaling(colour: Colour, *, is_rgb: bool) -> str:
+    transfer = UNSPECIFIED if colour.transfer in LOGARITHMIC else colour.transfer
+    matrix = RGB if is_rgb else colour.matrix
+    return f"color_primaries={colour.primaries}:color_trc={transfer}:colorspace={matrix}"
+
+
+def alike(one: Colour, other: Colour) -> bool:
+    """Whether the numbers mean the same: matrices that have one name are one."""
+    return one.full_range == other.full_range and MATRIX_NAMES[one.matrix] == MATRIX_NAMES[other.matrix]

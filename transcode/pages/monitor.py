@@ -1,9 +1,13 @@
-"""`vidprep monitor`: the events of runs and of loaders, live in a terminal, from any machine that sees their files."""
+"""`vidprep monitor`: the events of runs and of loaders, live in a terminal, from any machine that sees their files.
+
+The lines of a PrefetchLoader (formats/training/events.py), and how `vidprep monitor` shows them.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -19,14 +23,92 @@ from rich.text import Text
 from vidprep.formats.errors import SourceError
 from vidprep.formats.storage.untrusted import check_regular, open_regular, parse_json
 from vidprep.formats.text import count_of, megabytes, printable
-from vidprep.transcode.pages import loader_view
-from vidprep.transcode.pages.loader_view import LoaderState
 from vidprep.transcode.run.events import RunState, VideoState
+
+HISTORY = 60
+BARS = " ▁▂▃▄▅▆▇█"
+SILENT_SECONDS = 30.0
+COUNTS = ("epoch", "batch", "hits", "frames", "ready", "places", "cache_bytes", "memory_bytes")
+
+
+@dataclass(slots=True)
+class LoaderState:
+    """One loader, by its lines so far. history: of the newest batches, the oldest first."""
+
+    loader: str
+    epoch: int = 0
+    batch: int = 0
+    batches: int = 0
+    hits: int = 0
+    frames: int = 0
+    cache_bytes: int = 0
+    memory_bytes: int = 0
+    last: float = 0.0
+    closed: bool = False
+    history: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=HISTORY))
+
+    def take(self, fields: dict[str, Any]) -> None:
+        self.last = float(fields["time"])
+        if fields["event"] == "closed":
+            self.closed = True
+        elif fields["event"] == "batch":
+            counts = {name: int(fields[name]) for name in COUNTS}
+            self.epoch, self.batch = counts["epoch"], counts["batch"]
+            self.history.append(counts | {name: float(fields[name]) for name in ("time", "wait_ms", "decode_ms")})
+            self.batches += 1
+            self.hits += counts["hits"]
+            self.frames += counts["frames"]
+            self.cache_bytes, self.memory_bytes = counts["cache_bytes"], counts["memory_bytes"]
+
+    def rate(self) -> float:
+        """Batches a second, of the newest ones."""
+        if len(self.history) < 2:
+            return 0.0
+        seconds = self.history[-1]["time"] - self.history[0]["time"]
+        return (len(self.history) - 1) / seconds if seconds > 0 else 0.0
+
+
+def loader_panel(state: LoaderState) -> Group:
+    newest = state.history[-1] if state.history else {"ready": 0, "places": 0}
+    parts = [
+        f"epoch {state.epoch}, batch {state.batch}",
+        f"{state.rate():.1f} batches/s",
+        f"{state.hits / max(1, state.frames):.0%} of frames from the cache",
+        f"{megabytes(state.cache_bytes)} of frames kept",
+        f"{megabytes(state.memory_bytes)} of memory",
+    ]
+    silent = time.time() - state.last
+    if state.closed:
+        parts.append("closed")
+    elif silent > SILENT_SECONDS:
+        parts.append(f"nothing heard for {silent:.0f} s")
+    waits = [each["wait_ms"] for each in state.history]
+    lines = [
+        Text.assemble((printable(state.loader), "bold"), "  ", ", ".join(parts)),
+        _row("wait per batch", waits, f"{_mean(waits):.1f} ms, at most {max(waits, default=0.0):.1f}"),
+        _row("ready", [each["ready"] for each in state.history], f"{newest['ready']} of {newest['places']} batches"),
+    ]
+    decode = [each["decode_ms"] for each in state.history]
+    return Group(*lines, _row("decoding per batch", decode, f"{_mean(decode):.0f} ms of all workers"))
+
+
+def _row(title: str, values: Sequence[float], text: str) -> Text:
+    return Text.assemble((f"  {title:20}", "dim"), bars(values), "  ", text)
+
+
+def bars(values: Sequence[float]) -> str:
+    """A bar for each value, the highest full."""
+    top = max(values, default=0.0) or 1.0
+    return "".join(BARS[max(0, round(value / top * (len(BARS) - 1)))] for value in values)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
 
 WAIT_SECONDS = 60.0  # for a file that is to come
 EVERY_SECONDS = 0.5
 READ_BYTES = 1 << 20
-SILENT_SECONDS = 30.0
 SHOWN_RUNS, SHOWN_VIDEOS = 20, 8
 LARGEST = 1e18
 LINE_BYTES_MAX = 1 << 24
@@ -151,7 +233,7 @@ def _state(path: Path) -> str:
 
 
 def _view(runs: list[RunState], loaders: list[LoaderState]) -> Group:
-    parts: list[Text | Group | ProgressBar] = [loader_view.view(loader) for loader in loaders[-SHOWN_RUNS:]]
+    parts: list[Text | Group | ProgressBar] = [loader_panel(loader) for loader in loaders[-SHOWN_RUNS:]]
     return Group(*parts, *_view_of_runs(runs))
 
 

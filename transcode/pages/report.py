@@ -30,8 +30,7 @@ from vidprep.transcode.pages.run_section import run_sections
 from vidprep.transcode.pages.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
 from vidprep.transcode.pages.sweep_section import sweep_sections
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.sample import choose
-from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.sources.unit import Unit, choose
 from vidprep.transcode.workers.local import LocalPool
 from vidprep.transcode.workers.pool import stopped_by_signals
 

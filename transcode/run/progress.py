@@ -1,4 +1,7 @@
-"""A run for people: a bar, a line for each failure, the summary; and a line of JSON for each event, for `vidprep monitor`."""
+"""A run for people: a bar, a line for each failure, the summary; and a line of JSON for each event, for `vidprep monitor`.
+
+What a run passes over, counted and in words: nobody reads a list of a million names.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.text import count_of, megabytes, printable
-from vidprep.transcode.destination.array_plan import Partition, Share
+from vidprep.transcode.destination.array_plan import Share
+from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.run.events import Events
-from vidprep.transcode.run.ignored import in_words
-from vidprep.transcode.run.plan import Plan
+from vidprep.transcode.run.plan import Plan, in_words
 from vidprep.transcode.run.run import Summary
 from vidprep.transcode.unit.job import Job
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
 
 SHOWN = 5
 LONGEST_EXAMPLE = 160

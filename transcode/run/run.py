@@ -21,8 +21,8 @@ from vidprep.formats.errors import (
 from vidprep.formats.manifest.remarks import NOTES, Remark
 from vidprep.formats.manifest.row import Recorded, checked
 from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.storage.arrow import import_pyarrow
 from vidprep.formats.storage.local import is_disk_full
+from vidprep.formats.storage.untrusted import import_pyarrow
 from vidprep.transcode.destination.opening import Destination, no_room
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, WholeJob, discard, fail, new_row

@@ -14,19 +14,10 @@ from vidprep.formats.errors import DestinationError, SettingsError
 from vidprep.formats.manifest.row import Recorded, removed
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.processes import Process
-from vidprep.formats.storage.arrow import ArrowStream
 from vidprep.formats.storage.base import OBJECT_STORES
+from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.formats.text import count_of
-from vidprep.transcode.destination.array_plan import (
-    Partition,
-    Selection,
-    Share,
-    begin_part,
-    end_part,
-    forget_plan,
-    parse_partition,
-    previewed,
-)
+from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
 from vidprep.transcode.destination.opening import (
     Destination,
     PlannedLabels,
@@ -34,26 +25,24 @@ from vidprep.transcode.destination.opening import (
     open_destination,
     plan_labels,
 )
+from vidprep.transcode.destination.partition import Partition, parse_partition
 from vidprep.transcode.destination.run_file import value_found_for
-from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_encoder
-from vidprep.transcode.media.versions import encoder_version, used_versions
+from vidprep.transcode.media.ffmpeg_program import encoder_version, find_ffmpeg, has_encoder, used_versions
 from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.progress import Progress
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.parse import as_place, as_source
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.settings.run_options import RunOptions, SourceOptions
+from vidprep.transcode.settings.run import RunOptions, RunSettings, SourceOptions
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.table_rows import IN_MEMORY
 from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_table, one_line
 from vidprep.transcode.sources.unit import SourceList
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.workers.backends import workers_of
 from vidprep.transcode.workers.child import start_process
 from vidprep.transcode.workers.host import expected_of_hosts, sample_of
-from vidprep.transcode.workers.local import default_jobs
+from vidprep.transcode.workers.local import default_jobs, workers_of
 from vidprep.transcode.workers.pool import Pool
 
 if TYPE_CHECKING:

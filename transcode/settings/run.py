@@ -1,18 +1,170 @@
-"""What a run was asked to do: one frozen value with one dict form and one digest."""
+"""What a run was asked to do: one frozen value with one dict form and one digest.
+
+Which sources a run takes, and how it works. Nothing here changes an output.
+
+Keywords of `transcode` and `burst`, and flags of their commands: the options of the dataclasses that they fill.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.manifest.columns import shown
-from vidprep.formats.option import Option, check_options, documented
+from vidprep.formats.manifest.row import shown
+from vidprep.formats.option import Declared, Option, check_options, documented, options_of
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput, output_of
-from vidprep.transcode.settings.parse import parse_rate, parse_size
+from vidprep.transcode.settings.parse import parse_names, parse_rate, parse_shares, parse_size
+
+BAD_ROWS = ("fail", "skip")
+CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where videos can be worked on. workers: `module:class` under `vidprep.transcode.workers`, imported when it is chosen; empty for this
+    machine. package: what it needs, which an extra of the backend's name brings. address: where the cluster is looked for when nothing is
+    given; None: it must be. address_example: for the message.
+    """
+
+    workers: str = ""
+    package: str = ""
+    address: str | None = None
+    address_example: str = ""
+
+
+BACKENDS = {
+    "local": Backend(),
+    "dask": Backend("dask:DaskPool", "distributed", None, "tcp://host:8786"),
+    "ray": Backend("ray:RayPool", "ray", "auto", "host:6379"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """include, exclude: globs on relative paths and names. limit: the first so many, by their ids. labels: the columns of a table that
+    are labels, None for all. split_by: (name, share) of splits, whose shares make 1; split_group: the label that is never in two.
+    """
+
+    HEADING: ClassVar[str] = "Sources"
+
+    include: Annotated[tuple[str, ...], Option("Take only files that match; may be repeated.", "GLOB")] = ()
+    exclude: Annotated[tuple[str, ...], Option("Leave out files and folders that match; may be repeated.", "GLOB")] = ()
+    limit: Annotated[int | None, Option("Take only the first N, in the order of their names.", "N", least=1)] = None
+    label_from_folder: Annotated[bool, Option("Fill the column `label` with the name of the parent folder.")] = False
+    labels: Annotated[
+        tuple[str, ...] | None, Option("Take only these columns of a table as labels.", "A,B", parse=parse_names)
+    ] = None
+    on_bad_row: Annotated[
+        str,
+        Option(
+            "What to do with rows of a table that cannot mean anything. A missing file is a failed video all the same.",
+            choices=BAD_ROWS,
+        ),
+    ] = "fail"
+    split_by: Annotated[
+        Mapping[str, Fraction] | None,
+        Option(
+            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, of each class its share.",
+            "NAME=SHARE,…",
+            parse=parse_shares,
+        ),
+    ] = None
+    split_group: Annotated[str | None, Option("Keep videos of one value of this label in one split.", "COLUMN")] = None
+    split_seed: Annotated[int, Option("Draw other splits.", "N")] = 0
+    keep_source_suffix: Annotated[bool, Option("Name outputs x.avi.mp4, where x.avi and x.mov would collide.")] = False
+
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude"):
+            globs = getattr(self, name)
+            object.__setattr__(self, name, (globs,) if isinstance(globs, str) else tuple(globs))
+        check_options(self)
+        if self.split_group is not None and self.split_by is None:
+            raise SettingsError("<split_group> needs <split_by>", split_group=self.split_group, split_by="train=0.8,…")
+        if self.split_seed and self.split_by is None:
+            raise SettingsError("<split_seed> needs <split_by>", split_seed=self.split_seed, split_by="train=0.8,…")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the work is done, apart from what is made. ffmpeg: of the second engine."""
+
+    HEADING: ClassVar[str] = "Run"
+
+    backend: Annotated[
+        str, Option("Work on this machine, or on the workers of a cluster that see the same paths.", choices=BACKENDS)
+    ] = "local"
+    cluster_address: Annotated[
+        str | None,
+        Option(
+            "Of the dask scheduler (tcp://host:8786), or its file; of the ray head (host:6379), by default the one that this machine "
+            "belongs to.",
+            "ADDRESS",
+        ),
+    ] = None
+    partition: Annotated[
+        str | None,
+        Option("Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.", "I/N"),
+    ] = None
+    jobs: Annotated[
+        int | None,
+        Option(
+            "Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).",
+            "N",
+            least=1,
+        ),
+    ] = None
+    overwrite: Annotated[
+        bool,
+        Option(
+            "Make again what is listed; if that is all sources, start over, also with other settings, and keep nothing older."
+        ),
+    ] = False
+    skip_failed: Annotated[bool, Option("Do not retry videos that failed before.")] = False
+    prune: Annotated[
+        bool, Option("Remove rows and outputs whose source or cut is gone; never where only some sources are listed.")
+    ] = False
+    events: Annotated[
+        str | Path | None, Option("Append events as JSON lines, for vidprep monitor; - is stdout.", "FILE", path="file")
+    ] = None
+    ffmpeg: Annotated[
+        str | Path | None,
+        Option(
+            "The ffmpeg for --engine ffmpeg. Default: VIDPREP_FFMPEG, PATH, imageio-ffmpeg.",
+            "PATH",
+            path="file",
+            only="transcode",
+            heading="Encoding",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.prune and self.partition is not None:
+            raise SettingsError(
+                "<prune>: a task of an array sees a part; prune by a run of all", prune=True, partition=self.partition
+            )
+        address = self.cluster_address
+        if address and self.backend == "local":
+            clusters = " or ".join(name for name, each in BACKENDS.items() if each.workers)
+            raise SettingsError("<cluster_address> needs <backend>", cluster_address=address, backend=clusters)
+        chosen = BACKENDS[self.backend]
+        if chosen.workers and not address and chosen.address is None:
+            raise SettingsError(
+                "<backend> needs <cluster_address>", backend=self.backend, cluster_address=chosen.address_example
+            )
+        if address and is_url(address) and address.partition("://")[0] not in CLUSTER_PROTOCOLS:
+            raise SettingsError("<cluster_address>: no cluster has such an address", cluster_address=address)
+
 
 HDR = ("sdr", "keep")
 TIME_RULE = 2  # how seconds become frames: 1 until 0.1, by exact comparison and nearest output frame
@@ -146,3 +298,74 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{shown(value)} is not a string")
     return value
+
+
+Built = TypeVar("Built")
+
+SOURCES = (SourceOptions,)
+SAMPLE = (*SOURCES, Retime, Scale)
+_REST = (RunSettings, Target, QualityGate, RunOptions, Limits)
+KINDS = {"transcode": (*SAMPLE, EncoderOptions, VideoOutput, *_REST), "burst": (*SAMPLE, FrameOutput, *_REST)}
+
+
+def options_of_command(name: str) -> list[Declared]:
+    """Of `transcode` or `burst`."""
+    return [each for kind in KINDS[name] for each in options_of(kind) if each.option.only in ("", name)]
+
+
+@functools.cache
+def _homes() -> dict[str, tuple[type, Declared]]:
+    return {each.keyword: (kind, each) for kinds in KINDS.values() for kind in kinds for each in options_of(kind)}
+
+
+def decides_output(keyword: str) -> bool:
+    """Whether a keyword is part of the settings of a run, and not of how it works."""
+    return _homes()[keyword][0] not in (SourceOptions, RunOptions, Limits)
+
+
+def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object) -> Built:
+    """A dataclass from those of the keywords that are its own. Raises SettingsError."""
+    own = {}
+    for keyword, value in keywords.items():
+        home, declared = _homes()[keyword]
+        if home is kind:
+            value = declared.option.parsed(keyword, value)
+            if type(value) is int and float in (declared.hint, *get_args(declared.hint)):
+                value = float(value)  # or settings would differ by how a number was written
+            own[declared.name] = value
+    return kind(**own, **more)
+
+
+def build_scale(keywords: Mapping[str, Any]) -> Scale:
+    """Raises SettingsError."""
+    if keywords.get("fit") not in (None, Scale().fit) and keywords.get("size") is None:
+        raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
+    return build_options(Scale, keywords)
+
+
+def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettings:
+    """What these keywords ask for. kind: of the output. Raises SettingsError."""
+    target = None
+    if keywords.get("target_psnr") is not None:
+        value = kind.quality_keyword
+        if keywords.get(value) is not None:
+            raise SettingsError(
+                f"<{value}> and <target_psnr> exclude each other; give one",
+                **{value: keywords[value], "target_psnr": keywords["target_psnr"]},
+            )
+        target = build_options(Target, keywords)
+    elif (mode := keywords.get("target_mode")) is not None:
+        usual = {"target_psnr": 40.0}
+        if build_options(Target, usual | {"target_mode": mode}) != build_options(Target, usual):
+            raise SettingsError("<target_mode> needs <target_psnr>", target_mode=mode, target_psnr=40)
+    more = {"encoder": build_options(EncoderOptions, keywords)} if kind is VideoOutput else {}
+    return build_options(
+        RunSettings,
+        keywords,
+        output=build_options(kind, keywords, **more),
+        target=target,
+        retime=build_options(Retime, keywords),
+        scale=build_scale(keywords),
+        gate=build_options(QualityGate, keywords),
+        limits=build_options(Limits, keywords),
+    )

@@ -3,8 +3,12 @@
 Whatever cannot work as a whole (missing, colliding, malformed, inside the destination) is a SourceError before any
 work. One file that cannot be read is one line in `problems`; what is no source at all is one line in `ignored`.
 Paths are strings here: a million Path objects would cost more than the walk itself.
+
+All videos below a folder here, by the rules for names, links and what cannot be read.
+
+The labels that sources give: columns of a table, the parent folder; and what their splits are drawn by.
 """
-# ruff: noqa: PTH100, PTH109, PTH112, PTH114, PTH120, PTH116, PTH118, PTH119, PTH122
+# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH122
 
 from __future__ import annotations
 
@@ -13,24 +17,170 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.formats.model import SourceState
-from vidprep.transcode.sources.folder import walk
-from vidprep.transcode.sources.outputs import check_outputs
-from vidprep.transcode.sources.remote import list_remote
-from vidprep.transcode.sources.search import SourceSearch, fault_of_file, identity_of, why_not
-from vidprep.transcode.sources.source_labels import Given, labels_of
+from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
+from vidprep.transcode.sources.scratch import list_remote
+from vidprep.transcode.sources.search import Identity, Missing, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.table_rows import IN_MEMORY, read_table
-from vidprep.transcode.sources.tables import READERS, one_line, storable
+from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS, SourceTable, is_animated, one_line, storable
 from vidprep.transcode.sources.tables import is_table as in_memory
-from vidprep.transcode.sources.unit import SourceList, Unit
+from vidprep.transcode.sources.unit import Drawing, SourceList, Unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from vidprep.formats.manifest.labels import Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What was asked for beside the columns of a table. See `find_sources`."""
+
+    label_from_folder: bool = False
+    split_by: Mapping[str, Fraction] | None = None
+    split_group: str | None = None
+    split_seed: int = 0
+
+
+def labels_of(
+    units: Sequence[Unit], table: SourceTable | None, given: Given, path: str, base: str
+) -> tuple[Labels | None, Drawing | None]:
+    """Of these units, in their order; None where nothing gives any; and how splits are drawn. base: the folder that paths are relative to.
+
+    Raises SourceError for a column that no manifest can hold, or that is there twice.
+    """
+    names = list(table.columns) if table is not None else []
+    if not names and not given.label_from_folder and given.split_by is None:
+        return None, None
+    import pyarrow as pa
+
+    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
+
+    columns: dict[str, pa.Array] = {}
+    rows = pa.array([unit.row for unit in units], pa.int64())
+    for name in names:
+        assert table is not None
+        try:
+            columns[name] = table.array(name).take(rows)
+        except ValueError as error:
+            raise SourceError(f"{error}; leave it out with --labels, or change it", path=path) from error
+    if given.label_from_folder:
+        folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
+        columns[CLASS_LABEL] = pa.array(folders, pa.string())
+    drawing = None
+    if given.split_by is not None:
+        if SPLIT_LABEL in columns:
+            raise SourceError("has a column `split`: leave out the column, or --split-by", path=path)
+        classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
+        groups = _groups(units, columns, given.split_group, path, base)
+        drawing = Drawing(groups, classes, given.split_by, given.split_group, given.split_seed)
+    return Labels([unit.id for unit in units], columns), drawing
+
+
+def _groups(
+    units: Sequence[Unit], columns: Mapping[str, pa.Array], column: str | None, path: str, base: str
+) -> list[str]:
+    """What is drawn as one: the value of a column, or the path of a source, relative and without its suffix."""
+    if column is None:
+        base = os.path.join(base, "")
+        relative = (u.path[len(base) :] if u.path.startswith(base) else os.path.basename(u.path) for u in units)
+        return [os.path.splitext(name)[0] for name in relative]
+    if column not in columns:
+        raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
+    from vidprep.formats.manifest.labels import values_of
+
+    values = values_of(columns[column])
+    return [repr(value) if value is not None else f"alone {unit.id}" for value, unit in zip(values, units, strict=True)]
+
+
+NOT_LISTED = "folder cannot be listed"
+
+
+def walk(search: SourceSearch, root: str) -> None:
+    """All of a folder, in no particular order. A stack of its own: trees may be deeper than Python recurses."""
+    _check_no_destination(root, "is this DST, and SRC the other? Give the folder of the raw videos")
+    stack = [(root, "", frozenset([identity_of(os.stat(root))]))]
+    while stack:
+        folder, prefix, above = stack.pop()
+        for entry in _entries(search, folder, is_root=not prefix):
+            relative = prefix + entry.name
+            if reason := _why_ignored(search, entry, relative, above):
+                search.ignored.append((entry.path, reason))
+            elif fault := _fault_of_entry(entry):
+                if not isinstance(fault, Missing):
+                    search.why_partial = f"{entry.path}: {fault}"
+                search.problems.append((entry.path, fault))
+            elif entry.is_dir():
+                _check_no_destination(entry.path, "give the folder of the raw videos, or --exclude it")
+                stack.append((entry.path, relative + "/", above | {identity_of(entry.stat())}))
+            else:
+                search.add(search.id_of(relative), entry.path, SourceState.of(entry.stat()))
+            search.count()
+
+
+def _check_no_destination(folder: str, advice: str) -> None:
+    if os.path.exists(f"{folder}/{STATE_DIR}/run.json"):
+        raise SourceError(
+            f"is a destination of vidprep, which holds what was made and not what it was made of; {advice}", path=folder
+        )
+
+
+def _entries(search: SourceSearch, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError as error:
+        if is_root:
+            raise SourceError(f"{NOT_LISTED}: {error.strerror}", path=folder) from error
+        search.why_partial = f"a folder cannot be listed: {folder}"
+        search.problems.append((folder, f"{NOT_LISTED}: {error.strerror}; allow it, or --exclude it"))
+
+
+def _why_ignored(
+    search: SourceSearch, entry: os.DirEntry[str], relative: str, above: frozenset[Identity]
+) -> str | None:
+    """Why an entry is no source and no folder to enter, or None. What is plainly no video costs no stat."""
+    name = entry.name
+    if name.startswith("."):
+        return "hidden name"
+    extension = name.rpartition(".")[2].lower() if "." in name else ""
+    is_video = extension in VIDEO_EXTENSIONS
+    identity = None
+    try:
+        if extension == "webp" and entry.is_file() and not (is_video := is_animated(entry.path)):
+            return "a still picture"
+        if not is_video and entry.is_file(follow_symlinks=False):
+            return "unknown extension"
+        is_folder, identity = entry.is_dir(), identity_of(entry.stat())
+    except OSError as error:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if not is_folder and not is_video:
+            return why_not(error, is_link=entry.is_symlink())
+    is_destination = identity is not None and identity == search.destination_identity
+    if is_destination or (entry.is_symlink() and search.in_destination(entry.path)):
+        return "the destination"  # only the folder itself and links into it can be met outside of it
+    if not is_folder:
+        return search.why_left_out(relative, name) if is_video else "unknown extension"
+    if search.excludes(relative, name):
+        return "excluded"
+    return "a link back to a folder that contains it" if identity in above else None
+
+
+def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:
+    try:
+        status = entry.stat()  # kept by the entry: after the first time it costs nothing
+    except OSError as error:
+        return why_not(error, is_link=entry.is_symlink())
+    return None if stat.S_ISDIR(status.st_mode) else fault_of_file(entry.path, status)
 
 
 def find_sources(

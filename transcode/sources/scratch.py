@@ -1,5 +1,7 @@
 """Folders for what is here only for a while: gone with the block or the process that made them, or swept by the next one; and what lies
 behind a URL, as files for as long as it is looked at.
+
+Sources behind a URL: what is listed there, by the rules for folders, and single ones copied here. Opens none of it.
 """
 
 from __future__ import annotations
@@ -13,16 +15,125 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from vidprep.formats.errors import DiskFullError, StoreError
+from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError, StoreError
+from vidprep.formats.model import SourceState
 from vidprep.formats.processes import ProcessId
-from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.base import is_url, split_url
 from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.formats.storage.untrusted import read_json
 from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.remote import fetch
+from vidprep.transcode.sources.search import SourceSearch
+from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 from vidprep.transcode.sources.unit import Unit
+
+
+class RemoteFiles:
+    """Size and time of single files behind URLs; a folder is listed once. fault: of the first that did not answer; answered: whether
+    any did.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, dict[str, SourceState] | StorageError] = {}
+        self.fault: StorageError | None = None
+        self.answered = False
+
+    def state(self, url: str) -> SourceState | None:
+        """Size in bytes and time of change in ns; None for what is not there. Raises StorageError, for all of a folder at once."""
+        folder, name = split_url(url)
+        if not folder.partition("://")[2]:
+            raise StorageError("names no file in a folder or bucket", path=url)
+        if folder not in self._folders:
+            try:
+                self._folders[folder] = self._listed(folder)
+                self.answered = True
+            except StorageError as error:
+                self._folders[folder] = error
+                self.fault = self.fault or error
+        files = self._folders[folder]
+        if isinstance(files, StorageError):
+            raise files
+        if "/" in name:
+            file = ObjectStorage(folder).file(name)
+            return None if file is None else file.state
+        return files.get(name)
+
+    def _listed(self, folder: str) -> dict[str, SourceState]:
+        files = ObjectStorage(folder).files(depth=1)
+        return {key: file.state for key, file in files.items()}
+
+
+def list_remote(search: SourceSearch, url: str) -> None:
+    """All videos below a URL, or the one that it names. Raises SourceError, StorageError."""
+    folder = ObjectStorage(url)
+    if PurePosixPath(url).suffix.lower() in READERS:
+        raise SourceError("a table must be a file here; its paths may be URLs", path=url)
+    files = folder.files()
+    if not files:
+        raise SourceError("nothing is there", path=url)
+    for relative, file in files.items():
+        path = f"{folder.url}/{relative}" if relative else folder.url
+        if not relative:
+            search.why_partial = "one file is not a full listing"
+            search.add(search.id_of(PurePosixPath(url).name), path, file.state)
+        elif reason := _why_ignored(search, path, relative):
+            search.ignored.append((path, reason))
+        else:
+            search.add(search.id_of("/".join(filter(None, relative.split("/")))), path, file.state)
+        search.count()
+
+
+def _why_ignored(search: SourceSearch, path: str, relative: str) -> str | None:
+    if path.startswith(search.destination):
+        return "the destination"
+    *folders, name = relative.split("/")
+    if any(part.startswith(".") for part in (*folders, name)):
+        return "hidden name"
+    if any(search.excludes("/".join(folders[: n + 1]), folder) for n, folder in enumerate(folders)):
+        return "excluded"
+    if PurePosixPath(name).suffix.lower().removeprefix(".") not in VIDEO_EXTENSIONS:
+        return "unknown extension"
+    return search.why_left_out(relative, name)
+
+
+def fetch(unit: Unit, path: Path) -> None:
+    """Copy a source to `path`, as it was when it was listed.
+
+    Raises ReadError where it is gone or another by now, StorageError, DiskFullError.
+    """
+    url, name = split_url(unit.path)
+    folder, disk = remote_folder(url), os.statvfs(path.parent)
+    if disk.f_bavail * disk.f_frsize < unit.size_bytes:
+        raise DiskFullError(f"{unit.size_bytes} bytes are to be fetched, {path.parent} has room for less")
+    try:
+        folder.fetch(name, path)
+        now = folder.file(name)
+    except FileNotFoundError:
+        raise ReadError("is gone", path=unit.path, stage="storage") from None
+    if now is None or now.state != unit.state or path.stat().st_size != unit.size_bytes:
+        raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
+    os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def remote_folder(url: str) -> ObjectStorage:
+    """Return the folder, which keeps its connection."""
+    return ObjectStorage(url)
+
+
+def current_state(path: str) -> SourceState | None:
+    """Return the state that a source has now, here or behind a URL; None for one that cannot be seen."""
+    try:
+        if is_url(path):
+            folder, name = split_url(path)
+            file = ObjectStorage(folder).file(name)
+            return file.state if file else None
+        return SourceState.of(os.stat(path))  # noqa: PTH116
+    except OSError:
+        return None
+
 
 PREFIX = "vidprep-scratch-"
 HOLDER_BYTES_MAX = 1 << 16

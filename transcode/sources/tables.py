@@ -19,8 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.storage.arrow import ArrowStream
-from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.storage.untrusted import ArrowStream, open_regular
 from vidprep.formats.text import megabytes
 
 if TYPE_CHECKING:

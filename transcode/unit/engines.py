@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import FfmpegError, VerifyError
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.transcode.media.audio_output import AudioTrack
+from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.bounds import check_claims
 from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.ffmpeg import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
@@ -22,8 +22,7 @@ from vidprep.transcode.media.stream import FrameStream
 from vidprep.transcode.media.verify import FileTimes, Measured, check_file
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.unit.job import Context, Job, JoinJob
-from vidprep.transcode.unit.join import join
-from vidprep.transcode.unit.segments import facts_of
+from vidprep.transcode.unit.segments import facts_of, join
 
 if TYPE_CHECKING:
     from vidprep.transcode.media.jpeg_frames import StoredFrames
@@ -73,7 +72,7 @@ def engine_of(job: Job) -> Engine:
 
 
 def store_frame_by_frame(job: Job, stream: FrameStream, context: Context) -> Outcome:
-    from vidprep.transcode.media.jpeg_frames import store_frames  # late, as most children never need what it loads
+    from vidprep.transcode.media.jpeg_frames import store_frames
 
     stored = store_frames(job.settings, Path(job.partial), stream, context.cores)
     times = FileTimes(stream.output.time_base, list(stored.pts))

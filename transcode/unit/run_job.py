@@ -18,13 +18,13 @@ from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.row import checked
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import SourceState, VideoInfo
+from vidprep.formats.moments import MILLISECOND
 from vidprep.formats.storage.local import cpu_seconds, sampled_digest
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.ticks import MILLISECOND
-from vidprep.transcode.media.audio_output import AudioTrack
+from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
+from vidprep.transcode.media.ffmpeg_program import encoder_version
 from vidprep.transcode.media.stream import FrameStream, timing_of
-from vidprep.transcode.media.versions import encoder_version
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.engines import Outcome, engine_of

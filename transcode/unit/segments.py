@@ -2,6 +2,8 @@
 
 Pieces follow from the source and the settings alone. Each begins at a keyframe of the output and at the very source frame
 that the whole would show there, so together they hold the frames that the whole would.
+
+Pieces of one video into one file, packet by packet, nothing encoded again; held against what was measured of each.
 """
 
 from __future__ import annotations
@@ -9,15 +11,24 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
+from typing import cast
 
-from vidprep.formats.model import Cut, rescale
-from vidprep.formats.moments import OutputClock, is_variable
+from av.error import FFmpegError as AvError
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import VerifyError
+from vidprep.formats.model import Cut, OutputFormat, rescale
+from vidprep.formats.moments import MAX_OFFSET_TICKS, OutputClock, file_time_base, is_variable
+from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.seek import survey_of
-from vidprep.formats.video.source import Source
-from vidprep.formats.video.ticks import MAX_OFFSET_TICKS, file_time_base
+from vidprep.formats.video.source import Source, open_video
+from vidprep.formats.video.writer import VideoWriter, with_start_codes
+from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.bounds import most_repeats
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.metrics import QualitySums
@@ -215,3 +226,48 @@ def measured_of(made: Sequence[MadeSegment]) -> Measured:
         keyframes=tuple(keyframes),
         keyframe_interval_max=max(each.measured.keyframe_interval_max for each in made),
     )
+
+
+def join(
+    settings: RunSettings,
+    partial: Path,
+    output: OutputFormat,
+    made: Sequence[MadeSegment],
+    end_pts: int,
+    audio: AudioTrack,
+) -> Measured:
+    """Write `partial`. What was measured of it has each GOP on either side of a joint.
+
+    end_pts: tick of the output at which its last frame ends, as far as is known. Raises EncodeError, VerifyError, OSError.
+    """
+    measured = measured_of(made)
+    order = sorted(measured.pts)
+    ends = dict(zip(order, [*order[1:], max(end_pts, order[-1] + 1)], strict=True))
+    writer = VideoWriter(partial, settings.video.encoder, output)
+    try:
+        audio.add_to(writer)
+        writer.take_order(measured.pts)
+        for each in made:
+            for packet in _packets(each, settings.video.encoder.codec, output.time_base):
+                assert packet.pts is not None
+                audio.mux_until(packet.pts * output.time_base)
+                writer.mux(packet, ends[packet.pts] - packet.pts)
+        audio.finish(max(ends.values()) * output.time_base)
+    finally:
+        writer.close()
+    return measured
+
+
+def _packets(made: MadeSegment, codec: str, time_base: Fraction) -> Iterator[Packet[VideoStream]]:
+    """As they left the encoder, but for their times: those of the whole. Raises VerifyError."""
+    try:
+        with open_video(made.path) as container:
+            packets = (packet for packet in container.demux(container.streams.video[0]) if packet.size)
+            for packet, pts in zip(packets, made.measured.pts, strict=True):
+                given = Packet(with_start_codes(bytes(packet))) if CODECS[codec].has_units else packet
+                given.is_keyframe = packet.is_keyframe
+                given.pts = pts + made.segment.first_pts
+                given.time_base = time_base
+                yield cast("Packet[VideoStream]", given)
+    except (AvError, ValueError) as error:
+        raise VerifyError(f"segment {made.segment.index + 1} does not read back ({error}); run again") from error

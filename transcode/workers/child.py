@@ -2,6 +2,8 @@
 
 The parent enforces the deadline by killing the child, so a decoder that spins while it holds the interpreter is stopped
 too. A child that dies is replaced for the next video.
+
+A job whose source or output lies behind a URL, by way of local files: as many at a time as there are workers.
 """
 
 from __future__ import annotations
@@ -10,17 +12,87 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
+from vidprep.formats.errors import (
+    CrashedError,
+    DeadlineError,
+    DestinationError,
+    ReadError,
+    StorageError,
+    TakenOverError,
+    WorkerError,
+)
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.processes import CORES, MEMORY, WORK, DiedError, Process, memory_of_each
-from vidprep.formats.storage.base import is_url
-from vidprep.transcode.unit.job import Context, Job, JobNotDone, JobResult, JoinJob, discard, fail, new_row
+from vidprep.formats.storage.base import is_url, split_url
+from vidprep.formats.storage.local import is_disk_full
+from vidprep.transcode.sources.scratch import fetch, remote_folder
+from vidprep.transcode.unit.job import (
+    Context,
+    Job,
+    JobNotDone,
+    JobResult,
+    JoinJob,
+    SegmentJob,
+    Split,
+    Upload,
+    discard,
+    fail,
+    new_row,
+)
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault
+
+
+def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
+    """What `make` makes of a local copy of the source, which its segments share; an output goes to its URL when it is proven."""
+    source = Path(job.copied_source)
+    local = job
+    is_needed_again = isinstance(job, SegmentJob)
+    is_shared = isinstance(job, SegmentJob | JoinJob)
+    try:
+        if is_url(job.unit.path):
+            local = replace(job, unit=replace(job.unit, path=str(source)))
+            if not (is_shared and source.exists()):
+                fetch(job.unit, source)
+        made = make(local)
+        is_needed_again = is_needed_again or isinstance(made, Split)
+        if isinstance(made, ManifestRow):
+            made.source = job.unit.path
+            if made.ok and job.upload is not None:
+                _put(Path(job.partial), job.upload)
+                discard(job)
+        return made
+    except (ReadError, StorageError, OSError) as error:
+        row = new_row(job)
+        fail(row, error)
+        discard(job)
+        return row
+    finally:
+        if not is_needed_again:
+            source.unlink(missing_ok=True)
+
+
+def _put(path: Path, upload: Upload) -> None:
+    """Raises DestinationError; TakenOverError when another run has taken over meanwhile."""
+    from vidprep.transcode.destination.opening import LeasePlace
+
+    url, name = split_url(upload.url)
+    try:
+        lease = LeasePlace(remote_folder(upload.destination), upload.lease).read()
+        if lease is not None and lease.holder is not None and lease.holder.token == upload.token:
+            remote_folder(url).put(path, name)
+            return
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise DestinationError(str(error), stage="storage") from error
+    raise TakenOverError("another run has taken over; this output is not published", path=upload.url, stage="storage")
+
 
 OPEN_SECONDS = 120
 MIN_SECONDS = 300
@@ -166,8 +238,6 @@ def make_alone(child: Child, job: Job) -> JobResult:
 def _made_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) -> JobResult:
     if job.upload is None and not is_url(job.unit.path):
         return classify_fault(job, do(child, job))
-    from vidprep.transcode.workers.staging import staged
-
     return classify_fault(job, staged(job, partial(do, child)))
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 from vidprep.formats.errors import ClusterError, WorkerError
 from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.storage.base import is_url
-from vidprep.transcode.sources.remote import current_state
+from vidprep.transcode.sources.scratch import current_state
 from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
 from vidprep.transcode.unit.queue import TRIES
 from vidprep.transcode.workers.host import Expected

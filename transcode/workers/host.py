@@ -26,9 +26,9 @@ from vidprep.formats.manifest.table import ManifestRow
 from vidprep.formats.model import SourceState
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.remote import storage_of
-from vidprep.transcode.media.versions import used_versions
+from vidprep.transcode.media.ffmpeg_program import used_versions
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.remote import current_state
+from vidprep.transcode.sources.scratch import current_state
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
 

@@ -290,7 +290,7 @@ def test_dots_in_a_name_are_no_harm(name, tmp_path):
 
 IMPORTS = """
 import sys
-from vidprep.formats.storage.arrow import import_pyarrow
+from vidprep.formats.storage.untrusted import import_pyarrow
 import_pyarrow()
 import pyarrow as pa
 table = pa.table({"a": ["x", None]})

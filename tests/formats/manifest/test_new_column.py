@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import copy_packages, make_clips
-from vidprep.formats.manifest.columns import column, described, kinds_of
+from vidprep.formats.manifest.row import column, described, kinds_of
 
 ROOT = Path(__file__).parents[3]
 

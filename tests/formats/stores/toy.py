@@ -10,7 +10,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import label_columns
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.stores.base import FrameStore, VideoFacts
-from vidprep.formats.stores.jpeg_decode import decode_rows, scaled_size
+from vidprep.formats.stores.indexed import decode_rows, scaled_size
 from vidprep.formats.stores.shards import Layout
 
 

@@ -12,7 +12,7 @@ import av
 import numpy as np
 import pytest
 
-from vidprep.formats.video.framing import payload_checksum
+from vidprep.formats.video.writer import payload_checksum
 
 UNITS = [b"\x67\x42\x00\x01\x80", b"\x68\xce", b"\x65" + bytes(range(1, 200)) + b"\x00\x00\x03\x01\x99"]
 

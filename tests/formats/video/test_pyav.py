@@ -14,7 +14,7 @@ import pytest
 import simplejpeg
 
 from vidprep.formats.model import Orientation
-from vidprep.formats.video.orientation import turn_of
+from vidprep.formats.video.picture_facts import turn_of
 from vidprep.formats.video.pyav import fraction, open_input, open_output, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, Source, file_url
 

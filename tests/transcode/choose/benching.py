@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from tests.helpers import Ran, transcode
-from vidprep.transcode.choose.bench.patterns import Access
-from vidprep.transcode.choose.bench.places import Place, find_place, surveyed
+from vidprep.transcode.choose.bench.places import Access, Place, find_place, surveyed
 
 GOP, SEQUENCE = 4, 8
 

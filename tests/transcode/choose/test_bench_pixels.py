@@ -16,7 +16,7 @@ from tests.helpers import command, environment, no_processes_left
 from tests.transcode.choose.benching import CONSECUTIVE, SINGLE, place_of, rows_of, run
 from vidprep.transcode.check import other_readers as loaders
 from vidprep.transcode.choose.bench.agree import Question, Verdict, agrees
-from vidprep.transcode.choose.bench.patterns import Access
+from vidprep.transcode.choose.bench.places import Access
 from vidprep.transcode.choose.bench.train import Trained, Training, Tried, advised, train
 
 pytestmark = pytest.mark.xdist_group("bench")  # what its fixtures make is made once

@@ -20,8 +20,7 @@ from PIL import Image
 from tests import points
 from tests.helpers import KILL_ALL, Ran, command, environment, fault, identities, make_clips, manifest, transcode
 from vidprep.formats import open_store
-from vidprep.transcode.choose.rates import LUMA_GAIN_DB, bd_rate, on_limited_scale, size_at
-from vidprep.transcode.choose.sweep_tables import curves_of
+from vidprep.transcode.choose.sweep_tables import LUMA_GAIN_DB, bd_rate, curves_of, on_limited_scale, size_at
 from vidprep.transcode.cli.main import main
 
 pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once

@@ -15,11 +15,10 @@ from vidprep.formats.manifest.row import ManifestRow, checked
 from vidprep.formats.model import FrameSize, rescale, round_half_away
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode import bench, sweep, validate
-from vidprep.transcode.settings.keywords import build_settings
 from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.parse import parse_rate, parse_size
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings.run import RunSettings, build_settings
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from tests.generated import every_command
 from tests.helpers import transcode
+from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, Number
 from vidprep.transcode.cli.main import main
-from vidprep.transcode.cli.options import FolderOrUrl, LocalPath, Number
 
 # Texts that name no file.
 NO_PATHS = {

@@ -23,7 +23,7 @@ from vidprep.formats.manifest.table import ManifestRow, read_manifest, write_row
 from vidprep.formats.storage.local import sha256_of
 from vidprep.formats.stores.registry import layout_of
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.media.versions import encoder_version
+from vidprep.transcode.media.ffmpeg_program import encoder_version
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.run import RunSettings
 

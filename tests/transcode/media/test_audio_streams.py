@@ -31,7 +31,7 @@ from tests.transcode.media.beeps import (
 )
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.transcode.media.audio_output import AudioTrack
+from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 

@@ -21,10 +21,9 @@ from tests.recipes import moving
 from vidprep.formats import open_store
 from vidprep.formats.errors import EncodeError, SettingsError
 from vidprep.formats.model import Colour, FrameSize, OutputFormat
-from vidprep.formats.moments import OutputClock
+from vidprep.formats.moments import OutputClock, file_time_base
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.formats.video.ticks import file_time_base
-from vidprep.transcode.media.audio_output import AudioTrack
+from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, SourceFrame, retimed
 from vidprep.transcode.media.stream import FilteredFrame

@@ -15,8 +15,8 @@ import pytest
 from tests.pipeline import source_frames
 from vidprep.formats.model import Cropping
 from vidprep.formats.training.dataset import VideoDataset
-from vidprep.formats.video.cropping import _cropping_told_in_matroska
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.formats.video.picture_facts import _cropping_told_in_matroska
 from vidprep.formats.video.source import Source, open_video
 from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.settings.output import VideoOutput

@@ -19,7 +19,7 @@ from vidprep.formats.model import Cut, FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.stages import WAITING_BYTES, made_ahead, waiting_frames
+from vidprep.transcode.media.stream import WAITING_BYTES, made_ahead, waiting_frames
 from vidprep.transcode.media.verify import Verifier
 from vidprep.transcode.settings.options import Limits, Retime, Scale
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput

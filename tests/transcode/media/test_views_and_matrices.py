@@ -18,7 +18,7 @@ from tests.helpers import make_clip, transcode
 from tests.sampling import in_turn
 from vidprep.formats.model import Orientation
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.orientation import Turn, turn_by
+from vidprep.formats.video.picture_facts import Turn, turn_by
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

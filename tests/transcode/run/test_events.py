@@ -20,8 +20,7 @@ from rich.console import Console
 from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.storage.local import memory_bytes
-from vidprep.transcode.pages.loader_view import bars
-from vidprep.transcode.pages.monitor import Seen, _view
+from vidprep.transcode.pages.monitor import Seen, _view, bars
 from vidprep.transcode.run.events import RunState
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import make_clip, manifest, transcode
 from tests.witness import Ffmpeg
-from vidprep.transcode.run.ignored import counted, in_words
+from vidprep.transcode.run.plan import counted, in_words
 from vidprep.transcode.sources.listing import find_sources
 
 QUICK = ("--gop", 4, "--preset", "ultrafast", "--quiet")

@@ -15,7 +15,7 @@ from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.transcode.settings.parse import parse_shares
 from vidprep.transcode.sources.listing import find_sources
-from vidprep.transcode.sources.splits import splits_of
+from vidprep.transcode.sources.unit import splits_of
 
 SHARES = parse_shares("train=0.8,val=0.1,test=0.1")
 

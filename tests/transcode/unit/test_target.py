@@ -10,8 +10,7 @@ import pytest
 from tests import points
 from tests.helpers import environment, fault, leftovers, make_clip, manifest, outputs, start, transcode
 from vidprep.transcode.run.target import sample_size
-from vidprep.transcode.sources.sample import choose
-from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.sources.unit import Unit, choose
 
 burst = partial(transcode, verb="burst")
 FLOOR = 40.0

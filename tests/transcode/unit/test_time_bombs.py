@@ -203,7 +203,7 @@ def test_the_deadline_grows_with_the_frames_that_are_done(tmp_path: Path) -> Non
 
 def test_hours_of_silence_are_not_encoded(tmp_path: Path) -> None:
     gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR], audio=[0, 100 * HOUR])
-    code = "sys.modules['vidprep.transcode.media.audio_output'].MAX_SILENT_HOURS = 0.1"
+    code = "sys.modules['vidprep.transcode.media.audio'].MAX_SILENT_HOURS = 0.1"
     env = environment(tmp_path / "hook", fault(*points.RUN_JOB, code=code, only="child"))
     ran = transcode(
         tmp_path / "src", tmp_path / "dst", "--jobs", 1, "--json", "--audio", "aac", "--container", "mkv", env=env

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import make_clips
 from vidprep.formats.errors import SettingsError
 from vidprep.transcode import transcode
-from vidprep.transcode.settings.run_options import BACKENDS, Backend
+from vidprep.transcode.settings.run import BACKENDS, Backend
 from vidprep.transcode.workers.child import make, stops_the_run
 from vidprep.transcode.workers.local import LocalPool
 

@@ -20,9 +20,8 @@ from vidprep.formats import open_store
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.transcode.check.other_readers import Picture
-from vidprep.transcode.choose.bench.patterns import Access
-from vidprep.transcode.choose.bench.places import ONLY_IN_ORDER, OURS, Place, Video
-from vidprep.transcode.choose.bench.process import Ready
+from vidprep.transcode.choose.bench.measure import Ready
+from vidprep.transcode.choose.bench.places import ONLY_IN_ORDER, OURS, Access, Place, Video
 from vidprep.transcode.choose.bench.readers import OwnReader, Reader, reader_of
 
 SAME_DB, CLOSER_DB = 36.0, 1.0

@@ -20,11 +20,20 @@ import numpy as np
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, VidprepError
 from vidprep.formats.option import Option
 from vidprep.transcode.choose.bench.agree import Question, agrees
-from vidprep.transcode.choose.bench.measure import BenchCell, CellMeasures, drop_from_cache, fill_cache, measure
-from vidprep.transcode.choose.bench.patterns import PATTERNS, Access
+from vidprep.transcode.choose.bench.measure import (
+    BenchCell,
+    CellMeasures,
+    Ready,
+    drop_from_cache,
+    fill_cache,
+    measure,
+    run_together,
+)
 from vidprep.transcode.choose.bench.places import (
     ONLY_IN_ORDER,
     PACKAGES,
+    PATTERNS,
+    Access,
     Place,
     find_place,
     is_installed,
@@ -32,7 +41,6 @@ from vidprep.transcode.choose.bench.places import (
     surveyed,
     with_source_suffix,
 )
-from vidprep.transcode.choose.bench.process import Ready, run_together
 
 COLD, WARM = "cold", "warm"
 SURVEY_SECONDS, AGREE_SECONDS, ROUND_SECONDS = 1800.0, 1800.0, 1800.0

@@ -2,6 +2,14 @@
 
 What comes out is what a batch is made of: uint8 RGB in one C-contiguous array. Videos are opened when they are first needed
 and at most 16 stay open, whoever reads.
+
+Before anything is timed: does a loader give the frames that were asked for?
+
+Our own reader knows a frame by when it is shown, and is what loaders of videos are held against; in folders of pictures the
+first loader is. A picture is the right one when its PSNR is SAME_DB or more. On real clips honest loaders were mostly equal, and
+seen down to 39.5 dB (odd sizes, where chroma is interpolated otherwise), 49 dB (ProRes) and 55 dB (10 bits); the next frame of a
+moving scene lies at 15 to 35 dB. In a still scene neighbours are as near: so a picture may not be nearer to a neighbour than to
+its own frame, by more than CLOSER_DB.
 """
 
 from __future__ import annotations

@@ -2,11 +2,15 @@
 
 The synthetic loop hands out one batch again and again, and pauses as long. An iteration of the real loop that takes longer
 waited for data: that is the overhead of NVVL's figure 3, and the ratio of the two rates is what a faster loader could bring.
+
+Every row of `vidprep bench`: cells, simulated training, advice.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import platform
 import statistics
 import threading
 import time
@@ -15,15 +19,16 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
+import av
 import numpy as np
 
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.storage.local import cpu_seconds, memory_bytes
 from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.training.loader import GIBIBYTE, PrefetchLoader
-from vidprep.transcode.choose.bench.bench import BenchOptions, Row, Say
+from vidprep.transcode.choose.bench.bench import BenchOptions, Row, Say, bench
+from vidprep.transcode.choose.bench.measure import Ready, run_together
 from vidprep.transcode.choose.bench.places import Place
-from vidprep.transcode.choose.bench.process import Ready, run_together
 from vidprep.transcode.workers.local import default_jobs
 
 TORCH = "torch DataLoader"
@@ -261,3 +266,21 @@ def advised(tried: Sequence[Tried]) -> Tried:
     best = max(each.sequences_per_second for each in tried)
     enough = (each for each in tried if each.sequences_per_second >= GOOD_ENOUGH * best)
     return min(enough, key=lambda each: (each.workers, each.batch_size))
+
+
+def results(
+    places: Sequence[Place], options: BenchOptions, step_ms: float | None, batch_size: int, advise: bool, say: Say
+) -> Iterator[tuple[str, Row]]:
+    """Rows as they are measured, each with its kind: cell, training, advice."""
+    for row in bench(places, options, say):
+        yield "cell", row
+    if step_ms is not None:
+        for row in simulations(places, options, step_ms / 1e3, batch_size, say):
+            yield "training", row
+    if advise:
+        for row in advice(places, options, say):
+            yield "advice", row
+
+
+def machine() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, PyAV {av.__version__}"

@@ -1,13 +1,20 @@
-"""What a picture of high dynamic range says of the screen it was graded on (SMPTE ST 2086) and of how bright it gets (CTA-861.3),
+"""How much of a picture its container hides: `PixelCrop` of Matroska, `clap` of mp4.
+
+How a stored picture is turned to be upright, as its display matrix says.
+
+What a picture of high dynamic range says of the screen it was graded on (SMPTE ST 2086) and of how bright it gets (CTA-861.3),
 and whether to believe it; and the same in the header of an output: `mdcv` and `clli` in mp4, `Colour` in Matroska.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import struct
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import av.logging
 from av.bitstream import BitStreamFilterContext
@@ -15,9 +22,10 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.model import ContentLight, HdrMetadata, MasteringDisplay, Point
+from vidprep.formats.model import NO_CROPPING, ContentLight, Cropping, HdrMetadata, MasteringDisplay, Orientation, Point
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.video.pyav import light_side_data, open_input
+from vidprep.formats.video.midway import told_of
+from vidprep.formats.video.pyav import IS_18, display_matrix, light_side_data, open_input, open_output
 
 MIN_PEAK, MAX_PEAK = 50, 10_000  # cd/m² of a screen that anything is graded on; PQ ends at the second
 # AVMasteringDisplayMetadata: x and y of red, green, blue and white, minimum and maximum as rationals; which of them are told.
@@ -126,3 +134,119 @@ def _element(name: int, content: bytes) -> bytes:
 
 def _whole(name: int, value: int) -> bytes:
     return _element(name, value.to_bytes(8))
+
+
+# Less than this of the longer side is the rounding of whoever wrote the matrix.
+SLANT = 0.02
+
+
+class Turn(NamedTuple):
+    """degrees: counter-clockwise, as FFmpeg prints them. warning: what of the matrix could not be followed, None when it was."""
+
+    orientation: Orientation = Orientation()
+    degrees: int = 0
+    warning: Remark | None = None
+
+
+def turn_of(frame: VideoFrame) -> Turn:
+    """Return how a frame is turned by its display matrix, or by the one that holds for it; not at all without one."""
+    matrix = told_of(frame).matrix or display_matrix(frame)
+    if matrix is None:
+        return Turn()
+    a, b, _, c, d, *_ = struct.unpack("<9i", matrix[:36])
+    return turn_by(a, b, c, d)
+
+
+def turn_by(a: int, b: int, c: int, d: int) -> Turn:
+    """A display matrix as transpose and flips.
+
+    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
+    is no multiple of 90 degrees goes to the nearest one; the angle is that of FFmpeg, which a matrix without area has none of.
+    """
+    area = a * d - b * c
+    if not area:
+        return Turn(
+            warning=Remark(
+                "display_matrix_ignored",
+                f"the display matrix ({a} {b} {c} {d}) leaves no area of the picture and was not followed",
+            )
+        )
+    angle = -math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c)))
+    degrees = round(angle)
+    # Where the x axis goes, and on which side of it the y axis lies.
+    if round(angle / 90) % 2:
+        turned = Orientation(True, flip_horizontal=(area > 0) == (b > 0), flip_vertical=b < 0)
+    else:
+        turned = Orientation(False, flip_horizontal=a < 0, flip_vertical=(area > 0) != (a > 0))
+    if degrees % 90:
+        return Turn(
+            turned,
+            degrees,
+            Remark("display_matrix_ignored", f"rotated by {degrees} degrees; turned to the nearest right angle"),
+        )
+    along, across = ((b, c), (a, d)) if turned.transpose else ((a, d), (b, c))
+    if max(map(abs, across)) > SLANT * min(map(abs, along)):
+        return Turn(
+            turned,
+            degrees,
+            Remark(
+                "display_matrix_ignored",
+                f"the display matrix shears the picture; turned by {degrees} degrees and no more",
+            ),
+        )
+    return Turn(turned, degrees)
+
+
+MASTERS = (0x18538067, 0x1654AE6B, 0xAE, 0xE0)  # Segment, Tracks, TrackEntry, Video
+PIXEL_CROP = {0x54BB: "top", 0x54AA: "bottom", 0x54CC: "left", 0x54DD: "right"}
+
+
+def cropping_of(stream: VideoStream) -> Cropping:
+    if IS_18:
+        return _cropping_told_in_matroska(stream)
+    context: Any = stream.codec_context
+    side_data = context.coded_side_data.get("frame_cropping")
+    return NO_CROPPING if side_data is None else Cropping(*struct.unpack("=4I", side_data[:16]))
+
+
+def followed(crop: Cropping, frame: VideoFrame) -> Cropping:
+    """As ffmpeg's crop filter follows it: it begins with a sample of chroma, and ends with a whole one. None where it leaves nothing."""
+    across, down = 64 // frame.format.chroma_width(64), 64 // frame.format.chroma_height(64)
+    width, height = frame.width - crop.left - crop.right, frame.height - crop.top - crop.bottom
+    width, height = width - width % across, height - height % down
+    if min(width, height) <= 0:
+        return NO_CROPPING
+    left, top = crop.left - crop.left % across, crop.top - crop.top % down
+    return Cropping(top, frame.height - height - top, left, frame.width - width - left)
+
+
+def _cropping_told_in_matroska(stream: VideoStream) -> Cropping:
+    """PyAV 18 does not give side data of a stream; libavformat writes it where it can be read."""
+    header = io.BytesIO()
+    try:
+        with av.logging.Capture(), open_output(header, format="matroska", options={}) as container:
+            container.add_stream_from_template(stream, opaque=True)
+            container.start_encoding()
+    except (OSError, ValueError):  # a stream that Matroska does not hold
+        return NO_CROPPING
+    found = {
+        PIXEL_CROP[name]: int.from_bytes(value) for name, value in elements(header.getvalue()) if name in PIXEL_CROP
+    }
+    return NO_CROPPING._replace(**found)
+
+
+def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Name and content of each EBML element (RFC 8794); what is in MASTERS, one by one."""
+    at = 0
+    while at + 2 <= len(data):
+        name_bytes = 9 - data[at].bit_length()
+        name = int.from_bytes(data[at : at + name_bytes])
+        at += name_bytes
+        size_bytes = 9 - data[at].bit_length()
+        size = int.from_bytes(data[at : at + size_bytes]) & ~(1 << 7 * size_bytes)
+        content = data[at + size_bytes :][:size]
+        if name in MASTERS:
+            yield from elements(content)
+        else:
+            yield name, content
+        at += size_bytes + size
