@@ -35,27 +35,14 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.moments import Pace
-from vidprep.formats.text import count_of
-from vidprep.formats.video.damage import CONTIGUOUS, MAX_STEP_SECONDS, DamageLog, span_tolerance, tagged_seconds
-from vidprep.formats.video.holes import Holes
-from vidprep.formats.video.joined import bytes_behind, second_file
+from vidprep.formats.video.damage.log import DamageLog
+from vidprep.formats.video.damage.mp4_tables import has_dolby_colours, num_edits
+from vidprep.formats.video.damage.watch import INDEXED, DamageWatch
 from vidprep.formats.video.midway import HeldBack, MidwayChanges
-from vidprep.formats.video.mov_index import (
-    contradictions,
-    has_dolby_colours,
-    is_fragmented,
-    last_sample_end,
-    lost_samples,
-    num_edits,
-    num_empty_samples,
-)
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
-from vidprep.formats.video.passed_over import parts_passed_over
 from vidprep.formats.video.picture_facts import cropping_of
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import Shown, shown_by, shown_counter
-from vidprep.formats.video.transport_stream import missing_packets
-from vidprep.formats.video.truncation import empty_chunks_at_end, missing_end, zeros_at_end
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -66,8 +53,6 @@ DEMUXERS = (
 )
 READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
 
-# Where packets lie one by one, so that their frames can be counted instead of decoded on the way to a cut.
-INDEXED = {"mov", "matroska"}
 # What the decoder of H.264 says of pictures before the one that it began with, which later ones tell it to forget.
 MISSED_BEFORE = "mmco: unref short failure"
 
@@ -79,9 +64,6 @@ THEORA_HEADER = 0x80  # of its first byte: a header, which chained files have ag
 COUNTED_ITSELF = {
     "mpegts"
 }  # whose packets are counted here: libavformat marks those before the seam of joined recordings
-RESTART_SECONDS = (
-    10.0  # a clock that goes back by more than reordering does: one that wrapped, or files one after another
-)
 HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # that show how far apart frames are
 STREAM_PACKETS = 2000  # that show which stream has more than one picture
 
@@ -109,16 +91,9 @@ class Source:
         av.logging.set_skip_repeated(False)
         self._capture = av.logging.Capture(local=False)
         self._log = self._capture.__enter__()
-        self._witnesses = DamageLog()
+        self._damage_log = DamageLog()
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
-        self._packets_seen = self._packets_discarded = self._last_byte = self._last_byte_of_any = 0
-        self._tick_seconds: dict[int, float] = {}
-        self._starts: dict[int, float] = {}
-        self._ends: dict[int, float] = {}
-        self._latest: dict[int, int] = {}
-        self._num_timed = Counter[int]()
-        self._clock_restarted = False
         self._head: deque[Packet[VideoStream]] = deque()  # read ahead of whoever takes packets
         self._reading = self._read()
         self.begins_inside = False  # decoding, so that pictures before are missed
@@ -141,8 +116,16 @@ class Source:
             self._held_back = HeldBack(self.info.codec)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
-            self._witnesses.counts_marks = self.info.format_name not in COUNTED_ITSELF
-            self._holes = Holes(self.path, self.info.codec, self.info.pixel_format, self.info.height)
+            self._damage_log.counts_marks = self.info.format_name not in COUNTED_ITSELF
+            self._watch = DamageWatch(
+                self.path,
+                self.info,
+                self._stream,
+                self._moving_streams(),
+                self._damage_log,
+                start_seconds=(self._container.start_time or 0) / av.time_base,
+                counts_shown_frames=self._count is not None,
+            )
             self._other_decoders = self._names_of_other_decoders()
             self._harvest()
             self._own_names = frozenset(
@@ -174,7 +157,7 @@ class Source:
             return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
         except (AvError, OSError, ValueError) as error:
             self._harvest()
-            logged = "; ".join(self._witnesses.lines)
+            logged = "; ".join(self._damage_log.lines)
             if "not on whitelist" in logged:
                 kind = re.search(r"([\w,]+): [^;]*not on whitelist", logged)
                 raise RefusedError(why_refused(self.path, kind[1] if kind else ""), path=self.path) from error
@@ -275,7 +258,7 @@ class Source:
     def _harvest(self) -> None:
         if self.begins_inside:
             self._log[:] = [line for line in self._log if MISSED_BEFORE not in line[2]]
-        self._witnesses.hear(self._log, self._other_decoders, self._own_names)
+        self._damage_log.add_lines(self._log, self._other_decoders, self._own_names)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
@@ -303,11 +286,9 @@ class Source:
 
     def _read(self) -> Iterator[Packet[VideoStream]]:
         packets = demuxed(self._container)
-        is_contiguous = self.info.format_name in CONTIGUOUS
         is_numbered = (
             self.info.format_name == "avi"
         )  # the number of a packet is its time, and the decoder puts it in order
-        has_start_codes = not (self._stream.codec_context.extradata or b"").startswith(b"\1")
         while True:
             self._log.clear()  # what encoders and filters said since
             try:
@@ -317,33 +298,21 @@ class Source:
                 return
             except (AvError, OSError) as error:
                 self._harvest()
-                self._witnesses.stopped(reason_of(error))
+                self._damage_log.record_stop(reason_of(error))
                 return
             if self._log:
                 self._harvest()
             if is_numbered and packet.dts is not None:  # libavformat invents the PTS
                 packet.pts = packet.dts
-            if is_contiguous:
-                self._witnesses.see_place(packet)
-            if packet.pts is not None:
-                self._see_times(packet, packet.pts)
-            elif packet.stream_index in self._ends:
-                self._ends[packet.stream_index] += (packet.duration or 0) * self._tick_seconds[packet.stream_index]
-            if packet.pos is not None:
-                self._last_byte_of_any = max(self._last_byte_of_any, packet.pos + packet.size)
+            self._watch.see_packet(packet)
             if packet.stream_index != self._stream.index:
                 continue
             if packet.has_sidedata("encryption_info"):
                 raise ReadError("its video is encrypted (Common Encryption); decrypt it first", path=self.path)
-            if packet.pos is not None:
-                self._last_byte = max(self._last_byte, packet.pos + packet.size)
-            self._packets_discarded += packet.is_discard
             data = bytes(packet)
             if self.info.codec == "theora" and data[0] & THEORA_HEADER:
                 continue
-            self._packets_seen += 1
-            self._witnesses.see_packet(packet, data, self.info.codec, has_start_codes=has_start_codes)
-            self._holes.see(packet, data)
+            self._watch.see_payload(packet, data)
             if self._count is not None:
                 packet.opaque = [
                     self._shown(packet, data, self._count)
@@ -357,21 +326,6 @@ class Source:
         self._count = shown_counter(self.info.codec, bytes(packet.get_sidedata("new_extradata"))) or count
         return self._count(data)._replace(needed_later=True)
 
-    def _see_times(self, packet: Packet[Any], pts: int) -> None:
-        stream = packet.stream_index
-        tick = self._tick_seconds.get(stream)
-        if tick is None:
-            tick = self._tick_seconds[stream] = float(time_base_of(packet))
-        # FLV, WMV and ASF do not say how long the last frame is shown: as long as the one before.
-        duration = packet.duration or max(0, pts - self._latest.get(stream, pts))
-        self._latest[stream] = max(pts, self._latest.get(stream, pts))
-        self._num_timed[stream] += 1
-        begin, end = pts * tick, (pts + duration) * tick
-        self._starts[stream] = min(begin, self._starts.get(stream, begin))
-        latest = max(end, self._ends.get(stream, end))
-        self._clock_restarted |= latest - end > RESTART_SECONDS
-        self._ends[stream] = latest
-
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
         decoded = chain.from_iterable(map(self._decoded, chain(packets, [None])))
@@ -379,7 +333,7 @@ class Source:
 
     def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         if packet is not None:
-            self._witnesses.see_fed(packet, shown_by(packet))
+            self._damage_log.record_decoded(packet, shown_by(packet))
         frames: list[VideoFrame] = []
         try:
             if packet is not None:
@@ -392,7 +346,7 @@ class Source:
         ) as error:  # one bad packet, by whichever name: the decoder goes on with the next
             if isinstance(error, MemoryError):
                 raise
-            self._witnesses.refused(reason_of(error))
+            self._damage_log.record_refusal(reason_of(error))
         if self._log:
             self._raise_if_too_large()
             self._harvest()
@@ -400,7 +354,7 @@ class Source:
             self._midway.see_turn(packet)
         if packet is not None and packet.is_keyframe:
             self._midway.see(packet, self._decoder)
-        self._witnesses.see_frames(frames)
+        self._damage_log.record_frames(frames)
         return frames
 
     def _raise_if_too_large(self) -> None:
@@ -425,11 +379,6 @@ class Source:
             raise ReadError(f"no seek to tick {ticks}: {reason_of(error)}", path=self.path) from error
 
     @property
-    def has_headers_alone(self) -> bool:
-        """Whether it was read to its end and is what DASH calls an initialization segment."""
-        return self.info.format_name == "mov" and not self._packets_seen and not self.info.num_frames
-
-    @property
     def reorder_depth(self) -> int:
         """By how many frames the stream says that its packets are out of order."""
         return self._decoder.reorder_depth
@@ -445,136 +394,27 @@ class Source:
         return shown
 
     def damage(self, *, read_to_end: bool) -> list[str]:
-        """What shows that the source is not whole, a line each; empty when nothing does.
+        """Return one line for each kind of damage; an empty list if there is none.
 
-        read_to_end: False when reading stopped on purpose, where a missing end means nothing.
+        Args:
+            read_to_end: False if reading stopped on purpose; then a missing end is no damage.
         """
-        name = self.info.format_name
-        found = self._witnesses.found() + self._holes.found()
-        if name == "mpegts":
-            found += missing_packets(self.path, self._stream.id, self._zeros_at_end, read_to_end=read_to_end)
-        elif read_to_end:
-            found += self._video_elsewhere()
-        if name == "mov" and read_to_end:
-            found += lost_samples(self.path, self._stream.id, self._packets_seen, self._packets_discarded)
-        if read_to_end:
-            found += parts_passed_over(self.path, name)
-            found += second_file(self.path, name, self._last_byte_of_any)
-            indexed = len(self._stream.index_entries)  # without what an edit list hides and AVI's empty chunks
-            claimed_frames = min(self.info.num_frames, indexed or self.info.num_frames)
-            if claimed_frames > self._packets_seen and name == "mov":
-                claimed_frames -= num_empty_samples(self.path, self._stream.id)
-            if claimed_frames > self._packets_seen:
-                found.append(
-                    f"cut short: the header says {count_of(claimed_frames, 'frame')}, the file has {self._packets_seen}"
-                )
-            decoded = self._witnesses.num_frames
-            missing = self._witnesses.missing_frames(begins_whole=name in INDEXED)
-            if decoded and self._count is not None and missing:
-                found.append(f"{missing} of {decoded + missing} frames could not be decoded")
-            if self._zeros_at_end and self._last_byte > os.path.getsize(self.path) - self._zeros_at_end:  # noqa: PTH202
-                found.append(f"cut short: its last {self._zeros_at_end} bytes are zeros, and frames lie there")
-            if not self._has_index_of_frames:
-                found += self._short_spans()
-            if self._loses_its_end:
-                found += self._missing_end
-        return found
-
-    def _video_elsewhere(self) -> Iterator[str]:
-        """Yield a line for each stream of video that follows this one, or comes before it: nobody meant to show them at once."""
-        own = self._stream.index
-        step = min(MAX_STEP_SECONDS, float(1 / self.info.frame_rate)) if self.info.frame_rate else 0.0
-        for stream in self._moving_streams():
-            count = self._num_timed[stream.index]
-            if stream.index == own or count < 2 or own not in self._starts:
-                continue
-            begin, end = self._starts[stream.index], self._ends[stream.index]
-            if begin >= self._ends[own] - step or end <= self._starts[own] + step:
-                yield f"its video has another part in stream {stream.index}, from {begin:.2f} to {end:.2f} s, which was not read"
+        return self._watch.damage(read_to_end=read_to_end)
 
     def contradictions(self, *, read_to_end: bool) -> list[str]:
-        """What headers say against each other, or against the data, though no frame is known to be lost, a line each.
+        """Return one line for each contradiction of headers with each other or with the data, although no frame is known to be lost.
 
-        read_to_end: As of `damage`.
+        Args:
+            read_to_end: See `damage`.
         """
-        name = self.info.format_name
-        found = contradictions(self.path, self._stream.id) if name == "mov" else []
-        if read_to_end and self._has_index_of_frames and not self._loses_its_end:
-            found += self._missing_end or self._short_spans()
-        if read_to_end:
-            found += self._long_spans()
-            found += bytes_behind(self.path, name, self._last_byte_of_any)
-        if read_to_end and not found and self._zeros_at_end:
-            begin = os.path.getsize(self.path) - self._zeros_at_end  # noqa: PTH202
-            if name != "mov" or self._last_byte_of_any > begin:
-                found.append(
-                    f"its last {self._zeros_at_end} bytes are zeros: padding, silence, or a download that did not end"
-                )
-        return found
+        return self._watch.contradictions(read_to_end=read_to_end)
 
-    @cached_property
-    def _has_index_of_frames(self) -> bool:
-        """Whether a table says where each frame lies, so that a missing one is missed whatever other headers say."""
-        return self.info.format_name == "mov" and not is_fragmented(self.path)
-
-    @cached_property
-    def _missing_end(self) -> list[str]:
-        """What the structure of the file says is missing at its end; known when it was read to its end."""
-        return missing_end(self.path, self.info.format_name, self._witnesses.end_byte)
-
-    @cached_property
-    def _loses_its_end(self) -> bool:
-        """Whether samples lie behind the end of the file."""
-        if not self._missing_end or not self._has_index_of_frames:
-            return bool(self._missing_end)
-        end = last_sample_end(self.path)
-        return end is None or end > os.path.getsize(self.path)  # noqa: PTH202
-
-    @cached_property
-    def _zeros_at_end(self) -> int:
-        return zeros_at_end(self.path, self.info.format_name)
-
-    @cached_property
+    @property
     def empty_ticks_at_end(self) -> int:
-        """For how many ticks the last picture is shown once more, behind its own; known when the source was read to its end."""
-        if self.info.format_name != "avi" or self.info.num_frames <= self._packets_seen:
-            return 0
-        return empty_chunks_at_end(self.path, self._stream.index)
+        """Number of ticks for which the last picture is repeated after its own duration. Valid when the source was read to its end."""
+        return self._watch.empty_ticks_at_end
 
-    def _short_spans(self) -> Iterator[str]:
-        """Durations that headers claim and the data does not reach, of the whole and of the pictures alone."""
-        for claimed, end, tolerance in self._spans():
-            if claimed - end > tolerance:
-                yield f"cut short: the header says {claimed:.2f} s, the data ends at {end:.2f} s"
-                return
-
-    def _long_spans(self) -> Iterator[str]:
-        """Those of a Matroska file that the data goes beyond."""
-        for claimed, end, tolerance in self._spans() if self.info.format_name == "matroska" else ():
-            if end - claimed > tolerance:
-                yield f"the header says {claimed:.2f} s, a timestamp {end:.2f} s"
-                return
-
-    def _spans(self) -> Iterator[tuple[float, float, float]]:
-        """Seconds that a header claims, that the data has, and by which they may differ."""
-        start = (self._container.start_time or 0) / av.time_base
-        if self.info.format_name not in (
-            "mpegts",
-            "mpeg",
-        ):  # whose clock wraps: what came before is counted from below zero
-            start = max(0.0, start)
-        empty = self.empty_ticks_at_end * float(self.info.time_base)
-        own_end = self._ends.get(self._stream.index, 0.0) + empty
-        spans = [(self.info.duration_seconds, start, max([own_end, *self._ends.values()]))]
-        if self.info.format_name == "matroska":
-            tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
-            stream = self._stream.index
-            spans.append((tagged, self._starts.get(stream, 0.0), self._ends.get(stream, 0.0)))
-        for claimed, start, end in spans:
-            is_guessed = self._witnesses.duration_is_guessed or self._num_timed[self._stream.index] < self._packets_seen
-            if claimed is None or is_guessed or self._clock_restarted:
-                continue
-            tolerance = span_tolerance(claimed, self.info.frame_rate, self.info.format_name)
-            counts_from_zero = self.info.format_name in ("matroska", "nut", "flv") and end - claimed <= tolerance
-            end -= 0.0 if counts_from_zero else start  # some writers of Matroska count from the first timestamp
-            yield claimed, end, tolerance
+    @property
+    def has_headers_alone(self) -> bool:
+        """Whether the file, read to its end, is what DASH calls an initialization segment."""
+        return self._watch.has_headers_alone

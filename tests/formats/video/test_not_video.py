@@ -15,7 +15,7 @@ from tests.fuzz.numbered_clips import Kind, clip
 from tests.helpers import manifest, transcode
 from tests.witness import Ffmpeg
 from vidprep.formats.errors import ReadError
-from vidprep.formats.video.damage import DamageLog
+from vidprep.formats.video.damage.log import DamageLog
 from vidprep.formats.video.source import Source
 
 
@@ -120,5 +120,5 @@ def test_a_folder_of_pictures_is_told_that_tables_name_videos(tmp_path: Path) ->
 )
 def test_a_line_that_tells_of_no_lost_frame_is_not_counted(line: str) -> None:
     log = DamageLog()
-    log.hear([(av.logging.WARNING, "ffv1", line)])
-    assert log.found() == []
+    log.add_lines([(av.logging.WARNING, "ffv1", line)])
+    assert log.findings() == []

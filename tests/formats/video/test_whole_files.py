@@ -16,7 +16,7 @@ from tests.formats.video.flips import read
 from tests.helpers import make_clips, manifest, table, transcode
 from vidprep.formats.model import Cut
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.damage import DamageLog
+from vidprep.formats.video.damage.log import DamageLog
 
 # Said of files that lose no frame, which were called damaged for it.
 WORDS = (
@@ -35,8 +35,8 @@ WORDS = (
 @pytest.mark.parametrize("text", WORDS)
 def test_words_about_metadata_are_no_damage(text: str) -> None:
     witnesses = DamageLog()
-    witnesses.hear([(av.logging.WARNING, "mov,mp4,m4a,3gp,3g2,mj2", text), (av.logging.ERROR, "wav", text)])
-    assert witnesses.found() == []
+    witnesses.add_lines([(av.logging.WARNING, "mov,mp4,m4a,3gp,3g2,mj2", text), (av.logging.ERROR, "wav", text)])
+    assert witnesses.findings() == []
 
 
 def test_few_frames_a_second_end_where_the_header_says(tmp_path: Path) -> None:

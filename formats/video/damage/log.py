@@ -126,7 +126,7 @@ class DamageLog:
         self._due_frames = self._frames_before = 0
         self.num_frames = 0
 
-    def hear(self, log: list[LogLine], others: Collection[str] = (), own: Collection[str] | None = None) -> None:
+    def add_lines(self, log: list[LogLine], others: Collection[str] = (), own: Collection[str] | None = None) -> None:
         """Take the lines of the log. others: decoders of other streams, whose damage is not the picture's. own: the demuxer and
         the decoder, whose warnings count; of filters and encoders, which work meanwhile, only errors do. None: all count.
         """
@@ -144,7 +144,7 @@ class DamageLog:
                 self.lines.append(f"{name}: {line}" if name else line)
         log.clear()
 
-    def see_place(self, packet: Packet) -> None:  # type: ignore[type-arg]
+    def record_position(self, packet: Packet) -> None:  # type: ignore[type-arg]
         """Of every packet of a contiguous container, whichever its stream."""
         if packet.pos is None or packet.pos < 0:
             return
@@ -154,14 +154,14 @@ class DamageLog:
             self._passed_over += packet.pos - self.end_byte
         self.end_byte = max(self.end_byte, packet.pos + packet.size)
 
-    def see_packet(self, packet: Packet, data: bytes, codec: str, *, has_start_codes: bool) -> None:  # type: ignore[type-arg]
+    def check_payload(self, packet: Packet, data: bytes, codec: str, *, has_start_codes: bool) -> None:  # type: ignore[type-arg]
         self._corrupt_packets += self.counts_marks and packet.is_corrupt
         if codec in WITHOUT_ZEROS:
             self._zeroed_packets += _has_zeros(data, codec)
         if codec in MAY_END_IN_ZEROS and has_start_codes and data.startswith(START_CODES):
             self._impossible_packets += any(zeros in data for zeros in ZEROS_AND_MORE) and bool(NO_PAYLOAD.search(data))
 
-    def see_fed(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
+    def record_decoded(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
         """Of every packet that the decoder is given; those on the way to a cut are not."""
         if packet.is_discard:
             return
@@ -173,7 +173,7 @@ class DamageLog:
         if self._opening == ALWAYS or (packet.pts is not None and packet.pts >= self._opening):
             self._due_frames += shown.frames  # what is shown before leans on what was cut off
 
-    def see_frames(self, frames: list[VideoFrame]) -> None:
+    def record_frames(self, frames: list[VideoFrame]) -> None:
         self.num_frames += len(frames)
         for frame in frames:
             self._corrupt_frames += frame.is_corrupt
@@ -184,15 +184,15 @@ class DamageLog:
         due = self._due_frames + (self._frames_before if begins_whole else 0)
         return max(0, due - self.num_frames)
 
-    def refused(self, reason: str) -> None:
+    def record_refusal(self, reason: str) -> None:
         """Take note of a packet that the decoder did not take. reason: what it said."""
         self._undecodable_packets += 1
         self._refusal = self._refusal or reason
 
-    def stopped(self, reason: str) -> None:
+    def record_stop(self, reason: str) -> None:
         self._stopped = reason
 
-    def found(self) -> list[str]:
+    def findings(self) -> list[str]:
         found = []
         if self._num_lines:
             found.append(f"{count_of(self._num_lines, 'decoding error')} ({'; '.join(self.lines)})")

@@ -3,7 +3,7 @@
 Disks, copies and downloads lose whole sectors. A run of zeros that begins and ends with sectors of the file is such a hole, unless black
 pictures explain it: those before or behind it, or whole lines. What cannot be told from black: in raw pictures a hole of less than
 MIN_RAW_BYTES, in what is black anyway, of whole lines, or at a place where the next picture is black. Codecs that never write so many
-zeros are held to that instead (`vidprep.formats.video.damage`).
+zeros are held to that instead (`vidprep.formats.video.damage.log`).
 """
 
 from __future__ import annotations

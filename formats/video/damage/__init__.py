@@ -1,0 +1,1 @@
+"""Signs that a source video is damaged or incomplete, collected while it is read."""
