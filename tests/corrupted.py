@@ -377,7 +377,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     import vidprep.transcode.cli.main
     import vidprep.transcode.destination.lease as leases
-    import vidprep.transcode.unit.run_job  # noqa: F401
+    import vidprep.transcode.unit.life  # noqa: F401
 
     leases.FOLDER_GONE_SECONDS = 2.0  # for so long a broken lease is watched
     rng = random.Random(seed)

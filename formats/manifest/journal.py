@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vidprep.formats.manifest.row import ManifestRow, checked, row_of_line
-from vidprep.formats.storage.no_links import open_unlinked
-from vidprep.formats.storage.untrusted import check_regular, open_regular
+from vidprep.formats.storage import check_regular, open_regular, open_unlinked
 
 LINE_BYTES_MAX = 256 << 20
 SEGMENT = re.compile(r"journal-[\d-]+\.jsonl", re.ASCII)

@@ -23,22 +23,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from vidprep.formats.errors import ManifestError, TakenOverError
 from vidprep.formats.manifest.row import (
     BOUNDS,
+    COLUMN_NAMES as COLUMN_NAMES,
+    COLUMNS as COLUMNS,
     OUTSIDE,
     OUTSIDE_MESSAGE,
     REMOVED,
     REQUIRED,
+    ManifestRow as ManifestRow,
     checked,
+    row_from_dict as row_from_dict,
     shown,
     unescaped_label,
     unwritable,
 )
-from vidprep.formats.manifest.row import COLUMN_NAMES as COLUMN_NAMES
-from vidprep.formats.manifest.row import COLUMNS as COLUMNS
-from vidprep.formats.manifest.row import ManifestRow as ManifestRow
-from vidprep.formats.manifest.row import row_from_dict as row_from_dict
-from vidprep.formats.storage.base import is_url
-from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import arrow_file, as_parquet, read_json, seal_footer
+from vidprep.formats.storage import arrow_file, as_parquet, is_url, read_json, replacing, seal_footer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -335,8 +333,15 @@ def write_rows(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from vidprep.formats.manifest.labels import NOTES_KEY as LABEL_NOTES_KEY
-    from vidprep.formats.manifest.labels import Labels, classes_of, labels_in, labels_of_dicts, stored_schema, updated
+    from vidprep.formats.manifest.labels import (
+        NOTES_KEY as LABEL_NOTES_KEY,
+        Labels,
+        classes_of,
+        labels_in,
+        labels_of_dicts,
+        stored_schema,
+        updated,
+    )
 
     before = Labels(()) if kept is None else labels_in(kept)
     tables: list[pa.Table] = [_table_of([]) if kept is None else kept]

@@ -35,12 +35,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import CLASS_LABEL, Labels, classes_of, labels_of_dicts
-from vidprep.formats.manifest.row import json_value
-from vidprep.formats.manifest.table import ManifestRow, class_names, manifest_paths, read_table, with_columns
-from vidprep.formats.model import SourceMap as SourceMap
-from vidprep.formats.model import VideoFacts as VideoFacts
-from vidprep.formats.storage.untrusted import open_descriptor, weak
+from vidprep.formats.manifest import (
+    CLASS_LABEL,
+    Labels,
+    ManifestRow,
+    class_names,
+    classes_of,
+    json_value,
+    labels_of_dicts,
+    manifest_paths,
+    read_table,
+    with_columns,
+)
+from vidprep.formats.model import SourceMap as SourceMap, VideoFacts as VideoFacts
+from vidprep.formats.storage import open_descriptor, weak
 
 LABELS_KEY = "vidprep_labels"
 FACTS = frozenset(["id", "frame_rate", "num_frames", "width", "height", "gop", "pts", "time_base"])

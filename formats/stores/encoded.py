@@ -20,11 +20,10 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import LABELS, Labels, labels_in
-from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.manifest import LABELS, Labels, labels_in, read_table, with_columns
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX
+from vidprep.formats.storage import PICTURE_SIDE_MAX
 from vidprep.formats.stores.base import (
     SOURCE_COLUMNS,
     Frames,
@@ -36,11 +35,16 @@ from vidprep.formats.stores.base import (
     source_map_of,
 )
 from vidprep.formats.stores.registry import ReadOptions
-from vidprep.formats.video.deep_rgb import deep_resized, deep_rgb
-from vidprep.formats.video.numbered import NumberedFrames
-from vidprep.formats.video.pyav import plane_lines
-from vidprep.formats.video.rgb import ToRgb, resized, resized_picture
-from vidprep.formats.video.sound import Sound
+from vidprep.formats.video import (
+    NumberedFrames,
+    Sound,
+    ToRgb,
+    deep_resized,
+    deep_rgb,
+    plane_lines,
+    resized,
+    resized_picture,
+)
 
 NEEDED = [
     "id",

@@ -22,11 +22,8 @@ from typing import Any, BinaryIO, NamedTuple
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.manifest.row import is_text, shown
-from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, read_rows
-from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import exact_ratio, kept, read_json
+from vidprep.formats.manifest import Labels, ManifestRow, is_text, label_columns, manifest_paths, read_rows, shown
+from vidprep.formats.storage import exact_ratio, kept, read_json, replacing
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,

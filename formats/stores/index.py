@@ -30,12 +30,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import LABELS, Labels, joined, labels_in
-from vidprep.formats.manifest.row import unescaped_label
-from vidprep.formats.manifest.table import COLUMN_NAMES
+from vidprep.formats.manifest import COLUMN_NAMES, LABELS, Labels, joined, labels_in, unescaped_label
 from vidprep.formats.model import SourceMap
-from vidprep.formats.storage.local import partial_of, replacing
-from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX, arrow_file, as_parquet, kept, read_json
+from vidprep.formats.storage import PICTURE_SIDE_MAX, arrow_file, as_parquet, kept, partial_of, read_json, replacing
 
 INDEX_NAME = "index.parquet"
 VERSION = 1

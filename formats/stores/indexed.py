@@ -25,12 +25,11 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import Labels, differing, labels_of_dicts
-from vidprep.formats.manifest.table import ManifestRow, label_columns
+from vidprep.formats.manifest import Labels, ManifestRow, differing, label_columns, labels_of_dicts
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
 from vidprep.formats.stores.shards import Layout
-from vidprep.formats.video.rgb import resized, resized_picture
+from vidprep.formats.video import resized, resized_picture
 
 # A few kB can claim any size, and can ask for it to be gone through any number of times; an encoder makes some ten scans.
 MAX_PIXELS, MAX_SCANS = 1 << 28, 100

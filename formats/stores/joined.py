@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import Labels, classes_of, joined
+from vidprep.formats.manifest import Labels, classes_of, joined
 from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
 
 

@@ -28,13 +28,18 @@ from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
-from vidprep.formats.video.midway import HeldBack
-from vidprep.formats.video.picture_facts import followed, turn_of
-from vidprep.formats.video.pyav import demuxed
-from vidprep.formats.video.seek import survey_of
-from vidprep.formats.video.sound import Sound
-from vidprep.formats.video.source import Source
-from vidprep.formats.video.timestamps import PacketsAhead, StampCounts, on_time_line
+from vidprep.formats.video import (
+    HeldBack,
+    PacketsAhead,
+    Sound,
+    Source,
+    StampCounts,
+    demuxed,
+    followed,
+    on_time_line,
+    survey_of,
+    turn_of,
+)
 
 MAX_PIXELS = 36_000_000
 

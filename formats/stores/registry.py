@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.storage.no_links import open_unlinked
+from vidprep.formats.storage import open_unlinked
 
 if TYPE_CHECKING:
     from vidprep.formats.stores.base import FrameStore

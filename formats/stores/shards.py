@@ -17,9 +17,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vidprep.formats.manifest.row import Recorded
-from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.storage.no_links import open_unlinked
+from vidprep.formats.manifest import ManifestRow, Recorded
+from vidprep.formats.storage import open_unlinked
 
 COPY_BYTES = 1 << 20
 FLUSH_BYTES = 32 << 20  # go to the disk while the workers work, so that closing a shard does not wait for all of it

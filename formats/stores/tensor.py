@@ -17,7 +17,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
 from vidprep.formats.stores.registry import ReadOptions
-from vidprep.formats.video.rgb import resized_picture
+from vidprep.formats.video import resized_picture
 
 LAYOUT = IndexedLayout("tensor", ".raw")
 

@@ -24,10 +24,16 @@ from typing import Any, BinaryIO
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.manifest.row import check_of, is_text
-from vidprep.formats.manifest.table import ManifestRow, label_columns, manifest_paths, manifest_rows
-from vidprep.formats.storage.untrusted import (
+from vidprep.formats.manifest import (
+    Labels,
+    ManifestRow,
+    check_of,
+    is_text,
+    label_columns,
+    manifest_paths,
+    manifest_rows,
+)
+from vidprep.formats.storage import (
     INT64_MAX,
     MAX_JSON_BYTES,
     PICTURE_SIDE_MAX,

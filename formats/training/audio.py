@@ -12,7 +12,7 @@ import numpy as np
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.option import whole
-from vidprep.formats.stores.base import MAX_RATE, StoredVideo
+from vidprep.formats.stores import MAX_RATE, StoredVideo
 from vidprep.formats.training.samplers import ClipSampler
 
 LOOKED_AT, LEAST_RATE = 1000, 100

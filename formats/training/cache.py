@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 
-from vidprep.formats.stores.base import Frames
+from vidprep.formats.stores import Frames
 
 Key = tuple[str, int]
 NEVER = 1 << 62

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, Labels, values_of
+from vidprep.formats.manifest import CLASS_LABEL, LABELS, SPLIT_LABEL, Labels, values_of
 from vidprep.formats.option import whole
-from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores import FrameStore
 
 UNSET = -1
 Key = tuple[int, ...]

@@ -30,11 +30,8 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
 from vidprep.formats.option import whole
-from vidprep.formats.storage.untrusted import kept
-from vidprep.formats.stores.base import FrameStore, StoredVideo
-from vidprep.formats.stores.joined import JoinedStores
-from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.stores.registry import open_store
+from vidprep.formats.storage import kept
+from vidprep.formats.stores import FrameStore, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.audio import Audio
 from vidprep.formats.training.choice import (
     Chance,

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Sequence
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.storage.local import memory_bytes
+from vidprep.formats.storage import memory_bytes
 from vidprep.formats.training.worker import Done
 
 MEMORY_SECONDS = 2.0

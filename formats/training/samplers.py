@@ -23,7 +23,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.moments import LEAST_KNOWN, Pace, Tolerance, exact_seconds
 from vidprep.formats.option import whole
-from vidprep.formats.stores.base import StoredVideo
+from vidprep.formats.stores import StoredVideo
 
 Policy = Literal["repeat_last", "wrap", "error", "drop"]
 POLICIES = get_args(Policy)

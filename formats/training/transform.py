@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.stores.base import Frames
-from vidprep.formats.video.deep_rgb import deep_resized
-from vidprep.formats.video.rgb import resized_picture
+from vidprep.formats.stores import Frames
+from vidprep.formats.video import deep_resized, resized_picture
 
 DType = Literal["uint8", "uint16", "float16", "float32"]
 ColourModel = Literal["rgb", "ycbcr"]

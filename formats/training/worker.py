@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.processes import Channel, parent_channel
-from vidprep.formats.stores.base import Frames
+from vidprep.formats.stores import Frames
 from vidprep.formats.training.cache import FrameCache
 from vidprep.formats.training.dataset import Item, VideoDataset
 

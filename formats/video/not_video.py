@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.storage import open_regular
 
 LINE_BYTES = 4096
 ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "compressed by gzip", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}

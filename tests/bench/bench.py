@@ -53,7 +53,7 @@ QUIET = ["-v", "error", "-nostdin"]
 ENVIRONMENT = os.environ | {"SVT_LOG": "1"}
 PEAK_PROGRAM = """
 import os, sys
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.settings.options import Scale
 from vidprep.transcode.settings.output import VideoOutput

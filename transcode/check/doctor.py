@@ -21,11 +21,10 @@ from pathlib import Path
 from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.processes import DiedError, Process
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
-from vidprep.formats.video.options import EncoderOptions
+from vidprep.formats.video import EncoderOptions
 from vidprep.transcode.check.storage_trial import Finding
-from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
-from vidprep.transcode.settings.output import FrameOutput, VideoOutput
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.media import ffmpeg_version, find_ffmpeg, has_encoder
+from vidprep.transcode.settings import FrameOutput, RunSettings, VideoOutput
 
 PYAV_MAJORS = ("18", "19")
 # Distribution, and the module that fails where it is broken.
@@ -92,7 +91,7 @@ def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
 
 def examine_destination(destination: Path | str) -> Iterator[Finding]:
     """What its file system or store does of what runs lean on; a folder is tried by two processes of this machine."""
-    from vidprep.formats.storage.local import file_system_of
+    from vidprep.formats.storage import file_system_of
     from vidprep.transcode.check.storage_trial import try_store
 
     with ExitStack() as stack:
@@ -201,12 +200,12 @@ def _tried(
 
 def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffmpeg: str) -> float:
     """Returns its PSNR-Y in dB. Raises VerifyError saying what is not as it should be."""
-    from vidprep.formats.stores.registry import open_store
-    from vidprep.formats.video.source import open_video
+    from vidprep.formats.stores import open_store
+    from vidprep.formats.video import open_video
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
-    from vidprep.transcode.run.target import run_trial
-    from vidprep.transcode.sources.listing import find_sources
-    from vidprep.transcode.workers.local import workers_of
+    from vidprep.transcode.run import run_trial
+    from vidprep.transcode.sources import find_sources
+    from vidprep.transcode.workers import workers_of
 
     found = find_sources(sources, destination, extension=settings.output.extension)
     with workers_of("local", None, 1, lambda _text: None) as workers:
@@ -240,8 +239,7 @@ def _write_clip(path: Path) -> None:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-    from vidprep.formats.video.pyav import open_output
-    from vidprep.formats.video.source import file_url
+    from vidprep.formats.video import file_url, open_output
 
     rate, samples = 25, 1024
     with open_output(file_url(path), format="mp4", options={}) as container:

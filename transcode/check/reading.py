@@ -19,12 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.storage.untrusted import open_regular
-from vidprep.formats.stores.base import FrameStore
-from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, layout_of, open_store
-from vidprep.formats.stores.shards import Layout
-from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.storage import open_regular
+from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, FrameStore, Layout, layout_of, open_store
+from vidprep.transcode.sources import STATE_DIR
 
 LAST_BYTE = 2**60
 PLACES = ["id", "file_name", "offset", "stored_bytes"]

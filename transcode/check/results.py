@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.manifest.table import read_table, rows_of
-from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import arrow_file, as_parquet
+from vidprep.formats.manifest import read_table, rows_of
+from vidprep.formats.storage import arrow_file, as_parquet, replacing
 from vidprep.transcode.check.unit import Checked
 
 VALIDATION_NAME = "validation.parquet"

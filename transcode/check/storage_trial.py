@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from vidprep.formats.storage.local import NO_LINKS, LocalStorage
-from vidprep.formats.storage.remote import ObjectStorage
+from vidprep.formats.storage import NO_LINKS, LocalStorage, ObjectStorage
 
 
 @dataclass(frozen=True, slots=True)

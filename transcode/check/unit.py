@@ -23,30 +23,38 @@ import simplejpeg
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, VidprepError
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
-from vidprep.formats.storage.local import sha256_of
-from vidprep.formats.storage.untrusted import open_regular
-from vidprep.formats.stores.registry import layout_of
-from vidprep.formats.stores.shards import Layout
-from vidprep.formats.video.jpeg import jpeg_coder
-from vidprep.formats.video.picture_facts import Turn, turn_of
-from vidprep.formats.video.pyav import time_base_of, visible_bytes
-from vidprep.formats.video.rgb import ToRgb
-from vidprep.formats.video.seek import SeekPoint
-from vidprep.formats.video.source import Source, open_video
+from vidprep.formats.storage import open_regular, sha256_of
+from vidprep.formats.stores import Layout, layout_of
+from vidprep.formats.video import (
+    SeekPoint,
+    Source,
+    ToRgb,
+    Turn,
+    jpeg_coder,
+    open_video,
+    time_base_of,
+    turn_of,
+    visible_bytes,
+)
 from vidprep.transcode.check.other_readers import LOADERS
 from vidprep.transcode.check.reading import faults_of_reading, sample_of
-from vidprep.transcode.media.bounds import ANY_FRAMES
-from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
-from vidprep.transcode.media.ffmpeg_program import is_of_this_pyav
-from vidprep.transcode.media.frames import SourceFacts
-from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.stream import FrameStream, timing_of
-from vidprep.transcode.settings.output import VideoOutput
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.media import (
+    ANY_FRAMES,
+    FrameScorer,
+    FrameStream,
+    PictureFilter,
+    QualityReport,
+    QualitySums,
+    SourceFacts,
+    is_of_this_pyav,
+    measure_file,
+    score_with_ffmpeg,
+    timing_of,
+)
+from vidprep.transcode.settings import RunSettings, VideoOutput
+from vidprep.transcode.sources import Unit
 
 SAME_DB, SAME_SSIM, SAME_LEVELS = 0.01, 0.0001, 0
 # Another version's decoders and scaler may round otherwise.

@@ -29,11 +29,9 @@ from vidprep.formats.errors import (
     StoreError,
     WorkerError,
 )
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
-from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.no_links import open_unlinked, refuse_links
-from vidprep.formats.storage.untrusted import parse_json, read_regular
-from vidprep.formats.stores.registry import layout_of
+from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
+from vidprep.formats.storage import open_unlinked, parse_json, read_regular, refuse_links, replacing
+from vidprep.formats.stores import layout_of
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import (
     PLACES,
@@ -45,18 +43,18 @@ from vidprep.transcode.check.reading import (
 )
 from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
-from vidprep.transcode.destination.merge import array_status, partitions_in
-from vidprep.transcode.destination.opening import is_at_work, is_unfinished
-from vidprep.transcode.destination.run_file import settings_of
-from vidprep.transcode.media.ffmpeg_program import find_ffmpeg, has_filter
-from vidprep.transcode.settings.output import VideoOutput
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.scratch import as_file
-from vidprep.transcode.sources.unit import Unit, choose, choose_ids
-from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
-from vidprep.transcode.workers.local import LocalPool
-from vidprep.transcode.workers.pool import stopped_by_signals
+from vidprep.transcode.destination import array_status, is_at_work, is_unfinished, partitions_in, settings_of
+from vidprep.transcode.media import find_ffmpeg, has_filter
+from vidprep.transcode.settings import RunSettings, VideoOutput
+from vidprep.transcode.sources import STATE_DIR, Unit, as_file, choose, choose_ids
+from vidprep.transcode.workers import (
+    FRAMES_PER_SECOND,
+    MIN_SECONDS,
+    SECONDS_PER_SECOND,
+    Child,
+    LocalPool,
+    stopped_by_signals,
+)
 
 SEEN = [*PLACES, "status", "size_bytes"]
 UNFINISHED = "a run is still at work here, or was stopped; let it finish, then validate"

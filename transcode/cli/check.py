@@ -18,22 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import click
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError
-from vidprep.formats.manifest.remarks import NOTES
-from vidprep.formats.manifest.table import ManifestRow, manifest_paths, manifest_rows
+from vidprep.formats.manifest import NOTES, ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.option import Option, options_of
-from vidprep.formats.storage.local import check_writable
-from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.formats.storage import ArrowStream, check_writable
 from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command, FolderOrUrl, LocalPath, Viewer, command_of
-from vidprep.transcode.destination.run_file import made_by_run
-from vidprep.transcode.settings.keyword_types import SourceKeywords
-from vidprep.transcode.settings.parse import typed
-from vidprep.transcode.settings.run import SourceOptions
+from vidprep.transcode.destination import made_by_run
+from vidprep.transcode.settings import SourceKeywords, SourceOptions, typed
 
 if TYPE_CHECKING:
-    from vidprep.transcode.check.storage_trial import Finding
-    from vidprep.transcode.check.validate import ValidationReport
-    from vidprep.transcode.pages.report import ReportFiles
+    from vidprep.transcode.check import Finding, ValidationReport
+    from vidprep.transcode.pages import ReportFiles
 
 
 HEAD = f"{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>9}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}  id"
@@ -177,16 +172,12 @@ def validate(
         MissingError: A program or library is not installed.
         KeyboardInterrupt: The check was interrupted; the same call continues it.
     """
-    from vidprep.transcode.check.results import VALIDATION_NAME
-    from vidprep.transcode.check.validate import ValidateOptions, check_destination
-    from vidprep.transcode.destination.run_file import made_by_run, settings_of
-    from vidprep.transcode.run.plan import unit_of_problem
-    from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.settings.parse import as_place, as_source
-    from vidprep.transcode.settings.run import build_options
-    from vidprep.transcode.sources.listing import find_sources
-    from vidprep.transcode.sources.scratch import as_folder
-    from vidprep.transcode.workers.local import default_jobs
+    from vidprep.transcode.check import VALIDATION_NAME, ValidateOptions, check_destination
+    from vidprep.transcode.destination import made_by_run, settings_of
+    from vidprep.transcode.run import bar, unit_of_problem
+    from vidprep.transcode.settings import as_place, as_source, build_options
+    from vidprep.transcode.sources import as_folder, find_sources
+    from vidprep.transcode.workers import default_jobs
 
     place, units, are_all = as_place(destination), None, True
     choice = build_options(SourceOptions, which)
@@ -295,13 +286,13 @@ def report(
     from contextlib import ExitStack
     from datetime import datetime
 
-    from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.settings.parse import as_place
-    from vidprep.transcode.sources.scratch import as_folder
-    from vidprep.transcode.workers.local import default_jobs
+    from vidprep.transcode.run import bar
+    from vidprep.transcode.settings import as_place
+    from vidprep.transcode.sources import as_folder
+    from vidprep.transcode.workers import default_jobs
 
     try:
-        from vidprep.transcode.pages.report import write_report
+        from vidprep.transcode.pages import write_report
     except ModuleNotFoundError as error:
         raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
     places = [as_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
@@ -347,7 +338,7 @@ def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
     try:
         from rich.console import Console
 
-        from vidprep.transcode.pages.monitor import monitor as show
+        from vidprep.transcode.pages import monitor as show
     except ModuleNotFoundError as error:
         raise MissingError(f"vidprep monitor needs {error.name}: pip install 'vidprep[monitor]'") from error
     show(paths, Console(), once=once)
@@ -372,8 +363,8 @@ def doctor(
     Returns:
         One Finding per test. A run will work if `finding.ok` for every one with `finding.needed`.
     """
-    from vidprep.transcode.check.doctor import examine, examine_destination
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.check import examine, examine_destination
+    from vidprep.transcode.settings import as_place
 
     findings = []
     for finding in chain(examine(ffmpeg), examine_destination(as_place(destination)) if destination else ()):

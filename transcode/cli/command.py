@@ -21,10 +21,9 @@ from click.core import ParameterSource
 
 from vidprep.formats.errors import STOPPED_CODE, SettingsError, VidprepError
 from vidprep.formats.option import Declared
-from vidprep.formats.storage.base import is_url, without_password
-from vidprep.formats.storage.local import is_disk_full
+from vidprep.formats.storage import is_disk_full, is_url, without_password
 from vidprep.formats.text import printable
-from vidprep.transcode.settings.parse import as_place, given
+from vidprep.transcode.settings import as_place, given
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
+from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
 from vidprep.formats.text import for_json, megabytes, printable
-from vidprep.transcode.destination.opening import Destination, disk_of, free_bytes
-from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.sources.unit import SourceList
+from vidprep.transcode.destination import Destination, disk_of, free_bytes
+from vidprep.transcode.run import Plan
+from vidprep.transcode.sources import SourceList
 
 SHOWN = 20
 

@@ -16,26 +16,27 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 import click
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError
-from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.formats.storage import ArrowStream
 from vidprep.transcode.cli.command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
-from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
-from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
-from vidprep.transcode.settings.parse import typed
-from vidprep.transcode.settings.run import (
+from vidprep.transcode.settings import (
+    BurstKeywords,
+    FrameOutput,
+    Output,
     RunOptions,
     RunSettings,
     SourceOptions,
+    TranscodeKeywords,
+    VideoOutput,
     build_options,
     build_settings,
     decides_output,
     options_of_command,
+    typed,
 )
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest.table import ManifestRow
-    from vidprep.transcode.run.progress import Progress
-    from vidprep.transcode.run.run import Summary
-    from vidprep.transcode.run.session import RunRequest
+    from vidprep.formats.manifest import ManifestRow
+    from vidprep.transcode.run import Progress, RunRequest, Summary
 
 
 P = ParamSpec("P")
@@ -157,8 +158,7 @@ def _run(
     keywords: Mapping[str, Any],
     kind: type[Output],
 ) -> Summary:
-    from vidprep.transcode.run.progress import Progress
-    from vidprep.transcode.run.session import execute
+    from vidprep.transcode.run import Progress, execute
 
     if settings is not None:
         if build_settings(keywords, kind) != build_settings({}, kind):
@@ -178,8 +178,7 @@ def _run(
 
 
 def _run_command(source: Path | str, destination: Path | str, given: dict[str, Any], kind: type[Output]) -> None:
-    from vidprep.transcode.run.progress import Progress
-    from vidprep.transcode.run.session import execute, preview
+    from vidprep.transcode.run import Progress, execute, preview
 
     dry_run, as_json, quiet = (given.pop(name, False) for name in ("dry_run", "as_json", "quiet"))
     if given.get("events") == "-" and as_json:
@@ -213,8 +212,7 @@ def request_of(
     dry_run: bool = False,
 ) -> RunRequest:
     """What the functions and the commands ask for. settings: in the place of those that keywords say. dry_run: no events are written."""
-    from vidprep.transcode.run.events import Events
-    from vidprep.transcode.run.session import make_request
+    from vidprep.transcode.run import Events, make_request
 
     settings = settings or build_settings(keywords, kind)
     choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)

@@ -14,18 +14,15 @@ import click
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
-from vidprep.formats.storage.untrusted import ArrowStream
-from vidprep.formats.stores.registry import STORES_OF_FRAMES
+from vidprep.formats.storage import ArrowStream
+from vidprep.formats.stores import STORES_OF_FRAMES
 from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, command_of
-from vidprep.transcode.export.targets import TARGETS
-from vidprep.transcode.settings.parse import parse_bytes, parse_names, typed
-from vidprep.transcode.settings.run import BAD_ROWS
+from vidprep.transcode.export import TARGETS
+from vidprep.transcode.settings import BAD_ROWS, parse_bytes, parse_names, typed
 
 if TYPE_CHECKING:
-    from vidprep.transcode.destination.merge import Merged
-    from vidprep.transcode.destination.opening import Compacted
-    from vidprep.transcode.destination.relabel import Relabelled
+    from vidprep.transcode.destination import Compacted, Merged, Relabelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +69,8 @@ def label(
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination.array_plan import PLAN_NAME
-    from vidprep.transcode.destination.opening import open_finished
-    from vidprep.transcode.destination.relabel import relabel
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.destination import PLAN_NAME, open_finished, relabel
+    from vidprep.transcode.settings import as_place
 
     removed = tuple(filter(None, remove))
     if table is None and not removed:
@@ -143,8 +138,8 @@ def merge(destination: str | Path) -> Merged:
         InUseError: A task is still running.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination.merge import merge as join
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.destination import merge as join
+    from vidprep.transcode.settings import as_place
 
     return join(as_place(destination))
 
@@ -195,8 +190,8 @@ def compact(destination: str | Path) -> Compacted:
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination.opening import Shards, open_finished
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.destination import Shards, open_finished
+    from vidprep.transcode.settings import as_place
 
     place = open_finished(as_place(destination))
     if not isinstance(place.outputs, Shards):
@@ -258,11 +253,9 @@ def pack(
         DestinationError: `out` cannot be written.
         SettingsError: A value is not allowed.
     """
-    from vidprep.formats.stores.registry import open_store
-    from vidprep.transcode.export.folders import export
-    from vidprep.transcode.export.labels import carry_over
-    from vidprep.transcode.export.pack import pack_store
-    from vidprep.transcode.settings.output import FrameOutput
+    from vidprep.formats.stores import open_store
+    from vidprep.transcode.export import carry_over, export, pack_store
+    from vidprep.transcode.settings import FrameOutput
 
     store, out = Path(store), Path(out)
     opened = open_store(store)

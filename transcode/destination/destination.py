@@ -23,14 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, ManifestError, StorageError
-from vidprep.formats.manifest.journal import SEGMENT, Journal
-from vidprep.formats.manifest.row import REMOVED
-from vidprep.formats.manifest.table import MANIFEST_NAME, ManifestRow, fence_of, manifest_paths, read_table, write_rows
-from vidprep.formats.storage.base import Storage
-from vidprep.formats.storage.no_links import refuse_links, remove_file
-from vidprep.formats.storage.remote import ObjectStorage
-from vidprep.formats.storage.untrusted import read_json
-from vidprep.formats.stores.shards import PARTS_MAX
+from vidprep.formats.manifest import (
+    MANIFEST_NAME,
+    REMOVED,
+    SEGMENT,
+    Journal,
+    ManifestRow,
+    fence_of,
+    manifest_paths,
+    read_table,
+    write_rows,
+)
+from vidprep.formats.storage import ObjectStorage, Storage, read_json, refuse_links, remove_file
+from vidprep.formats.stores import PARTS_MAX
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME, GivenLabels
 from vidprep.transcode.destination.lease import Lease, LeasePlace, first_at_work
 from vidprep.transcode.destination.partition import Partition, partitions_in
@@ -43,14 +48,14 @@ from vidprep.transcode.destination.run_file import (
     read_run,
 )
 from vidprep.transcode.destination.sent_rows import SentRows
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.unit.job import Upload
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources import STATE_DIR
+from vidprep.transcode.unit import Upload
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from vidprep.formats.manifest.labels import Labels
+    from vidprep.formats.manifest import Labels
 
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
@@ -415,7 +420,7 @@ def _why_lost(place: Destination) -> str | None:
 
 def _put_unreadable_aside(place: Destination) -> list[str]:
     """Before all is made anew: what an earlier run left and nobody can read gets another name. Returns its names."""
-    from vidprep.formats.manifest.labels import read_labels
+    from vidprep.formats.manifest import read_labels
 
     readers: dict[Path, Callable[[Path], object]] = {
         place.root / MANIFEST_NAME: lambda path: read_table(place.root, only=path),

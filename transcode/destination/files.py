@@ -7,9 +7,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest.row import ManifestRow, removed
-from vidprep.formats.storage.local import is_disk_full, sha256_of
-from vidprep.formats.storage.no_links import is_regular, link_on_the_way
+from vidprep.formats.manifest import ManifestRow, removed
+from vidprep.formats.storage import is_disk_full, is_regular, link_on_the_way, sha256_of
 from vidprep.transcode.destination.destination import PARTIAL_LETTERS, Destination, partial_stem
 from vidprep.transcode.destination.run_file import KnownUnit
 

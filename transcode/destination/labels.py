@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.manifest.table import label_columns
-from vidprep.formats.storage.base import Storage
+from vidprep.formats.manifest import label_columns
+from vidprep.formats.storage import Storage
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest.labels import Labels
-    from vidprep.transcode.sources.unit import Drawing
+    from vidprep.formats.manifest import Labels
+    from vidprep.transcode.sources import Drawing
 
 GIVEN_LABELS_NAME = "labels.parquet"
 
@@ -54,7 +54,7 @@ class GivenLabels:
     def given(self) -> Labels | None:
         """Return those that the manifest is to have and may not have yet."""
         if self._given is None and (path := self._storage.root / self._name).exists():
-            from vidprep.formats.manifest.labels import read_labels
+            from vidprep.formats.manifest import read_labels
 
             self._given = read_labels(path)
         return self._given
@@ -110,7 +110,7 @@ def plan_labels(
     Raises:
         SourceError: Values of units that are not listed would have to change with theirs.
     """
-    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
+    from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
 
     kept = label_columns(root)
     if not kept.columns and not labels.columns and drawing is None:

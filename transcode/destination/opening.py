@@ -15,30 +15,28 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from vidprep.formats.manifest.journal import Journal
-from vidprep.formats.manifest.table import fence_of, manifest_paths, read_rows, read_table, write_rows
-from vidprep.formats.storage.base import Storage
-from vidprep.formats.storage.no_links import is_regular
-from vidprep.formats.storage.remote import storage_of
-from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
+from vidprep.formats.manifest import Journal, fence_of, manifest_paths, read_rows, read_table, write_rows
+from vidprep.formats.storage import Storage, is_regular, storage_of
+from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
 from vidprep.transcode.destination.destination import Destination as Destination
 from vidprep.transcode.destination.files import Files
-from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME
-from vidprep.transcode.destination.labels import PlannedLabels as PlannedLabels
-from vidprep.transcode.destination.labels import plan_labels as plan_labels
+from vidprep.transcode.destination.labels import (
+    GIVEN_LABELS_NAME,
+    PlannedLabels as PlannedLabels,
+    plan_labels as plan_labels,
+)
 from vidprep.transcode.destination.lease import LeasePlace as LeasePlace
 from vidprep.transcode.destination.partition import Partition
-from vidprep.transcode.destination.run_file import KnownUnit as KnownUnit
-from vidprep.transcode.destination.run_file import disk_of as disk_of
-from vidprep.transcode.destination.run_file import free_bytes as free_bytes
-from vidprep.transcode.destination.run_file import no_room as no_room
-from vidprep.transcode.destination.run_file import settings_of
-from vidprep.transcode.destination.shards import Compacted as Compacted
-from vidprep.transcode.destination.shards import Shards as Shards
-from vidprep.transcode.settings.output import FrameOutput, Output
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.scratch import scratch_folder
+from vidprep.transcode.destination.run_file import (
+    KnownUnit as KnownUnit,
+    disk_of as disk_of,
+    free_bytes as free_bytes,
+    no_room as no_room,
+    settings_of,
+)
+from vidprep.transcode.destination.shards import Compacted as Compacted, Shards as Shards
+from vidprep.transcode.settings import FrameOutput, Output, RunSettings
+from vidprep.transcode.sources import STATE_DIR, scratch_folder
 
 
 class _Output(NamedTuple):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from vidprep.formats.errors import DestinationError, StorageError, TakenOverError
-from vidprep.formats.manifest.journal import SEGMENT, Journal
-from vidprep.formats.storage.remote import ObjectStorage
+from vidprep.formats.manifest import SEGMENT, Journal
+from vidprep.formats.storage import ObjectStorage
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 

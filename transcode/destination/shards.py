@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest.row import Recorded, removed
-from vidprep.formats.manifest.table import ManifestRow, manifest_rows, read_rows
-from vidprep.formats.stores.registry import layout_of
-from vidprep.formats.stores.shards import ShardWriter
+from vidprep.formats.manifest import ManifestRow, Recorded, manifest_rows, read_rows, removed
+from vidprep.formats.stores import ShardWriter, layout_of
 from vidprep.transcode.destination.destination import Destination
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
-from vidprep.transcode.settings.output import FrameOutput
+from vidprep.transcode.settings import FrameOutput
 
 DEAD_SHARE_MAX = 0.25
 SMALL_SHARE = 0.25  # of the size of a shard

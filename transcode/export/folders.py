@@ -23,12 +23,10 @@ from typing import cast
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.row import escaped_label
+from vidprep.formats.manifest import escaped_label
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.stores.base import FrameStore
-from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.video.pyav import open_output
-from vidprep.formats.video.source import file_url, open_video
+from vidprep.formats.stores import FrameStore, VideoStore
+from vidprep.formats.video import file_url, open_output, open_video
 from vidprep.transcode.export.pack import (
     PACK_NAME,
     coded,
@@ -40,8 +38,8 @@ from vidprep.transcode.export.pack import (
     write_class_numbers,
 )
 from vidprep.transcode.export.targets import TARGETS
-from vidprep.transcode.settings.output import FrameOutput
-from vidprep.transcode.sources.tables import csv_cell
+from vidprep.transcode.settings import FrameOutput
+from vidprep.transcode.sources import csv_cell
 
 
 def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, overwrite: bool = False) -> int:

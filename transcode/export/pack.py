@@ -19,21 +19,31 @@ import pyarrow as pa
 import simplejpeg
 
 from vidprep.formats.errors import DestinationError, StoreError
-from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
-from vidprep.formats.manifest.row import what_does_not_fit
-from vidprep.formats.manifest.table import CLASSES_NAME, MANIFEST_NAME, ManifestRow, manifest_rows, write_rows
-from vidprep.formats.storage.local import check_writable, replacing
-from vidprep.formats.storage.no_links import link_on_the_way
-from vidprep.formats.stores.base import FrameStore, described
-from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.stores.registry import layout_of
-from vidprep.formats.stores.shards import ShardWriter
-from vidprep.formats.stores.webdataset import TarLayout, sample_key, tar_member
-from vidprep.transcode.media.ffmpeg_program import used_versions
-from vidprep.transcode.settings.output import FrameOutput
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.tables import storable
+from vidprep.formats.manifest import (
+    CLASS_LABEL,
+    CLASSES_NAME,
+    MANIFEST_NAME,
+    SPLIT_LABEL,
+    ManifestRow,
+    manifest_rows,
+    values_of,
+    what_does_not_fit,
+    write_rows,
+)
+from vidprep.formats.storage import check_writable, link_on_the_way, replacing
+from vidprep.formats.stores import (
+    FrameStore,
+    ShardWriter,
+    TarLayout,
+    VideoStore,
+    described,
+    layout_of,
+    sample_key,
+    tar_member,
+)
+from vidprep.transcode.media import used_versions
+from vidprep.transcode.settings import FrameOutput, RunSettings
+from vidprep.transcode.sources import STATE_DIR, storable
 
 
 def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:

@@ -13,8 +13,7 @@ import subprocess
 from pathlib import Path
 
 from vidprep.formats.errors import MissingError
-from vidprep.transcode.settings.output import FrameOutput
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings import FrameOutput, RunSettings
 
 
 def find_ffmpeg(asked: str | Path | None) -> str:

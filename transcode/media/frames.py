@@ -21,9 +21,7 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import Cut, rescale
 from vidprep.formats.moments import MILLISECOND, OutputClock, Window, is_variable
-from vidprep.formats.video.seek import SeekPoint, seek_to
-from vidprep.formats.video.source import Source
-from vidprep.formats.video.timestamps import PacketsAhead, StampCounts, Timed, on_time_line
+from vidprep.formats.video import PacketsAhead, SeekPoint, Source, StampCounts, Timed, on_time_line, seek_to
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}

@@ -12,11 +12,10 @@ from pathlib import Path
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
-from vidprep.formats.video.jpeg import JpegCoder, jpeg_coder
-from vidprep.formats.video.pyav import visible_bytes
+from vidprep.formats.video import JpegCoder, jpeg_coder, visible_bytes
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
 from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)
 

@@ -13,9 +13,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize, Orientation, VideoInfo
-from vidprep.formats.video.midway import Told, told_of
-from vidprep.formats.video.picture_facts import turn_of
-from vidprep.formats.video.pyav import light_side_data
+from vidprep.formats.video import Told, light_side_data, told_of, turn_of
 from vidprep.transcode.media.frames import buffer_arguments
 from vidprep.transcode.media.picture import TOLD_AT_KEYFRAMES, Picture, plan_picture
 from vidprep.transcode.media.source_picture import (
@@ -28,7 +26,7 @@ from vidprep.transcode.media.source_picture import (
     shows_nothing,
     tags_of,
 )
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings import RunSettings
 
 NAMED_CHANGES, OPAQUE = 5, 255
 TURN_EACH = {"mjpeg"}  # whose frames say by EXIF which way up they are; a mirrored one has the rotation of another

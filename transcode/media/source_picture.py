@@ -19,7 +19,7 @@ from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
-from vidprep.formats.manifest.remarks import Remark
+from vidprep.formats.manifest import Remark
 from vidprep.formats.model import (
     NO_CROPPING,
     NO_HDR_METADATA,
@@ -30,13 +30,8 @@ from vidprep.formats.model import (
     Orientation,
     VideoInfo,
 )
-from vidprep.formats.video.midway import told_of
-from vidprep.formats.video.picture_facts import hdr_metadata_of, turn_of
-from vidprep.formats.video.pyav import is_one_of_views, plane_lines
-from vidprep.formats.video.rgb import HD_LINES
-from vidprep.formats.video.source import Source
-from vidprep.transcode.settings.options import Limits
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.formats.video import HD_LINES, Source, hdr_metadata_of, is_one_of_views, plane_lines, told_of, turn_of
+from vidprep.transcode.settings import Limits, RunSettings
 
 if TYPE_CHECKING:
     import numpy as np

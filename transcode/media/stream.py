@@ -23,12 +23,11 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import LimitError
 from vidprep.formats.model import Cut, FrameSize, OutputFormat, VideoInfo
 from vidprep.formats.moments import OutputClock, Window
-from vidprep.formats.video.seek import SeekPoint
-from vidprep.formats.video.source import Source
+from vidprep.formats.video import SeekPoint, Source
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.source_picture import shows_never
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.settings import RunSettings
 
 A = TypeVar("A")
 

@@ -26,11 +26,17 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import StoreError, VerifyError
 from vidprep.formats.model import OutputFormat, VideoFacts, rescale
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.video.numbered import NumberedFrames
-from vidprep.formats.video.picture_facts import Turn, turn_of
-from vidprep.formats.video.pyav import reason_of, time_base_of, video_decoder, visible_bytes
-from vidprep.formats.video.source import open_video
-from vidprep.formats.video.writer import payload_checksum
+from vidprep.formats.video import (
+    NumberedFrames,
+    Turn,
+    open_video,
+    payload_checksum,
+    reason_of,
+    time_base_of,
+    turn_of,
+    video_decoder,
+    visible_bytes,
+)
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
 
 KEPT_GOP_BYTES = 4 << 20

@@ -1,1 +1,5 @@
 """What people look at: pages of figures, and a live view of events."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

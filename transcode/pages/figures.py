@@ -22,12 +22,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, labels_in, values_of
-from vidprep.formats.manifest.remarks import NOTES
-from vidprep.formats.manifest.table import read_table, with_columns
-from vidprep.transcode.check.results import VALIDATION_NAME, read_results
-from vidprep.transcode.destination.run_file import read_run, settings_of
-from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.formats.manifest import (
+    CLASS_LABEL,
+    LABELS,
+    NOTES,
+    SPLIT_LABEL,
+    labels_in,
+    read_table,
+    values_of,
+    with_columns,
+)
+from vidprep.transcode.check import VALIDATION_NAME, read_results
+from vidprep.transcode.destination import read_run, settings_of
+from vidprep.transcode.sources import STATE_DIR
 
 COLUMNS = [
     "id",

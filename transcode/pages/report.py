@@ -20,19 +20,17 @@ import pyarrow.compute as pc
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.model import Cut
-from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import read_json
+from vidprep.formats.storage import read_json, replacing
 from vidprep.formats.text import for_json
-from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
+from vidprep.transcode.choose import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels
 from vidprep.transcode.pages.page import Page, Section, as_html, as_markdown
 from vidprep.transcode.pages.run_section import run_sections
 from vidprep.transcode.pages.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
 from vidprep.transcode.pages.sweep_section import sweep_sections
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.unit import Unit, choose
-from vidprep.transcode.workers.local import LocalPool
-from vidprep.transcode.workers.pool import stopped_by_signals
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources import Unit, choose
+from vidprep.transcode.workers import LocalPool, stopped_by_signals
 
 DRAWN = 3  # random frames of each destination
 SAMPLED_VIDEOS = 12

@@ -28,14 +28,12 @@ from vidprep.formats.errors import (
     WorkerError,
 )
 from vidprep.formats.model import SourceState
-from vidprep.formats.stores.base import Frames
-from vidprep.formats.video.source import Source
-from vidprep.transcode.media.bounds import ANY_FRAMES
-from vidprep.transcode.media.stream import FrameStream, timing_of
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.scratch import as_file
-from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.workers.child import Child
+from vidprep.formats.stores import Frames
+from vidprep.formats.video import Source
+from vidprep.transcode.media import ANY_FRAMES, FrameStream, timing_of
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources import Unit, as_file
+from vidprep.transcode.workers import Child
 
 TIMEOUT_SECONDS = 120.0
 SHOWN_PIXELS = 360

@@ -10,15 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vidprep.formats.manifest.remarks import NOTES
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest import NOTES, ManifestRow
 from vidprep.formats.text import count_of, megabytes, printable
-from vidprep.transcode.destination.array_plan import Share
-from vidprep.transcode.destination.partition import Partition
+from vidprep.transcode.destination import Partition, Share
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.plan import Plan, in_words
 from vidprep.transcode.run.run import Summary
-from vidprep.transcode.unit.job import Job
+from vidprep.transcode.unit import Job
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -11,42 +11,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, SettingsError
-from vidprep.formats.manifest.row import Recorded, removed
-from vidprep.formats.manifest.table import manifest_paths, manifest_rows
+from vidprep.formats.manifest import Recorded, manifest_paths, manifest_rows, removed
 from vidprep.formats.processes import Process
-from vidprep.formats.storage.base import OBJECT_STORES
-from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.formats.storage import OBJECT_STORES, ArrowStream
 from vidprep.formats.text import count_of
-from vidprep.transcode.destination.array_plan import Selection, Share, begin_part, end_part, forget_plan, previewed
-from vidprep.transcode.destination.opening import (
+from vidprep.transcode.destination import (
     Destination,
+    Partition,
     PlannedLabels,
+    Selection,
+    Share,
+    begin_part,
     clear_other_stores,
+    end_part,
+    forget_plan,
     open_destination,
+    parse_partition,
     plan_labels,
+    previewed,
+    value_found_for,
 )
-from vidprep.transcode.destination.partition import Partition, parse_partition
-from vidprep.transcode.destination.run_file import value_found_for
-from vidprep.transcode.media.ffmpeg_program import encoder_version, find_ffmpeg, has_encoder, used_versions
+from vidprep.transcode.media import encoder_version, find_ffmpeg, has_encoder, used_versions
 from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.progress import Progress
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
-from vidprep.transcode.settings.output import FrameOutput
-from vidprep.transcode.settings.parse import as_place, as_source
-from vidprep.transcode.settings.run import RunOptions, RunSettings, SourceOptions
-from vidprep.transcode.sources.listing import find_sources
-from vidprep.transcode.sources.table_rows import IN_MEMORY
-from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_table, one_line
-from vidprep.transcode.sources.unit import SourceList
-from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.workers.child import start_process
-from vidprep.transcode.workers.host import expected_of_hosts, sample_of
-from vidprep.transcode.workers.local import default_jobs, workers_of
-from vidprep.transcode.workers.pool import Pool
+from vidprep.transcode.settings import FrameOutput, RunOptions, RunSettings, SourceOptions, as_place, as_source
+from vidprep.transcode.sources import IN_MEMORY, VIDEO_EXTENSIONS, SourceList, find_sources, is_table, one_line
+from vidprep.transcode.unit import Job, JobResult
+from vidprep.transcode.workers import Pool, default_jobs, expected_of_hosts, sample_of, start_process, workers_of
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest.labels import Labels
+    from vidprep.formats.manifest import Labels
 
 NAMED = 5
 
@@ -349,7 +345,7 @@ def _search_value(session: Session) -> None:
 
 
 def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> PlannedLabels:
-    from vidprep.formats.manifest.labels import Labels
+    from vidprep.formats.manifest import Labels
 
     are_all = sources.why_partial is None
     before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
@@ -408,7 +404,7 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
 
 def _check_opens(place: Destination) -> None:
     """Nothing was to do: does what stands here open? Raises StoreError."""
-    from vidprep.formats.stores.registry import open_store
+    from vidprep.formats.stores import open_store
 
     if not place.part and not place.storage.is_remote and place.manifest.exists():
         open_store(place.root)

@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError, StoppedError
-from vidprep.formats.manifest.table import ManifestRow, manifest_rows
-from vidprep.transcode.destination.opening import open_destination
-from vidprep.transcode.media.ffmpeg_program import encoder_version, used_versions
+from vidprep.formats.manifest import ManifestRow, manifest_rows
+from vidprep.transcode.destination import open_destination
+from vidprep.transcode.media import encoder_version, used_versions
 from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.unit import SourceList, Unit, choose
-from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.unit.target_search import Search
-from vidprep.transcode.workers.pool import Pool
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources import SourceList, Unit, choose
+from vidprep.transcode.unit import Job, JobResult, Search
+from vidprep.transcode.workers import Pool
 
 
 def run_trial(

@@ -21,8 +21,16 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.option import TAKEN, Bare, Declared, code_of, fits, hints_of, options_of, with_options, words_for
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.storage.base import check_no_password, is_url, names_no_place, normalized
-from vidprep.formats.storage.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, ArrowStream, bounded_fraction
+from vidprep.formats.storage import (
+    INT64_MAX,
+    MAX_NUMBER_LENGTH,
+    ArrowStream,
+    bounded_fraction,
+    check_no_password,
+    is_url,
+    names_no_place,
+    normalized,
+)
 
 TAKEN[ArrowStream] = (lambda value: hasattr(value, "__arrow_c_stream__"), "a table of Arrow, pandas or polars")
 P = ParamSpec("P")

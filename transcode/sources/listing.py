@@ -31,14 +31,21 @@ from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.scratch import list_remote
 from vidprep.transcode.sources.search import Identity, Missing, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.table_rows import IN_MEMORY, read_table
-from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS, SourceTable, is_animated, one_line, storable
-from vidprep.transcode.sources.tables import is_table as in_memory
+from vidprep.transcode.sources.tables import (
+    READERS,
+    VIDEO_EXTENSIONS,
+    SourceTable,
+    is_animated,
+    is_table as in_memory,
+    one_line,
+    storable,
+)
 from vidprep.transcode.sources.unit import Drawing, SourceList, Unit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from vidprep.formats.manifest.labels import Labels
+    from vidprep.formats.manifest import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ def labels_of(
         return None, None
     import pyarrow as pa
 
-    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
+    from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
 
     columns: dict[str, pa.Array] = {}
     rows = pa.array([unit.row for unit in units], pa.int64())
@@ -96,7 +103,7 @@ def _groups(
         return [os.path.splitext(name)[0] for name in relative]
     if column not in columns:
         raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
-    from vidprep.formats.manifest.labels import values_of
+    from vidprep.formats.manifest import values_of
 
     values = values_of(columns[column])
     return [repr(value) if value is not None else f"alone {unit.id}" for value, unit in zip(values, units, strict=True)]

@@ -21,9 +21,7 @@ from pathlib import Path, PurePosixPath
 from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError, StoreError
 from vidprep.formats.model import SourceState
 from vidprep.formats.processes import ProcessId
-from vidprep.formats.storage.base import is_url, split_url
-from vidprep.formats.storage.remote import ObjectStorage
-from vidprep.formats.storage.untrusted import read_json
+from vidprep.formats.storage import ObjectStorage, is_url, read_json, split_url
 from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS

@@ -17,7 +17,7 @@ from typing import Any
 
 from vidprep.formats.errors import SourceError, StorageError
 from vidprep.formats.model import Cut, SourceState
-from vidprep.formats.storage.base import check_no_password, is_url
+from vidprep.formats.storage import check_no_password, is_url
 from vidprep.formats.text import count_of
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.scratch import RemoteFiles

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.storage.untrusted import ArrowStream, open_regular
+from vidprep.formats.storage import ArrowStream, open_regular
 from vidprep.formats.text import megabytes
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class SourceTable:
             return [None] * self.num_rows
         if isinstance(column, Sequence):
             return column
-        from vidprep.formats.manifest.labels import values_of
+        from vidprep.formats.manifest import values_of
 
         return values_of(column)
 
@@ -107,7 +107,7 @@ class SourceTable:
         """As it is kept in a manifest. Raises ValueError for what none can hold."""
         import pyarrow as pa
 
-        from vidprep.formats.manifest.labels import storable as in_parquet
+        from vidprep.formats.manifest import storable as in_parquet
 
         column = self.columns[name]
         try:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from vidprep.formats.model import WHOLE, Cut, SourceState
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest.labels import Labels
+    from vidprep.formats.manifest import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Drawing:
         """Return the labels with the column `split`. before: of the same units, those that they were given by an earlier run."""
         import pyarrow as pa
 
-        from vidprep.formats.manifest.labels import SPLIT_LABEL
+        from vidprep.formats.manifest import SPLIT_LABEL
 
         is_kept = before.split_rule == self.rule and SPLIT_LABEL in before.columns
         kept = before.columns[SPLIT_LABEL].to_pylist() if is_kept else None

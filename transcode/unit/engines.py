@@ -11,21 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import FfmpegError, VerifyError
-from vidprep.formats.manifest.remarks import Remark
-from vidprep.transcode.media.audio import AudioTrack
-from vidprep.transcode.media.bounds import check_claims
-from vidprep.transcode.media.encode import encode_and_measure
-from vidprep.transcode.media.ffmpeg import beyond_ffmpeg, build_command, measure_file, run_ffmpeg
-from vidprep.transcode.media.ffmpeg_program import ffmpeg_version
-from vidprep.transcode.media.frames import SourceFacts
-from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.verify import FileTimes, Measured, check_file
-from vidprep.transcode.settings.output import FrameOutput
+from vidprep.formats.manifest import Remark
+from vidprep.transcode.media import (
+    AudioTrack,
+    FileTimes,
+    FrameStream,
+    Measured,
+    SourceFacts,
+    beyond_ffmpeg,
+    build_command,
+    check_claims,
+    check_file,
+    encode_and_measure,
+    ffmpeg_version,
+    measure_file,
+    run_ffmpeg,
+)
+from vidprep.transcode.settings import FrameOutput
 from vidprep.transcode.unit.job import Context, Job, JoinJob
 from vidprep.transcode.unit.segments import facts_of, join
 
 if TYPE_CHECKING:
-    from vidprep.transcode.media.jpeg_frames import StoredFrames
+    from vidprep.transcode.media import StoredFrames
 
 LOOKED_AT = 300
 DOES_NOT_READ = re.compile(
@@ -72,7 +79,7 @@ def engine_of(job: Job) -> Engine:
 
 
 def store_frame_by_frame(job: Job, stream: FrameStream, context: Context) -> Outcome:
-    from vidprep.transcode.media.jpeg_frames import store_frames
+    from vidprep.transcode.media import store_frames
 
     stored = store_frames(job.settings, Path(job.partial), stream, context.cores)
     times = FileTimes(stream.output.time_base, list(stored.pts))

@@ -13,21 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import SourceState
-from vidprep.formats.storage.base import is_url
-from vidprep.formats.storage.local import is_disk_full, is_out_of_memory
-from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.unit import Unit
+from vidprep.formats.storage import is_disk_full, is_out_of_memory, is_url
+from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.sources import Unit
 
 if TYPE_CHECKING:
     from vidprep.formats.model import OutputFormat
-    from vidprep.formats.video.seek import SeekPoint
-    from vidprep.formats.video.source import Source
-    from vidprep.transcode.media.frames import SourceFacts
-    from vidprep.transcode.media.picture import Picture
-    from vidprep.transcode.media.stream import Timing
-    from vidprep.transcode.media.verify import Measured
+    from vidprep.formats.video import SeekPoint, Source
+    from vidprep.transcode.media import Measured, Picture, SourceFacts, Timing
 
 
 ATTEMPTS_MAX = 2**15 - 1  # what its column holds
@@ -83,7 +78,7 @@ class Segment:
 
     def entry(self, source: Source) -> SeekPoint | None:
         """Where decoding begins; None where the start says it. Raises ReadError."""
-        from vidprep.formats.video.seek import jump_to
+        from vidprep.formats.video import jump_to
 
         if self.keyframe is None:
             return None

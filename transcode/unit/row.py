@@ -5,15 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest import ManifestRow, Remark
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
 from vidprep.formats.moments import is_variable
-from vidprep.formats.storage.local import sha256_of
+from vidprep.formats.storage import sha256_of
 from vidprep.formats.text import count_of
-from vidprep.transcode.media.frames import SourceFacts
-from vidprep.transcode.media.stream import FrameStream
-from vidprep.transcode.media.verify import Measured
+from vidprep.transcode.media import FrameStream, Measured, SourceFacts
 from vidprep.transcode.unit.engines import Outcome
 
 NUMBERED = {"avi"}  # where the number of a packet is its time: B-frames are always out of order

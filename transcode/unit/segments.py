@@ -25,16 +25,18 @@ from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import Cut, OutputFormat, rescale
 from vidprep.formats.moments import MAX_OFFSET_TICKS, OutputClock, file_time_base, is_variable
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.video.seek import survey_of
-from vidprep.formats.video.source import Source, open_video
-from vidprep.formats.video.writer import VideoWriter, with_start_codes
-from vidprep.transcode.media.audio import AudioTrack
-from vidprep.transcode.media.bounds import most_repeats
-from vidprep.transcode.media.frames import SourceFacts
-from vidprep.transcode.media.metrics import QualitySums
-from vidprep.transcode.media.stream import Timing, timing_of
-from vidprep.transcode.media.verify import Measured, peak_of
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.formats.video import Source, VideoWriter, open_video, survey_of, with_start_codes
+from vidprep.transcode.media import (
+    AudioTrack,
+    Measured,
+    QualitySums,
+    SourceFacts,
+    Timing,
+    most_repeats,
+    peak_of,
+    timing_of,
+)
+from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.unit.job import MadeSegment, Segment, Split
 
 USUAL_RATE = Fraction(25)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vidprep.transcode.settings.output import QualityScale
+from vidprep.transcode.settings import QualityScale
 
 CLOSE_DB = 0.25
 LOSSLESS_DB = 100.0

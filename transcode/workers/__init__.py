@@ -1,1 +1,5 @@
 """Where units run: children that may die, threads that own them, Dask, Ray."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -26,15 +26,15 @@ from vidprep.formats.errors import (
     TakenOverError,
     WorkerError,
 )
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.processes import CORES, MEMORY, WORK, DiedError, Process, memory_of_each
-from vidprep.formats.storage.base import is_url, split_url
-from vidprep.formats.storage.local import is_disk_full
-from vidprep.transcode.sources.scratch import fetch, remote_folder
-from vidprep.transcode.unit.job import (
+from vidprep.formats.storage import is_disk_full, is_url, split_url
+from vidprep.transcode.sources import fetch, remote_folder
+from vidprep.transcode.unit import (
     Context,
     Job,
     JobNotDone,
+    JobQueue,
     JobResult,
     JoinJob,
     SegmentJob,
@@ -44,7 +44,6 @@ from vidprep.transcode.unit.job import (
     fail,
     new_row,
 )
-from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault
 
 
@@ -79,7 +78,7 @@ def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
 
 def _put(path: Path, upload: Upload) -> None:
     """Raises DestinationError; TakenOverError when another run has taken over meanwhile."""
-    from vidprep.transcode.destination.opening import LeasePlace
+    from vidprep.transcode.destination import LeasePlace
 
     url, name = split_url(upload.url)
     try:
@@ -114,7 +113,7 @@ class Interrupted(Exception):
 
 def start_process() -> Process:
     """Return a process that loads what a video needs, which this one never does. Raises OSError."""
-    return Process("vidprep.transcode.unit.run_job")
+    return Process("vidprep.transcode.unit.life")
 
 
 class Child:
@@ -324,6 +323,6 @@ def _how_it_died(exit_code: int) -> str:
 
 def _run_in_child(job: Job) -> JobResult:
     from vidprep.formats.processes import cores, worked
-    from vidprep.transcode.unit.run_job import run_job
+    from vidprep.transcode.unit import run_job
 
     return run_job(job, Context(worked, cores))

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from vidprep.formats.errors import ClusterError, WorkerError
-from vidprep.formats.manifest.table import ManifestRow
-from vidprep.formats.storage.base import is_url
-from vidprep.transcode.sources.scratch import current_state
-from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
-from vidprep.transcode.unit.queue import TRIES
+from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.storage import is_url
+from vidprep.transcode.sources import current_state
+from vidprep.transcode.unit import TRIES, Job, JobNotDone, JobResult
 from vidprep.transcode.workers.host import Expected
 from vidprep.transcode.workers.pool import Pool
 

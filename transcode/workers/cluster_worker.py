@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
-from vidprep.formats.storage.base import is_url
-from vidprep.transcode.sources.scratch import scratch_folder
-from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
+from vidprep.formats.storage import is_url
+from vidprep.transcode.sources import scratch_folder
+from vidprep.transcode.unit import Job, JobNotDone, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
 from vidprep.transcode.workers.host import Expected, look
 

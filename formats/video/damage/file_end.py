@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.storage import open_regular
 from vidprep.formats.text import count_of
 
 TAIL_BYTES = 1 << 18

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from av.packet import Packet
 
-from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.storage import open_regular
 from vidprep.formats.text import count_of
 
 SECTOR_BYTES = 512

@@ -18,7 +18,7 @@ from itertools import accumulate, chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.storage import open_regular
 
 Rows = list[tuple[int, ...]]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.storage import open_regular
 from vidprep.formats.text import count_of
 
 if TYPE_CHECKING:

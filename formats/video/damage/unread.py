@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from vidprep.formats.storage.untrusted import open_regular
+from vidprep.formats.storage import open_regular
 from vidprep.formats.text import count_of
 from vidprep.formats.video.damage.file_end import ASF_FILE_PROPERTIES, BOXES, EBML_ELEMENTS, EBML_SEGMENT, segment_end
 from vidprep.formats.video.damage.mp4_tables import NOT_UNDERSTOOD, num_video_frames

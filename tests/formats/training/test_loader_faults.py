@@ -21,8 +21,7 @@ import pytest
 from tests.formats.training.loading import BOTH, FRAME, located, names
 from tests.helpers import open_files
 from tests.sampling import in_turn
-from vidprep.formats import PrefetchLoader, VideoDataset
-from vidprep.formats import processes as processes_module
+from vidprep.formats import PrefetchLoader, VideoDataset, processes as processes_module
 from vidprep.formats.errors import CrashedError, SettingsError, StoreError
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.index import FrameIndex

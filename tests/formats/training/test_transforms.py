@@ -18,7 +18,7 @@ from vidprep.formats.errors import SettingsError, TransformError
 from vidprep.formats.training.choice import stream
 from vidprep.formats.training.transform import IMAGENET, Transform
 from vidprep.formats.video import rgb
-from vidprep.formats.video.deep_rgb import deep_rgb
+from vidprep.formats.video.rgb16 import deep_rgb
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])

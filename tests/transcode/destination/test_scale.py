@@ -199,7 +199,7 @@ import ctypes, gc, json, sys
 from pathlib import Path
 import imageio_ffmpeg
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 from vidprep.transcode.unit.job import WholeJob
 from vidprep.transcode.settings.options import Scale
 from vidprep.transcode.settings.output import VideoOutput

@@ -14,8 +14,7 @@ import pytest
 from tests.helpers import make_clips, transcode
 from vidprep.formats import VideoDataset, open_store
 from vidprep.formats.errors import DestinationError, StoreError
-from vidprep.transcode import burst, label, pack
-from vidprep.transcode import transcode as encode
+from vidprep.transcode import burst, label, pack, transcode as encode
 
 CLASSES, SPLITS = ["b", "a", "c", "a"], ["train", "train", "val", "val"]
 

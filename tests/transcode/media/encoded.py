@@ -13,7 +13,7 @@ from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import WholeJob
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 
 
 class Outputs:

@@ -13,8 +13,7 @@ from typing import Any, cast
 import av
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from tests.helpers import make_clip, manifest, transcode
 from tests.recipes import moving

@@ -21,7 +21,7 @@ from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import WholeJob
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 
 P3 = "G(13250,34500)B(7500,3000)R(34000,16000)WP(15635,16450)"
 BT2020 = "G(8500,39850)B(6550,2300)R(35400,14600)WP(15635,16450)"

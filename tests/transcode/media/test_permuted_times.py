@@ -12,8 +12,7 @@ import av
 import imageio_ffmpeg
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vidprep.formats.model import Cut
 from vidprep.formats.stores.raw_files import VideoFiles
@@ -23,7 +22,7 @@ from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import WholeJob
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 
 FRAMES = 120
 COPIES = ((3, "avi"), (8, "avi"), (16, "avi"), (3, "mp4"), (16, "mp4"), (8, "mkv"))

@@ -26,7 +26,7 @@ from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Context, WholeJob
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 
 TIMES = {"encode_seconds", "cpu_seconds"}
 

@@ -11,8 +11,7 @@ from typing import Any
 import imageio_ffmpeg
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from tests.helpers import make_clip, transcode
 from tests.sampling import in_turn
@@ -23,7 +22,7 @@ from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import WholeJob
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 
 ONE = 1 << 16
 

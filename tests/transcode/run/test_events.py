@@ -20,7 +20,7 @@ from rich.console import Console
 from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.storage.local import memory_bytes
-from vidprep.transcode.pages.monitor import Seen, _view, bars
+from vidprep.transcode.pages.live import Seen, _view, bars
 from vidprep.transcode.run.events import RunState
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"
@@ -200,7 +200,7 @@ def test_a_child_loads_nothing_that_it_does_not_need():
     """Each worker has one. A spawn imports what the command starts with, then what its first job needs."""
     (command,) = entry_points(group="console_scripts", name="vidprep")
     script = (
-        f"import sys, {command.module}, vidprep.transcode.workers.child, vidprep.transcode.unit.run_job; "
+        f"import sys, {command.module}, vidprep.transcode.workers.child, vidprep.transcode.unit.life; "
         "print(*{'click', 'numpy', 'pyarrow', 'joblib', 'distributed', 'rich'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

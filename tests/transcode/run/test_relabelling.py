@@ -28,8 +28,7 @@ from tests.helpers import (
 )
 from tests.transcode.destination.arrays import KINDS, contents
 from vidprep.formats import open_store
-from vidprep.transcode import burst, label
-from vidprep.transcode import transcode as transcode_here
+from vidprep.transcode import burst, label, transcode as transcode_here
 
 ALL = list(KINDS)
 

@@ -39,7 +39,7 @@ from vidprep.transcode.settings.parse import parse_rate
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.unit.job import Segment, WholeJob
-from vidprep.transcode.unit.run_job import run_job
+from vidprep.transcode.unit.life import run_job
 
 BOXES = [
     ("h264", "mp4"),

@@ -12,8 +12,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests import points
 from tests.helpers import environment, fault, leftovers, make_clip, manifest, outputs, transcode

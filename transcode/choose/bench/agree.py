@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vidprep.formats import open_store
-from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.transcode.check.other_readers import Picture
+from vidprep.formats.stores import VideoFiles, VideoStore
+from vidprep.transcode.check import Picture
 from vidprep.transcode.choose.bench.measure import Ready
 from vidprep.transcode.choose.bench.places import ONLY_IN_ORDER, OURS, Access, Place, Video
 from vidprep.transcode.choose.bench.readers import OwnReader, Reader, reader_of

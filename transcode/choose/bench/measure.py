@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from vidprep.formats.errors import CrashedError, DeadlineError, ReadError, VidprepError
 from vidprep.formats.processes import Answer, DiedError, Process, parent_channel
-from vidprep.formats.storage.local import cpu_seconds
-from vidprep.formats.storage.untrusted import open_descriptor, open_regular
+from vidprep.formats.storage import cpu_seconds, open_descriptor, open_regular
 from vidprep.transcode.choose.bench.places import Access, Place, Request, packets_needed, rounds
 from vidprep.transcode.choose.bench.readers import Reader, reader_of
 

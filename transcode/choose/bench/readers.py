@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.stores.base import FrameStore, Handles
-from vidprep.transcode.check.other_readers import LOADERS, STREAM_LOADERS, Loader, Picture, StreamLoader
+from vidprep.formats.stores import FrameStore, Handles
+from vidprep.transcode.check import LOADERS, STREAM_LOADERS, Loader, Picture, StreamLoader
 from vidprep.transcode.choose.bench.places import OURS, Place
 
 WHOLE_FRAMES = 32

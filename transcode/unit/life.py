@@ -14,19 +14,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyError, VidprepError
-from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.manifest.row import checked
-from vidprep.formats.manifest.table import ManifestRow
+from vidprep.formats.manifest import ManifestRow, Remark, checked
 from vidprep.formats.model import SourceState, VideoInfo
 from vidprep.formats.moments import MILLISECOND
-from vidprep.formats.storage.local import cpu_seconds, sampled_digest
-from vidprep.formats.video.source import Source
-from vidprep.transcode.media.audio import AudioTrack
-from vidprep.transcode.media.encode import encode_and_measure
-from vidprep.transcode.media.ffmpeg_program import encoder_version
-from vidprep.transcode.media.stream import FrameStream, timing_of
-from vidprep.transcode.settings.options import Target
-from vidprep.transcode.settings.run import RunSettings
+from vidprep.formats.storage import cpu_seconds, sampled_digest
+from vidprep.formats.video import Source
+from vidprep.transcode.media import AudioTrack, FrameStream, encode_and_measure, encoder_version, timing_of
+from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.unit.engines import Outcome, engine_of
 from vidprep.transcode.unit.job import (
     UNTOLD,

@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.storage.untrusted import check_regular, open_regular, parse_json
+from vidprep.formats.storage import check_regular, open_regular, parse_json
 from vidprep.formats.text import count_of, megabytes, printable
-from vidprep.transcode.run.events import RunState, VideoState
+from vidprep.transcode.run import RunState, VideoState
 
 HISTORY = 60
 BARS = " ▁▂▃▄▅▆▇█"

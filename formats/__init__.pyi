@@ -1,0 +1,15 @@
+from .manifest.row import ManifestRow as ManifestRow
+from .manifest.table import read_manifest as read_manifest
+from .stores.base import FrameStore as FrameStore, StoredVideo as StoredVideo
+from .stores.registry import open_store as open_store
+from .training.dataset import VideoDataset as VideoDataset
+from .training.loader import PrefetchLoader as PrefetchLoader
+from .training.samplers import (
+    ClipSampler as ClipSampler,
+    clips_at_random_indices as clips_at_random_indices,
+    clips_at_random_timestamps as clips_at_random_timestamps,
+    clips_at_regular_indices as clips_at_regular_indices,
+    clips_at_regular_timestamps as clips_at_regular_timestamps,
+    dense_sample_frames as dense_sample_frames,
+    sample_frames as sample_frames,
+)

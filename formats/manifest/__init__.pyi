@@ -1,0 +1,47 @@
+from .journal import SEGMENT as SEGMENT, Journal as Journal
+from .labels import (
+    CLASS_LABEL as CLASS_LABEL,
+    LABELS as LABELS,
+    SPLIT_LABEL as SPLIT_LABEL,
+    Labels as Labels,
+    classes_of as classes_of,
+    differing as differing,
+    fitted as fitted,
+    joined as joined,
+    labels_in as labels_in,
+    labels_of_dicts as labels_of_dicts,
+    read_labels as read_labels,
+    storable as storable,
+    values_of as values_of,
+)
+from .remarks import NOTES as NOTES, Remark as Remark
+from .row import (
+    COLUMN_NAMES as COLUMN_NAMES,
+    REMOVED as REMOVED,
+    ManifestRow as ManifestRow,
+    Recorded as Recorded,
+    check_of as check_of,
+    checked as checked,
+    escaped_label as escaped_label,
+    is_text as is_text,
+    json_value as json_value,
+    removed as removed,
+    shown as shown,
+    unescaped_label as unescaped_label,
+    what_does_not_fit as what_does_not_fit,
+)
+from .table import (
+    CLASSES_NAME as CLASSES_NAME,
+    MANIFEST_NAME as MANIFEST_NAME,
+    class_names as class_names,
+    fence_of as fence_of,
+    label_columns as label_columns,
+    manifest_paths as manifest_paths,
+    manifest_rows as manifest_rows,
+    read_manifest as read_manifest,
+    read_rows as read_rows,
+    read_table as read_table,
+    rows_of as rows_of,
+    with_columns as with_columns,
+    write_rows as write_rows,
+)

@@ -1,0 +1,20 @@
+from .base import (
+    MAX_RATE as MAX_RATE,
+    Frames as Frames,
+    FrameStore as FrameStore,
+    Handles as Handles,
+    StoredVideo as StoredVideo,
+    described as described,
+)
+from .encoded import VideoStore as VideoStore
+from .joined import JoinedStores as JoinedStores
+from .raw_files import VideoFiles as VideoFiles
+from .registry import (
+    ENCODED as ENCODED,
+    STORES_OF_FRAMES as STORES_OF_FRAMES,
+    kind_made_by_run as kind_made_by_run,
+    layout_of as layout_of,
+    open_store as open_store,
+)
+from .shards import PARTS_MAX as PARTS_MAX, Layout as Layout, ShardWriter as ShardWriter
+from .webdataset import TarLayout as TarLayout, TarStore as TarStore, sample_key as sample_key, tar_member as tar_member

@@ -1,0 +1,43 @@
+from .audio_decoder import AudioDecoder as AudioDecoder, AudioPacket as AudioPacket
+from .jpeg import JpegCoder as JpegCoder, jpeg_coder as jpeg_coder
+from .midway import HeldBack as HeldBack, Told as Told, told_of as told_of
+from .numbered import NumberedFrames as NumberedFrames
+from .options import EncoderOptions as EncoderOptions
+from .picture_facts import Turn as Turn, followed as followed, hdr_metadata_of as hdr_metadata_of, turn_of as turn_of
+from .pyav import (
+    demuxed as demuxed,
+    fraction as fraction,
+    is_one_of_views as is_one_of_views,
+    light_side_data as light_side_data,
+    open_input as open_input,
+    open_output as open_output,
+    plane_lines as plane_lines,
+    reason_of as reason_of,
+    time_base_of as time_base_of,
+    video_decoder as video_decoder,
+    visible_bytes as visible_bytes,
+)
+from .rgb import (
+    HD_LINES as HD_LINES,
+    SHORT_OF_WHITE as SHORT_OF_WHITE,
+    STRETCH as STRETCH,
+    UNSPECIFIED as UNSPECIFIED,
+    ToRgb as ToRgb,
+    resized as resized,
+    resized_picture as resized_picture,
+)
+from .rgb16 import deep_resized as deep_resized, deep_rgb as deep_rgb
+from .seek import SeekPoint as SeekPoint, jump_to as jump_to, seek_to as seek_to, survey_of as survey_of
+from .sound import Sound as Sound
+from .source import READ_OPTIONS as READ_OPTIONS, Source as Source, file_url as file_url, open_video as open_video
+from .timestamps import (
+    PacketsAhead as PacketsAhead,
+    StampCounts as StampCounts,
+    Timed as Timed,
+    on_time_line as on_time_line,
+)
+from .writer import (
+    VideoWriter as VideoWriter,
+    payload_checksum as payload_checksum,
+    with_start_codes as with_start_codes,
+)

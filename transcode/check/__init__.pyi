@@ -1,0 +1,15 @@
+from .doctor import examine as examine, examine_destination as examine_destination
+from .other_readers import (
+    LOADERS as LOADERS,
+    STREAM_LOADERS as STREAM_LOADERS,
+    Loader as Loader,
+    Picture as Picture,
+    StreamLoader as StreamLoader,
+)
+from .results import VALIDATION_NAME as VALIDATION_NAME, read_results as read_results
+from .storage_trial import Finding as Finding
+from .validate import (
+    ValidateOptions as ValidateOptions,
+    ValidationReport as ValidationReport,
+    check_destination as check_destination,
+)

@@ -1,0 +1,26 @@
+from .audio import AudioTrack as AudioTrack
+from .bounds import ANY_FRAMES as ANY_FRAMES, check_claims as check_claims, most_repeats as most_repeats
+from .encode import encode_and_measure as encode_and_measure
+from .ffmpeg import (
+    beyond_ffmpeg as beyond_ffmpeg,
+    build_command as build_command,
+    measure_file as measure_file,
+    run_ffmpeg as run_ffmpeg,
+    score_with_ffmpeg as score_with_ffmpeg,
+)
+from .ffmpeg_program import (
+    encoder_version as encoder_version,
+    ffmpeg_version as ffmpeg_version,
+    find_ffmpeg as find_ffmpeg,
+    has_encoder as has_encoder,
+    has_filter as has_filter,
+    is_of_this_pyav as is_of_this_pyav,
+    used_versions as used_versions,
+)
+from .frames import SourceFacts as SourceFacts
+from .jpeg_frames import StoredFrames as StoredFrames, store_frames as store_frames
+from .metrics import FrameScorer as FrameScorer, QualityReport as QualityReport, QualitySums as QualitySums
+from .picture import Picture as Picture
+from .picture_filter import PictureFilter as PictureFilter
+from .stream import FrameStream as FrameStream, Timing as Timing, timing_of as timing_of
+from .verify import FileTimes as FileTimes, Measured as Measured, check_file as check_file, peak_of as peak_of

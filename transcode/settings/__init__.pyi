@@ -1,0 +1,38 @@
+from .keyword_types import (
+    BurstKeywords as BurstKeywords,
+    SampleKeywords as SampleKeywords,
+    SourceKeywords as SourceKeywords,
+    TranscodeKeywords as TranscodeKeywords,
+)
+from .options import Limits as Limits, QualityGate as QualityGate, Retime as Retime, Scale as Scale, Target as Target
+from .output import (
+    EncoderOptions as EncoderOptions,
+    FrameOutput as FrameOutput,
+    Output as Output,
+    QualityScale as QualityScale,
+    VideoOutput as VideoOutput,
+)
+from .parse import (
+    as_place as as_place,
+    as_source as as_source,
+    given as given,
+    parse_by_codec as parse_by_codec,
+    parse_bytes as parse_bytes,
+    parse_names as parse_names,
+    parse_numbers as parse_numbers,
+    typed as typed,
+)
+from .run import (
+    BACKENDS as BACKENDS,
+    BAD_ROWS as BAD_ROWS,
+    HDR as HDR,
+    SAMPLE as SAMPLE,
+    RunOptions as RunOptions,
+    RunSettings as RunSettings,
+    SourceOptions as SourceOptions,
+    build_options as build_options,
+    build_scale as build_scale,
+    build_settings as build_settings,
+    decides_output as decides_output,
+    options_of_command as options_of_command,
+)

@@ -1,0 +1,31 @@
+from .listing import find_sources as find_sources
+from .outputs import STATE_DIR as STATE_DIR
+from .scratch import (
+    as_file as as_file,
+    as_folder as as_folder,
+    current_state as current_state,
+    fetch as fetch,
+    remote_folder as remote_folder,
+    scratch_folder as scratch_folder,
+)
+from .table_rows import (
+    IN_MEMORY as IN_MEMORY,
+    SKIPPED as SKIPPED,
+    CutColumns as CutColumns,
+    chosen_labels as chosen_labels,
+    cut_columns as cut_columns,
+    told_faults as told_faults,
+)
+from .tables import (
+    KEYS as KEYS,
+    VIDEO_EXTENSIONS as VIDEO_EXTENSIONS,
+    Row as Row,
+    SourceTable as SourceTable,
+    csv_cell as csv_cell,
+    faults_of_columns as faults_of_columns,
+    is_table as is_table,
+    one_line as one_line,
+    read_source_table as read_source_table,
+    storable as storable,
+)
+from .unit import Drawing as Drawing, SourceList as SourceList, Unit as Unit, choose as choose, choose_ids as choose_ids
