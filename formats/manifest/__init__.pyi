@@ -1,4 +1,4 @@
-from .journal import SEGMENT as SEGMENT, Journal as Journal
+from .journal import SEGMENT as SEGMENT, Journal as Journal, SentRows as SentRows
 from .labels import (
     CLASS_LABEL as CLASS_LABEL,
     LABELS as LABELS,
@@ -38,7 +38,6 @@ from .table import (
     label_columns as label_columns,
     manifest_paths as manifest_paths,
     manifest_rows as manifest_rows,
-    read_manifest as read_manifest,
     read_rows as read_rows,
     read_table as read_table,
     rows_of as rows_of,

@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import ManifestError, SourceError
+from vidprep.formats.errors import ManifestError, SourceError, count_of
 from vidprep.formats.manifest.row import shown
 from vidprep.formats.storage import arrow_file, as_parquet, seal_footer
-from vidprep.formats.text import count_of
 
 LABELS = "labels"
 CLASS_LABEL, SPLIT_LABEL = "label", "split"

@@ -17,18 +17,16 @@ from .local import (
     file_system_of as file_system_of,
     is_disk_full as is_disk_full,
     is_out_of_memory as is_out_of_memory,
+    is_regular as is_regular,
+    link_on_the_way as link_on_the_way,
     memory_bytes as memory_bytes,
+    open_unlinked as open_unlinked,
     partial_of as partial_of,
+    refuse_links as refuse_links,
+    remove_file as remove_file,
     replacing as replacing,
     sampled_digest as sampled_digest,
     sha256_of as sha256_of,
-)
-from .no_links import (
-    is_regular as is_regular,
-    link_on_the_way as link_on_the_way,
-    open_unlinked as open_unlinked,
-    refuse_links as refuse_links,
-    remove_file as remove_file,
 )
 from .remote import ObjectStorage as ObjectStorage, storage_of as storage_of
 from .untrusted import (

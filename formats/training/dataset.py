@@ -32,8 +32,8 @@ from vidprep.formats.errors import MissingError, SettingsError, StoreError, Tran
 from vidprep.formats.option import whole
 from vidprep.formats.storage import kept
 from vidprep.formats.stores import FrameStore, JoinedStores, StoredVideo, VideoFiles, open_store
-from vidprep.formats.training.audio import Audio
-from vidprep.formats.training.choice import (
+from vidprep.formats.training.items import (
+    Audio,
     Chance,
     ItemLabels,
     Key,

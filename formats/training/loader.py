@@ -6,7 +6,7 @@
                 batch["frames"]         (B, T, H, W, 3)
 
 The order of an epoch is known before it begins, so workers are told what comes. Each video belongs in parts to one worker:
-requests for the same frames meet there, and what was decoded once serves all of them while it fits (formats/training/cache.py).
+requests for the same frames meet there, and what was decoded once serves all of them while it fits (formats/training/worker.py).
 Workers write sequences into their place in a batch, in memory that is shared with them; nothing is copied on the way to
 the training loop.
 """
@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import whole
-from vidprep.formats.training.choice import batch_of
 from vidprep.formats.training.dataset import Item, VideoDataset, as_tensors, found_device
 from vidprep.formats.training.events import LoaderEvents
+from vidprep.formats.training.items import batch_of
 from vidprep.formats.training.transform import column
 from vidprep.formats.training.worker import Done, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import Gone, WorkerPool

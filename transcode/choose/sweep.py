@@ -23,14 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats import open_store
-from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError
+from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError, for_json, printable
 from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.formats.model import SourceState
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import CODECS, OTHER_NAMES
 from vidprep.formats.storage import replacing
 from vidprep.formats.stores import StoredVideo
-from vidprep.formats.text import for_json, printable
 from vidprep.formats.video import EncoderOptions
 from vidprep.transcode.check import LOADERS
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of, on_limited_scale

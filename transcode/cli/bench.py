@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import click
 
-from vidprep.formats.errors import DestinationError, MissingError, SettingsError
+from vidprep.formats.errors import DestinationError, MissingError, SettingsError, megabytes, printable
 from vidprep.formats.option import Option
 from vidprep.formats.storage import check_writable
-from vidprep.formats.text import megabytes, printable
 from vidprep.transcode.choose import PATTERNS
 from vidprep.transcode.cli.check import missing_for_pages
 from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
@@ -162,7 +161,7 @@ def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bo
     """
     from tqdm import tqdm
 
-    from vidprep.formats.text import for_json
+    from vidprep.formats.errors import for_json
 
     if out is not None:
         _check_page(out)

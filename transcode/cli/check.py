@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 
-from vidprep.formats.errors import MissingError, SettingsError, StoreError
+from vidprep.formats.errors import MissingError, SettingsError, StoreError, count_of, printable
 from vidprep.formats.manifest import NOTES, ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.storage import ArrowStream, check_writable
-from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import Command, FolderOrUrl, LocalPath, Viewer, command_of
 from vidprep.transcode.destination import made_by_run
 from vidprep.transcode.settings import SourceKeywords, SourceOptions, typed

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 
-from vidprep.formats.errors import MissingError, SettingsError
+from vidprep.formats.errors import MissingError, SettingsError, count_of, megabytes, printable
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.text import count_of, megabytes, printable
 from vidprep.transcode.cli.check import missing_for_pages, report
 from vidprep.transcode.cli.command import LocalPath, command_of
 from vidprep.transcode.settings import (

@@ -19,10 +19,9 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from vidprep.formats.errors import STOPPED_CODE, SettingsError, VidprepError
+from vidprep.formats.errors import STOPPED_CODE, SettingsError, VidprepError, printable
 from vidprep.formats.option import Declared
 from vidprep.formats.storage import is_disk_full, is_url, without_password
-from vidprep.formats.text import printable
 from vidprep.transcode.settings import as_place, given
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import SettingsError, count_of, printable
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.storage import ArrowStream
 from vidprep.formats.stores import STORES_OF_FRAMES
-from vidprep.formats.text import count_of, printable
 from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, command_of
 from vidprep.transcode.export import TARGETS
 from vidprep.transcode.settings import BAD_ROWS, parse_bytes, parse_names, typed

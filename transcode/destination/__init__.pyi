@@ -17,6 +17,7 @@ from .opening import (
     open_destination as open_destination,
     open_finished as open_finished,
 )
+from .outputs import Compacted as Compacted, Shards as Shards
 from .partition import Partition as Partition, parse_partition as parse_partition, partitions_in as partitions_in
 from .relabelling import Relabelled as Relabelled, relabel as relabel
 from .run_file import (
@@ -29,4 +30,3 @@ from .run_file import (
     settings_of as settings_of,
     value_found_for as value_found_for,
 )
-from .shards import Compacted as Compacted, Shards as Shards

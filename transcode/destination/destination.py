@@ -29,6 +29,7 @@ from vidprep.formats.manifest import (
     SEGMENT,
     Journal,
     ManifestRow,
+    SentRows,
     fence_of,
     manifest_paths,
     read_table,
@@ -47,7 +48,6 @@ from vidprep.transcode.destination.run_file import (
     known_units,
     read_run,
 )
-from vidprep.transcode.destination.sent_rows import SentRows
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import STATE_DIR
 from vidprep.transcode.unit import Upload

@@ -27,10 +27,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 
-from vidprep.formats.errors import DestinationError, InUseError, TakenOverError
+from vidprep.formats.errors import DestinationError, InUseError, TakenOverError, printable
 from vidprep.formats.processes import ProcessId
 from vidprep.formats.storage import Storage, parse_json, whole_between
-from vidprep.formats.text import printable
 
 LOOK_SECONDS = 0.25
 RECORD_BYTES = 512

@@ -19,13 +19,13 @@ from vidprep.formats.manifest import Journal, fence_of, manifest_paths, read_row
 from vidprep.formats.storage import Storage, is_regular, storage_of
 from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
 from vidprep.transcode.destination.destination import Destination as Destination
-from vidprep.transcode.destination.files import Files
 from vidprep.transcode.destination.labels import (
     GIVEN_LABELS_NAME,
     PlannedLabels as PlannedLabels,
     plan_labels as plan_labels,
 )
 from vidprep.transcode.destination.lease import LeasePlace as LeasePlace
+from vidprep.transcode.destination.outputs import Compacted as Compacted, Files, Shards as Shards
 from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.destination.run_file import (
     KnownUnit as KnownUnit,
@@ -34,7 +34,6 @@ from vidprep.transcode.destination.run_file import (
     no_room as no_room,
     settings_of,
 )
-from vidprep.transcode.destination.shards import Compacted as Compacted, Shards as Shards
 from vidprep.transcode.settings import FrameOutput, Output, RunSettings
 from vidprep.transcode.sources import STATE_DIR, scratch_folder
 

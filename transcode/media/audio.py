@@ -31,11 +31,10 @@ from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
 
-from vidprep.formats.errors import EncodeError, LimitError
+from vidprep.formats.errors import EncodeError, LimitError, count_of
 from vidprep.formats.manifest import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.text import count_of
 from vidprep.formats.video import (
     READ_OPTIONS,
     AudioDecoder,

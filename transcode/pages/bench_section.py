@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vidprep.formats.errors import for_json
 from vidprep.formats.storage import replacing
-from vidprep.formats.text import for_json
 from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,

@@ -20,10 +20,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vidprep.formats.errors import SourceError
+from vidprep.formats.errors import SourceError, count_of, megabytes, printable
 from vidprep.formats.storage import check_regular, open_regular, parse_json
-from vidprep.formats.text import count_of, megabytes, printable
-from vidprep.transcode.run import RunState, VideoState
+from vidprep.transcode.run import RunView, VideoState
 
 HISTORY = 60
 BARS = " ▁▂▃▄▅▆▇█"
@@ -162,7 +161,7 @@ class Tail:
 class Seen:
     """What the lines came to, by the name of the run or loader."""
 
-    runs: dict[str, RunState] = field(default_factory=dict)
+    runs: dict[str, RunView] = field(default_factory=dict)
     loaders: dict[str, LoaderState] = field(default_factory=dict)
 
     def take(self, lines: Iterable[bytes]) -> None:
@@ -175,7 +174,7 @@ class Seen:
                     self.loaders.setdefault(name, LoaderState(name)).take(fields)
                 else:
                     name = str(fields["run"])
-                    self.runs.setdefault(name, RunState(name)).take(fields)
+                    self.runs.setdefault(name, RunView(name)).take(fields)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
 
@@ -232,12 +231,12 @@ def _state(path: Path) -> str:
     return "no events yet" if path.exists() else "is not there yet"
 
 
-def _view(runs: list[RunState], loaders: list[LoaderState]) -> Group:
+def _view(runs: list[RunView], loaders: list[LoaderState]) -> Group:
     parts: list[Text | Group | ProgressBar] = [loader_panel(loader) for loader in loaders[-SHOWN_RUNS:]]
     return Group(*parts, *_view_of_runs(runs))
 
 
-def _view_of_runs(runs: list[RunState]) -> list[Text | Group | ProgressBar]:
+def _view_of_runs(runs: list[RunView]) -> list[Text | Group | ProgressBar]:
     parts: list[Text | Group | ProgressBar] = []
     shown = sorted(runs, key=lambda run: (run.exit_code is not None, -run.last))[:SHOWN_RUNS]
     for run in shown:
@@ -258,7 +257,7 @@ def _view_of_runs(runs: list[RunState]) -> list[Text | Group | ProgressBar]:
     return parts
 
 
-def _headline(run: RunState) -> Text:
+def _headline(run: RunView) -> Text:
     videos, frames, _ = run.rates()
     left = run.seconds_left()
     parts = [f"{run.done:,} of {count_of(run.total, 'video')}", f"{run.failed:,} failed"]

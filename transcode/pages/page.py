@@ -19,8 +19,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from vidprep.formats.errors import MissingError
-from vidprep.formats.text import megabytes, printable
+from vidprep.formats.errors import MissingError, megabytes, printable
 
 MARKDOWN_ROWS = 50
 COLOURS = (

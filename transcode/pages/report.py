@@ -18,10 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.errors import SettingsError, StoreError, for_json
 from vidprep.formats.model import Cut
 from vidprep.formats.storage import read_json, replacing
-from vidprep.formats.text import for_json
 from vidprep.transcode.choose import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels
 from vidprep.transcode.pages.page import Page, Section, as_html, as_markdown

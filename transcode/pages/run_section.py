@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.formats.text import count_of
+from vidprep.formats.errors import count_of
 from vidprep.transcode.pages.figures import Doubles, FinishedDestination, kind_of, numbers
 from vidprep.transcode.pages.page import (
     COLOURS,

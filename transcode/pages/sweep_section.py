@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vidprep.formats.text import count_of
+from vidprep.formats.errors import count_of
 from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,

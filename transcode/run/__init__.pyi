@@ -1,4 +1,4 @@
-from .events import Events as Events, RunState as RunState, VideoState as VideoState
+from .events import Events as Events, RunView as RunView, VideoState as VideoState
 from .plan import Plan as Plan, unit_of_problem as unit_of_problem
 from .progress import Progress as Progress, bar as bar
 from .run import Summary as Summary

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidprep.formats.errors import DestinationError
+from vidprep.formats.errors import DestinationError, printable
 from vidprep.formats.storage import memory_bytes
-from vidprep.formats.text import printable
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import ManifestRow
@@ -151,7 +150,7 @@ class VideoState:
 
 
 @dataclass(slots=True)
-class RunState:
+class RunView:
     """One run, by its lines so far. last: the time of the newest line."""
 
     run: str

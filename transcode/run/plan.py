@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from vidprep.formats.errors import DestinationError, SourceError
+from vidprep.formats.errors import DestinationError, SourceError, count_of, printable
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.storage import is_url, sampled_digest
-from vidprep.formats.text import count_of, printable
 from vidprep.transcode.destination import Destination, KnownUnit
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import SKIPPED, SourceList, Unit, one_line

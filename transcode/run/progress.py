@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vidprep.formats.errors import count_of, megabytes, printable
 from vidprep.formats.manifest import NOTES, ManifestRow
-from vidprep.formats.text import count_of, megabytes, printable
 from vidprep.transcode.destination import Partition, Share
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.plan import Plan, in_words

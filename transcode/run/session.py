@@ -10,11 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidprep.formats.errors import DestinationError, SettingsError
+from vidprep.formats.errors import DestinationError, SettingsError, count_of
 from vidprep.formats.manifest import Recorded, manifest_paths, manifest_rows, removed
 from vidprep.formats.processes import Process
 from vidprep.formats.storage import OBJECT_STORES, ArrowStream
-from vidprep.formats.text import count_of
 from vidprep.transcode.destination import (
     Destination,
     Partition,

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from vidprep.formats.errors import SourceError, StorageError
+from vidprep.formats.errors import SourceError, StorageError, count_of
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.storage import check_no_password, is_url
-from vidprep.formats.text import count_of
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.scratch import RemoteFiles
 from vidprep.transcode.sources.search import SourceSearch, fault_of_file, why_not

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from vidprep.formats.errors import SourceError
+from vidprep.formats.errors import SourceError, megabytes
 from vidprep.formats.storage import ArrowStream, open_regular
-from vidprep.formats.text import megabytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
+from vidprep.formats.errors import count_of
 from vidprep.formats.manifest import ManifestRow, Remark
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
 from vidprep.formats.moments import is_variable
 from vidprep.formats.storage import sha256_of
-from vidprep.formats.text import count_of
 from vidprep.transcode.media import FrameStream, Measured, SourceFacts
 from vidprep.transcode.unit.engines import Outcome
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from vidprep.formats.errors import count_of
 from vidprep.formats.storage import open_regular
-from vidprep.formats.text import count_of
 
 TAIL_BYTES = 1 << 18
 EBML_SEGMENT = 0x18538067

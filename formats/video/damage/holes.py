@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from av.packet import Packet
 
+from vidprep.formats.errors import count_of
 from vidprep.formats.storage import open_regular
-from vidprep.formats.text import count_of
 
 SECTOR_BYTES = 512
 MIN_RAW_BYTES = 2048

@@ -15,7 +15,7 @@ import av.logging
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
-from vidprep.formats.text import count_of
+from vidprep.formats.errors import count_of
 from vidprep.formats.video.shown_frames import Shown, has_zeros_outside_padding
 
 KEPT_LOG_LINES = 3

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from vidprep.formats.errors import count_of
 from vidprep.formats.storage import open_regular
-from vidprep.formats.text import count_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from vidprep.formats.errors import count_of
 from vidprep.formats.storage import open_regular
-from vidprep.formats.text import count_of
 from vidprep.formats.video.damage.file_end import ASF_FILE_PROPERTIES, BOXES, EBML_ELEMENTS, EBML_SEGMENT, segment_end
 from vidprep.formats.video.damage.mp4_tables import NOT_UNDERSTOOD, num_video_frames
 from vidprep.formats.video.picture_facts import elements

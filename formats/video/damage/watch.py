@@ -15,8 +15,8 @@ from typing import Any
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from vidprep.formats.errors import count_of
 from vidprep.formats.model import VideoInfo
-from vidprep.formats.text import count_of
 from vidprep.formats.video.damage.file_end import empty_chunks_at_end, missing_end, zeros_at_end
 from vidprep.formats.video.damage.holes import Holes
 from vidprep.formats.video.damage.log import CONTIGUOUS, MAX_STEP_SECONDS, DamageLog, span_tolerance, tagged_seconds

@@ -17,7 +17,7 @@ from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.storage.local import memory_bytes
 from vidprep.formats.stores.encoded import VideoReader
-from vidprep.formats.training.cache import FrameCache
+from vidprep.formats.training.worker import FrameCache
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.storage.local import memory_bytes
 from vidprep.transcode.pages.live import Seen, _view, bars
-from vidprep.transcode.run.events import RunState
+from vidprep.transcode.run.events import RunView
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"
 
@@ -170,7 +170,7 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path):
 
 
 def test_rates_and_the_time_left_come_from_the_last_minute():
-    run = RunState("x")
+    run = RunView("x")
     run.take({"time": 0.0, "event": "begun", "destination": "d", "total": 100, "total_bytes": 1000})
     for number in range(50):
         run.take({"time": float(number), "event": "started", "id": f"v{number}"})

@@ -19,9 +19,8 @@ import numpy as np
 from vidprep.formats import open_store
 from vidprep.formats.stores import VideoFiles, VideoStore
 from vidprep.transcode.check import Picture
-from vidprep.transcode.choose.bench.measure import Ready
+from vidprep.transcode.choose.bench.measure import OwnReader, Reader, Ready, reader_of
 from vidprep.transcode.choose.bench.places import ONLY_IN_ORDER, OURS, Access, Place, Video
-from vidprep.transcode.choose.bench.readers import OwnReader, Reader, reader_of
 
 SAME_DB, CLOSER_DB = 36.0, 1.0
 NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
