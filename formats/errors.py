@@ -1,34 +1,32 @@
-"""Every error vidprep raises on purpose.
+"""All errors that vidprep raises on purpose, and helpers that format values for messages and JSON.
 
 VidprepError                    path, stage, message; what failed, on which file, why, what to do
-├── SettingsError (ValueError)      a setting that cannot work; known before the first file is opened
-├── SourceError (ValueError)        a source list that cannot work: missing, colliding, malformed
-├── DestinationError (OSError)      a destination in use, made with different settings, or not writable
-│   └── TakenOverError              another run has taken the destination over while this one was paused
-├── ReadError (ValueError)          a source that cannot be opened or decoded
-│   ├── NoVideoError                it opens, and holds nothing to show
+├── SettingsError (ValueError)      invalid setting; raised before the first file is opened
+├── SourceError (ValueError)        invalid list of sources: missing, colliding or malformed entries
+├── DestinationError (OSError)      destination in use, made with different settings, or not writable
+│   └── TakenOverError              another run took the destination over while this one was paused
+├── ReadError (ValueError)          source that cannot be opened or decoded
+│   ├── NoVideoError                it opens, but contains no video
 │   ├── RefusedError                it is not what its name says: playlist, script, foreign protocol
-│   ├── LimitError                  it goes past --max-pixels or --max-frames
-│   └── DamagedError                it decodes with faults and --on-damage fail was asked
-├── PictureError (ValueError)       geometry or colour that the settings cannot make
+│   ├── LimitError                  it exceeds --max-pixels or --max-frames
+│   └── DamagedError                it is damaged, and --on-damage fail was given
+├── PictureError (ValueError)       geometry or colours that the settings cannot produce
 ├── EncodeError (RuntimeError)      the encoder or the muxer failed
-│   └── FfmpegError                 an ffmpeg process failed; carries its command and the end of its stderr
-├── DiskFullError (OSError)         no room left where the output goes
-├── VerifyError (ValueError)        the output is not what went in: count, PTS, keyframes, coded bytes
-│   └── GateError                   the output is whole and falls short of a quality that was asked
-├── CrashedError (RuntimeError)     the child process that held the video died
-│   └── WorkerError                 no child process can be started at all, or not what it needs: no video is to blame
+│   └── FfmpegError                 an ffmpeg process failed; has its command and the end of its stderr
+├── DiskFullError (OSError)         no space left where the output is written
+├── VerifyError (ValueError)        the output differs from what was encoded: count, PTS, keyframes, bytes
+│   └── GateError                   the output is complete but below the requested quality
+├── CrashedError (RuntimeError)     the child process that held the video crashed
+│   └── WorkerError                 no child process can be started, or it lacks something; no video caused it
 ├── DeadlineError (TimeoutError)    the child process that held the video took too long
-├── ManifestError (ValueError)      a manifest or journal that cannot be read
-├── StoreError (ValueError)         a store of frames that is damaged, or none at all
-├── TransformError (RuntimeError)   a function that was given for the frames of a dataset failed
-├── StorageError (OSError)          what lies behind a URL cannot be fetched, written or listed
-├── StoppedError (RuntimeError)      the destination, the workers or the cluster ended a run; no video is to blame
-├── BackendError (RuntimeError)     a cluster that is not there, or has other versions
-│   └── ClusterError                it was there, and is lost
-└── MissingError (ImportError)      a backend, an encoder, an extra or a program that is not installed
-
-Figures and names as people read them, and as JSON holds them.
+├── ManifestError (ValueError)      manifest or journal that cannot be read
+├── StoreError (ValueError)         damaged or missing store
+├── TransformError (RuntimeError)   a function that the user gave for frames failed
+├── StorageError (OSError)          a file behind a URL cannot be read, written or listed
+├── StoppedError (RuntimeError)     destination, workers or cluster ended a run; no video caused it
+├── BackendError (RuntimeError)     cluster that cannot be reached, or has other versions
+│   └── ClusterError                the cluster was lost during the run
+└── MissingError (ImportError)      backend, encoder, extra or program that is not installed
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def printable(text: str) -> str:
 
 
 def for_json(value: Any) -> Any:
-    """The same with infinity as "inf": JSON has no number for it."""
+    """Return the same with infinity as "inf": JSON has no number for it."""
     if isinstance(value, dict):
         return {name: for_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -64,7 +62,7 @@ def for_json(value: Any) -> Any:
     return value
 
 
-STOPPED_CODE = 3  # of a command: what it was to do was not done, and no video and no option is to blame
+STOPPED_CODE = 3  # exit code of a command that did not finish for a reason other than its videos and options
 
 
 class VidprepError(Exception):
@@ -88,7 +86,7 @@ class VidprepError(Exception):
         return error
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross process borders, where the default would call the class with one argument."""
+        """Return errors cross process borders, where the default would call the class with one argument."""
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
 
 
@@ -112,7 +110,7 @@ class SettingsError(VidprepError, ValueError):
 
     @property
     def on_command_line(self) -> str:
-        """What the error says to who gave flags."""
+        """Return the message with flags in the place of keywords, for users of the command line."""
         text = _filled(self.template, self.options, _as_flag)
         return text if self.path is None else f"{self.path}: {text}"
 
@@ -184,7 +182,12 @@ class EncodeError(VidprepError, RuntimeError):
 
 
 class FfmpegError(EncodeError):
-    """An ffmpeg process failed. command: as it was run. stderr_tail: its last lines."""
+    """An ffmpeg process failed.
+
+    Attributes:
+        command: Its command line.
+        stderr_tail: The last lines that it printed to stderr.
+    """
 
     def __init__(self, message: str, *, command: list[str], stderr_tail: str, path: str | Path | None = None) -> None:
         self.command = command

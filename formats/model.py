@@ -1,4 +1,4 @@
-"""Frozen values that cross modules. No I/O here, and no library but the standard one."""
+"""Frozen value types that several rooms share. This module does no I/O and imports only the standard library."""
 
 from __future__ import annotations
 
@@ -41,9 +41,13 @@ class FrameSize(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """What the numbers of a picture mean, as code points of ITU-T H.273.
+    """Meaning of sample values, as code points of ITU-T H.273.
 
-    matrix: 1 BT.709, 5 and 6 BT.601, 9 BT.2020 ...; 0 for RGB. full_range: False is 16-235.
+    Attributes:
+        matrix: 1 for BT.709, 5 and 6 for BT.601, 9 for BT.2020, 0 for RGB.
+        primaries: Colour primaries.
+        transfer: Transfer characteristics.
+        full_range: Whether luma of 8 bits spans 0 to 255; False means 16 to 235.
     """
 
     matrix: int
@@ -54,7 +58,7 @@ class Colour:
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """What makes a stored picture upright: transpose first, then mirror. Covers all eight display matrices."""
+    """Steps that turn a stored picture upright: transpose first, then mirror. They cover all eight display matrices."""
 
     transpose: bool = False
     flip_horizontal: bool = False
@@ -75,13 +79,13 @@ NO_CROPPING = Cropping(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The part of a source that is wanted, half-open, by time or by frame number; None means from the start, or to the end.
+    """Part of a source, as a half-open interval of times or of frame numbers. None means from the start, or to the end.
 
     Attributes:
-        start_seconds: When it begins.
-        end_seconds: When it ends.
-        start_frame: Number of its first frame, from 0.
-        end_frame: Number of the frame after its last.
+        start_seconds: Start time.
+        end_seconds: End time.
+        start_frame: Number of the first frame, from 0.
+        end_frame: Number of the frame after the last one.
     """
 
     start_seconds: float | None = None
@@ -90,7 +94,7 @@ class Cut:
     end_frame: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether it is less than the whole source."""
+        """Return whether it is less than the whole source."""
         return self != WHOLE
 
     def __str__(self) -> str:
@@ -106,11 +110,27 @@ WHOLE = Cut()
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What the header of a source claims. Often wrong: counts and durations come from decoding.
+    """Properties of a video stream according to its header. They are often wrong: real counts and durations come from
+    decoding.
 
-    cropping: of the container; what the stream itself crops, its decoder does. duration_seconds: of the container, None when it
-    says nothing. num_frames: 0 when it says nothing. start_seconds: first timestamp of the container, whichever its stream.
-    has_unused_byte: whether the fourth byte of its pixels has no meaning, though libavcodec takes it for alpha.
+    Attributes:
+        format_name: libavformat's name of the container.
+        stream_index: Index of the stream in the container.
+        num_video_streams: Number of video streams that are no cover pictures.
+        codec: libavcodec's name of the codec.
+        decoder: libavcodec's name of the decoder to use.
+        width: Width in pixels.
+        height: Height in pixels.
+        pixel_format: libavutil's name of the pixel format.
+        time_base: Seconds per tick of the packets' timestamps.
+        frame_rate: Average rate; None if unknown.
+        sample_aspect_ratio: Shape of a pixel, width by height.
+        duration_seconds: Duration of the container; None if unknown.
+        num_frames: Number of frames; 0 if unknown.
+        has_alpha_layer: Whether a WebM file has a second layer for alpha.
+        cropping: Cropping by the container. Cropping by the codec is done by its decoder.
+        start_seconds: First timestamp of the container, in any of its streams; None if unknown.
+        has_unused_byte: Whether the fourth byte of each pixel has no meaning although libavcodec calls it alpha.
     """
 
     format_name: str
@@ -148,12 +168,14 @@ class MasteringDisplay:
 
     @property
     def in_units(self) -> str:
-        """As x265, x264 and the manifest have it: in 0.00002 and 0.0001 cd/m²."""
+        """Return the values as x265, x264 and the manifest store them, in units of 0.00002 (chromaticity) and 0.0001
+        cd/m².
+        """
         return self._text(lambda xy: f"{round(xy * CHROMATICITY_UNIT)}", lambda cd: f"{round(cd * LUMINANCE_UNIT)}")
 
     @property
     def in_decimals(self) -> str:
-        """As SVT-AV1 has it."""
+        """Return the values as SVT-AV1 expects them, as decimal numbers."""
         return self._text(lambda xy: f"{float(xy):.5f}", lambda cd: f"{float(cd):.4f}")
 
     def _text(self, place: Callable[[Fraction], str], light: Callable[[Fraction], str]) -> str:
@@ -165,7 +187,12 @@ class MasteringDisplay:
 
 @dataclass(frozen=True, slots=True)
 class ContentLight:
-    """How bright a video gets: MaxCLL and MaxFALL, in cd/m²; 0 is unknown."""
+    """Content light level of a video in cd/m².
+
+    Attributes:
+        brightest: MaxCLL; 0 if unknown.
+        average: MaxFALL; 0 if unknown.
+    """
 
     brightest: int
     average: int
@@ -176,7 +203,7 @@ class ContentLight:
 
 @dataclass(frozen=True, slots=True)
 class HdrMetadata:
-    """What a video says of these, as far as it is to be believed."""
+    """HDR metadata of a video, without values that cannot be true."""
 
     mastering: MasteringDisplay | None = None
     content: ContentLight | None = None
@@ -187,10 +214,16 @@ NO_HDR_METADATA = HdrMetadata()
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """What one output is: the same for every frame of it.
+    """Properties that all frames of one output share.
 
-    time_base: seconds per tick of the frames' PTS. frame_rate: exact for constant rate, else None.
-    nominal_rate: what rate control may assume, never above 240. light: of high dynamic range that is kept.
+    Attributes:
+        size: Width and height in pixels.
+        pixel_format: libavutil's name of the pixel format.
+        colour: Colours of the output.
+        time_base: Seconds per tick of the frames' PTS.
+        frame_rate: Exact rate of a constant-rate output, else None.
+        nominal_rate: Rate that rate control assumes, at most 240.
+        light: HDR metadata, if HDR is kept.
     """
 
     size: FrameSize
@@ -204,7 +237,17 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
-    """What is known of a video before a frame of it is read. pts: ticks of time_base; None means frame n is at n / rate."""
+    """Properties of a stored video that are known before a frame is read.
+
+    Attributes:
+        num_frames: Number of frames.
+        height: Height in pixels.
+        width: Width in pixels.
+        frame_rate: Exact rate of a constant-rate video, else None.
+        pts: Start of each frame in ticks of `time_base`; None means that frame n starts at n / `frame_rate`.
+        time_base: Seconds per tick of `pts`.
+        keyframes: Numbers of the keyframes, ascending; None if unknown.
+    """
 
     num_frames: int
     height: int
@@ -217,11 +260,12 @@ class VideoFacts:
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:
-    """Which frames of its source a stored video shows.
+    """Source frames that the frames of a stored video show.
 
     Attributes:
-        frames: (N,) their numbers, from the first frame shown; None means all of them, in order.
-        pts: (N,) when they begin, in ticks from the first frame shown; None means when they are shown here.
+        frames: (N,) number of each source frame, counted from the first one displayed; None means all of them in order.
+        pts: (N,) start of each source frame, in ticks from the first one displayed; None means the same times as in the
+            store.
         time_base: Seconds per tick of `pts`.
     """
 
@@ -236,7 +280,7 @@ def round_half_away(value: Fraction) -> int:
 
 
 def rescale(ticks: int, from_base: Fraction, to_base: Fraction) -> int:
-    """Ticks of another time base, to the nearest, as av_rescale_q does."""
+    """Return ticks of another time base, to the nearest, as av_rescale_q does."""
     due = ticks * from_base.numerator * to_base.denominator
     per_tick = from_base.denominator * to_base.numerator
     nearest = (2 * abs(due) + per_tick) // (2 * per_tick)

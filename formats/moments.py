@@ -1,12 +1,8 @@
-"""Which frame a time in seconds means: the one place where seconds that users write are compared with the times of frames.
+"""Map times to frames: which frame a time in seconds means, which frames a cut contains, and the ticks of output files.
 
-Such seconds are rarely exact: k / fps as a double, running sums, float32 columns, microseconds, milliseconds. Times in files are rounded
-too (Matroska keeps milliseconds), and cameras jitter. So a time means a frame if the two differ by no more than a tolerance: a quarter of
-the usual frame interval, and at most 5 ms where the rate varies.
-
-What a file counts time in, and how far apart its frames may lie.
-
-Which frames of a source one output shows: a cut, in ticks of the source, with the tolerance of `vidprep.formats.moments`.
+Times that users write are rarely exact: k / fps as a double, running sums, float32 columns, microseconds, milliseconds.
+Times in files are rounded too (Matroska stores milliseconds), and cameras jitter. So a time means a frame if the two
+differ by no more than a tolerance: a quarter of the usual frame interval, and at most 5 ms if the rate varies.
 """
 
 from __future__ import annotations
@@ -41,10 +37,15 @@ MILLISECOND = Fraction(1, 1000)
 
 
 def file_time_base(container: str, time_base: Fraction, *, is_constant: bool) -> Fraction:
-    """Seconds per tick of the file that frames with this time base are muxed into; their PTS are rounded to it.
+    """Return the time base of an output file, in seconds per tick, to which PTS are rounded.
 
-    mkv and webm count milliseconds. mp4 holds the time base exactly, but where its 32-bit distances would be too short: for
-    frames that all last one tick (is_constant) they must hold 16 of them, for others some minutes.
+    Matroska and WebM count milliseconds. MP4 holds the time base exactly unless its 32-bit distances would be too
+    short: they must hold 16 frames of one tick each (`is_constant`), or some minutes otherwise.
+
+    Args:
+        container: Name of the container.
+        time_base: Seconds per tick of the frames.
+        is_constant: Whether each frame lasts one tick.
     """
     if CONTAINERS[container].milliseconds:
         return MILLISECOND
@@ -117,12 +118,12 @@ LEAST_KNOWN = Tolerance(MAX_VARIABLE_TOLERANCE_SECONDS)  # where nothing is know
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How far apart the frames of a video are, and so which frame a time means.
+    """Distance between the frames of a video, which decides the frame that a time means.
 
     Attributes:
         interval: Usual time from one frame to the next, in seconds.
         is_variable: Whether the rate varies.
-        shortest: Shortest such time at a variable rate, in seconds; `interval` at a constant one.
+        shortest: Shortest time between two frames at a variable rate, in seconds; `interval` at a constant rate.
         tolerance: A quarter of the interval, and at most 5 ms at a variable rate.
     """
 
@@ -196,20 +197,20 @@ class OutputClock:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a source that one output shows. All times are in ticks and count from the first frame shown.
+    """Part of a source that one output shows. All times are in ticks and count from the first frame displayed.
 
     Attributes:
-        start: When the cut begins; None where it begins with the first frame, or with a frame that is known by its number.
-        end: When it ends; None as above.
-        begin: Earliest frame of the cut; with `holds` the latest frame that is on screen at `start`.
-        stop: The first frame at or after this is no longer part of the cut.
-        start_frame: Number of the first frame, from 0; None where times are given.
-        end_frame: Number of the frame after the last; None where times are given.
-        interval: A picture that was on screen longer than this before the first frame of the cut is shown first.
-        tolerance: Of all comparisons with `start` and `end`.
-        on_clock: Whether frames are shown on a constant clock (`--fps`), where a picture is held until the next one.
-        holds: Whether the picture on screen at `start` always comes first.
-        container_start: PTS at which the container begins, where `start` and `end` count from there; else None.
+        start: Start of the cut; None if it starts with the first frame, or is given by frame numbers.
+        end: End of the cut; None if it ends with the last frame, or is given by frame numbers.
+        begin: Earliest frame of the cut; with `holds`, the latest frame that is on screen at `start`.
+        stop: The first frame at or after this tick is no longer part of the cut.
+        start_frame: Number of the first frame, from 0; None if times are given.
+        end_frame: Number of the frame after the last; None if times are given.
+        interval: A frame that was on screen longer than this before the first frame of the cut is shown first.
+        tolerance: Tolerance of all comparisons with `start` and `end`.
+        on_clock: Whether output frames follow a constant clock (`--fps`), so that a frame is held until the next one.
+        holds: Whether the frame on screen at `start` always comes first.
+        container_start: PTS of the container's start if `start` and `end` count from there, else None.
     """
 
     start: Fraction | None
@@ -317,7 +318,12 @@ class Window:
         return self.start is not None and end_tick > self.start + self.tolerance
 
     def opening(self, tick: int, *, is_held: bool) -> Fraction:
-        """Return time 0 of the output. tick: of its first frame. is_held: whether that was on screen before the cut began."""
+        """Return time 0 of the output, in ticks.
+
+        Args:
+            tick: Start of the first frame of the output.
+            is_held: Whether that frame was on screen before the cut began.
+        """
         if self.start is None or not (self.holds or is_held):
             return Fraction(tick)
         return self.start if self.on_clock else Fraction(round(self.start))
@@ -329,7 +335,13 @@ class Window:
         return max(tick + 1, round(self.end))
 
     def is_settled(self, tick: int | None, stamps: Sequence[int], reorder: int) -> bool:
-        """Return whether the first frame that is needed is known. tick: DTS of the last packet; stamps: of frames, ascending."""
+        """Return whether the first frame that is needed is known.
+
+        Args:
+            tick: DTS of the last packet that was read.
+            stamps: Timestamps of frames, ascending.
+            reorder: Number of frames by which packets may be out of order.
+        """
         if self.start_frame is not None:
             return len(stamps) > self.start_frame + reorder
         assert self.start is not None

@@ -1,4 +1,4 @@
-"""What people may set: its type, its default, what it means and what it takes, said once, where its value is kept."""
+"""Options: the one place where the type, default, help and bounds of a setting are declared."""
 
 from __future__ import annotations
 
@@ -25,14 +25,26 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Stands in the annotation of a field or argument: `gop: Annotated[int, Option("A keyframe every N frames.", "N", least=1)] = 16`.
+    """Declares an option in an annotation: `gop: Annotated[int, Option("A keyframe every N frames.", "N", least=1)] = 16`.
 
-    help: as `--help` shows it. metavar: what stands for the value there. keyword: its name for people, where that is another than the
-    field's. choices, or least and most (both taken) or above (not taken): what is allowed. other_names: what
-    choices are called elsewhere. unit: of the bounds, for the message; must: the message where that made of the bounds would not be
-    clear. parse: makes the value of what people write, or raises SettingsError or ValueError; its argument's type is then the keyword's.
-    written: the default as people write it. repeated: the flag may be. path: the value is one, of a "file", a "folder" or "any".
-    only: the one command that has it. heading: of its group in `--help`; else that is `HEADING` of the dataclass.
+    Attributes:
+        help: Text of `--help`.
+        metavar: Placeholder of the value in `--help`.
+        keyword: Name of the flag and keyword, if it differs from the field's.
+        choices: Allowed values.
+        other_names: Other names of choices, such as those that ffmpeg uses.
+        least: Smallest allowed value.
+        above: Exclusive lower bound.
+        most: Largest allowed value.
+        unit: Unit of the bounds, for messages.
+        must: Message for a value outside the bounds, if the generated one would not be clear.
+        parse: Converts what a user wrote, or raises SettingsError or ValueError; the type of its argument is the
+            keyword's type.
+        written: The default as a user would write it.
+        repeated: Whether the flag may be given several times.
+        path: "file", "folder" or "any" if the value is a path.
+        only: The single command that has this option.
+        heading: Heading of its group in `--help`, if it is not the `HEADING` of the dataclass.
     """
 
     help: str
@@ -54,7 +66,7 @@ class Option:
     heading: str = ""
 
     def parsed(self, keyword: str, written: Any) -> Any:
-        """The value of what people wrote. Raises SettingsError."""
+        """Return the value of what people wrote. Raises SettingsError."""
         if self.parse is None or written is None:
             return written
         if self.choices and isinstance(written, str) and written not in self.choices:
@@ -77,7 +89,7 @@ class Option:
         return SettingsError(f"<{keyword}>: not one of {', '.join(self.choices)}{meant}", **named)
 
     def check(self, keyword: str, value: object) -> None:
-        """Raises SettingsError for a value that it does not take."""
+        """Raise SettingsError for a value that it does not take."""
         if value is None:
             return
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -110,7 +122,15 @@ class Option:
 
 
 class Declared(NamedTuple):
-    """name: of the field or argument. hint: its type. default: MISSING for an argument that has none."""
+    """An option as its owner declares it.
+
+    Attributes:
+        name: Name of the field or argument.
+        hint: Its type.
+        default: Its default; MISSING for an argument that has none.
+        option: What `Annotated` says about it.
+        heading: Heading of its group in `--help`.
+    """
 
     name: str
     hint: Any
@@ -127,7 +147,7 @@ class Declared(NamedTuple):
         return f"--{self.keyword.replace('_', '-')}"
 
     def check(self, value: object) -> None:
-        """Raises SettingsError for a value of another type, or one that is not allowed."""
+        """Raise SettingsError for a value of another type, or one that is not allowed."""
         if type(value) is int and {int, float} & {
             *_members(self.hint)
         }:  # bounds say more than a type of a number that is too long
@@ -157,7 +177,7 @@ class Declared(NamedTuple):
         return kind | None if is_open and type(None) not in get_args(kind) else kind
 
 
-# Of each type: which values are taken for it, and how it is called. True is no number, and no file has a NUL in its name.
+# Per type: a check, and its name in messages. bool is not a number, and no file name contains NUL.
 TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
     bool: (lambda value: isinstance(value, bool), "True or False"),
     int: (
@@ -224,7 +244,7 @@ def _words_of_many(hint: Any) -> str:
     return f"a list of {words_for(inner[0])}" if inner else getattr(hint, "__name__", str(hint))
 
 
-# What `--help` calls arguments, and what they are called in Python.
+# Names of arguments in `--help`, and in Python.
 ARGUMENTS = {"SRC": "source", "DST": "destination", "OUT": "out", "STORE": "store", "TABLE": "table"}
 
 
@@ -263,7 +283,7 @@ def documented(kind: type[Kind]) -> type[Kind]:
 
 @functools.cache
 def options_of(owner: Any) -> tuple[Declared, ...]:
-    """Those of the fields of a dataclass, or of the arguments of a function, in order."""
+    """Return the options that the fields of a dataclass, or the arguments of a function, declare, in order."""
     hints = hints_of(owner)
     if is_dataclass(owner):
         defaults = {each.name: None if each.default is MISSING else each.default for each in fields(owner)}
@@ -285,7 +305,7 @@ def options_of(owner: Any) -> tuple[Declared, ...]:
 
 
 def check_options(values: object) -> None:
-    """Of a dataclass, when it is built. Raises SettingsError."""
+    """Raise SettingsError if a field of a dataclass has an invalid value. Called when it is built."""
     kind: Any = type(values)
     for each in options_of(kind):
         each.check(getattr(values, each.name))
@@ -303,12 +323,12 @@ def whole(name: str, value: object, least: int) -> int:
 
 
 def hints_of(owner: Any) -> dict[str, Any]:
-    """Annotations, evaluated. One that names what is imported for the type checker alone is left out."""
+    """Return the evaluated annotations, without those whose names are imported for the type checker only."""
     names = vars(sys.modules[owner.__module__])
     found: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(owner).items():
         try:
-            # Compiled first: a KeyboardInterrupt in the eval of a text makes Python end by SIGINT, whoever catches it.
+            # Compiled first: a KeyboardInterrupt while `eval` compiles text makes Python exit by SIGINT even if it is caught.
             found[name] = (
                 eval(compile(annotation, name, "eval"), dict(names)) if isinstance(annotation, str) else annotation
             )

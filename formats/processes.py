@@ -1,8 +1,8 @@
-"""The one kind of child process: a plain interpreter that does the calls it is sent. And which process is which.
+"""Child processes that run function calls, and identities of processes.
 
-`multiprocessing` would do, but its `spawn` imports the script of the parent in each child, which then must be written for that, looks
-for modules in the current folder first, whoever may write into it, and starts one more process to keep count. A child here imports
-nothing but what its calls need, takes no more of the machine than it may, and dies with its parent.
+`multiprocessing` imports the parent's script in each child, which then must be written for that, searches the current
+folder for modules first, and starts one more process for bookkeeping. A child here imports only what its calls need,
+can be limited in memory and cores, and dies with its parent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-# In argv of every child, for whoever looks for them.
+# Part of every child's argv, so that they can be found.
 MARK = "vidprep-child"
 TAKEN, MEMORY, WORK, CORES = range(4)  # the numbers that parent and child share
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1, signal.SIGHUP}
@@ -44,7 +44,12 @@ CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 
 
 class DiedError(Exception):
-    """The process ended. taken: whether it had taken the call. exit_code: negative is a signal."""
+    """The process ended.
+
+    Attributes:
+        taken: Whether it had received the call.
+        exit_code: Exit code; negative for a signal.
+    """
 
     def __init__(self, *, taken: bool, exit_code: int) -> None:
         super().__init__(taken, exit_code)
@@ -62,11 +67,11 @@ class Channel:
     """Sends pickled messages to another process, and receives its own. One thread may send while another receives."""
 
     def __init__(self, end: socket.socket) -> None:
-        """end: of a pair of connected sockets."""
+        """Wrap one end of a pair of connected sockets."""
         self._socket = end
 
     def send(self, message: object) -> None:
-        """Raises BrokenPipeError when the other process has ended."""
+        """Raise BrokenPipeError when the other process has ended."""
         self.send_pickled(pickle.dumps(message))
 
     def send_pickled(self, data: bytes) -> None:
@@ -90,7 +95,7 @@ class Channel:
         return data
 
     def has_message(self, seconds: float = 0.0) -> bool:
-        """Whether `receive` would return, or raise, within so many seconds."""
+        """Return whether `receive` would return, or raise, within so many seconds."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return bool(poller.poll(min(LONGEST_WAIT_SECONDS, max(0.0, seconds)) * 1000))
@@ -100,7 +105,7 @@ class Channel:
 
 
 def forever() -> float:
-    """The deadline of a call that has none."""
+    """Return the deadline of a call that has none."""
     return LONGEST_WAIT_SECONDS
 
 
@@ -115,10 +120,16 @@ class Process:
         environment: Mapping[str, str] | None = None,
         output: int | IO[bytes] | None = None,
     ) -> None:
-        """imports: a module that it imports before its first call. share: file descriptors that it has under the same numbers.
-        environment: more variables than are set here. output: where it prints, as `subprocess` takes it; None is where this process does.
+        """Start a process.
 
-        Raises OSError where no process can be started.
+        Args:
+            imports: Module to import before the first call.
+            share: File descriptors that the process gets under the same numbers.
+            environment: Variables to add to this process's environment.
+            output: Where it prints, as `subprocess` takes it; None means where this process prints.
+
+        Raises:
+            OSError: No process can be started.
         """
         import tempfile
 
@@ -147,16 +158,21 @@ class Process:
         self._channel = Channel(ours)
 
     def begin(self, function: Callable[..., Any], *arguments: object) -> Self:
-        """Have it do a call. Raises DiedError."""
+        """Send a call without waiting for its result. Raises DiedError."""
         self.numbers[TAKEN] = False
         self.num_calls += 1
         self.send((function, arguments))
         return self
 
     def result(self, more_seconds: Callable[[], float] = forever) -> Any:
-        """Wait until the call has ended, and return what its function returned, or raise what it raised.
+        """Wait until the call ends. Return what its function returned, or raise what it raised.
 
-        more_seconds: asked again when what it told before has passed. Raises DiedError, and TimeoutError when it tells 0.
+        Args:
+            more_seconds: Called whenever the last allowance is used up; returns how many more seconds to wait.
+
+        Raises:
+            DiedError: The process ended.
+            TimeoutError: `more_seconds` returned 0.
         """
         made, error = self.receive(more_seconds)
         if error is not None:
@@ -185,7 +201,7 @@ class Process:
             raise self._died() from None
 
     def _died(self) -> DiedError:
-        """The error for one that has closed its end."""
+        """Return the error for one that has closed its end."""
         self._keeper.join(SECONDS_TO_END)
         self.kill()
         self._keeper.join()
@@ -219,7 +235,7 @@ def _started(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes
         signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
         try:
             popen = subprocess.Popen(command, **how)
-        except Exception as error:  # noqa: BLE001 (raised by whoever waits for it)
+        except Exception as error:  # noqa: BLE001 (raised again in the parent)
             started.put(error)
             return
         started.put(popen)
@@ -245,7 +261,7 @@ def interpreter() -> list[str]:
 
 
 def _flags() -> list[str]:
-    """How this interpreter was told to behave, where no variable of the environment says so."""
+    """Return the interpreter flags that no environment variable carries over."""
     return [*(f"-W{option}" for option in sys.warnoptions), *(["-B"] if sys.dont_write_bytecode else [])]
 
 
@@ -256,7 +272,7 @@ _numbers: memoryview
 
 
 def serve(descriptor: int, shared: int, parent: int, imports: str) -> None:
-    """Take a call, do it, send its Answer, until the parent ends. descriptor, shared, imports: of `Process`."""
+    """Receive a call, run it and send its Answer, until the parent ends. For the arguments see `Process`."""
     global _parent, _numbers
     _die_with(parent)
     limit_files()
@@ -288,19 +304,19 @@ def parent_channel() -> Channel:
 
 
 def worked() -> None:
-    """Count a step of the call at work, which its deadline grows with."""
+    """Count one step of the running call, which extends its deadline."""
     _numbers[WORK] += 1
 
 
 def cores() -> int:
-    """Return how many cores the call at work may use now."""
+    """Return how many cores the running call may use now."""
     return int(_numbers[CORES])
 
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     try:
         return _pickled(Answer(function(*arguments), None))
-    except Exception as error:  # noqa: BLE001 (raised again by whoever called)
+    except Exception as error:  # noqa: BLE001 (raised again in the caller)
         error.add_note(traceback.format_exc())
         return _pickled(Answer(None, error))
 
@@ -335,7 +351,7 @@ def limit_files() -> None:
 
 
 def limit_memory(size: int) -> None:
-    """This process gets no more than so many bytes of memory of its own: asking for more fails. Linux counts them in RLIMIT_DATA."""
+    """Limit this process's own memory to `size` bytes: allocations beyond it fail. Linux counts them in RLIMIT_DATA."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         size = min(size, hard)
@@ -346,7 +362,7 @@ def memory_of_each(count: int) -> int:
     """Return how many bytes each of so many processes of this machine may have."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in CGROUP_MEMORY:
-        with suppress(OSError, ValueError):  # "max" is none
+        with suppress(OSError, ValueError):  # "max" means no limit
             total = min(total, int(path.read_text()))
     return max(LEAST_MEMORY_BYTES, int(total * MEMORY_SHARE) // count)
 
@@ -359,13 +375,13 @@ def _lower(kind: int, most: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """What tells a process from all others, on this machine and elsewhere.
+    """Identity of a process, on this machine and elsewhere.
 
     Attributes:
         host: Name of its machine.
-        machine: What tells this boot of this machine, and its process numbers, from others; "" where nothing does.
-        pid: Number of the process.
-        started: When it started, as the kernel counts it; "" where it does not say.
+        machine: Identity of this boot of the machine and its process namespace; "" if unknown.
+        pid: Process number.
+        started: When it started, as the kernel counts it; "" if unknown.
     """
 
     host: str
@@ -395,7 +411,7 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """When a living process started, in clock ticks since the boot; "" where there is none."""
+    """Return when a running process started, in clock ticks since boot; "" if there is none."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:

@@ -1,11 +1,11 @@
-"""What differs from one codec, encoder or container to the next, one row each, and the options that are checked against a row.
+"""Tables of what differs between codecs, encoders and containers, one row each. Options are checked against a row.
 
-Adding an encoder is adding a row to ENCODERS, a container one to CONTAINERS, a codec one to CODECS and one for its encoder. Nothing here
-opens or runs anything.
+To add an encoder, add a row to ENCODERS; a container, a row to CONTAINERS; a codec, a row to CODECS and one for its
+encoder. Nothing here opens or runs anything.
 
-The default settings were chosen for PSNR by measurement: BD-rate on PSNR-Y against ffmpeg's own default (libx264 medium,
-untuned) at the same GOP, in %, less is smaller, and CPU time as a multiple of its. `make bench` prints the last two
-columns, over seven real clips at 224 lines; the first two are over eight others, four of which the settings were fitted on.
+The defaults were chosen by measurement: BD-rate on PSNR-Y against ffmpeg's own default (libx264 medium, untuned) at the
+same GOP, in % (smaller is better), and CPU time as a multiple of it. `make bench` prints the last two columns, over
+seven real clips at 224 lines; the first two are over eight others, four of which the settings were fitted on.
 
         fitted on: GOP 5 / 16   held out: GOP 5 / 16   bench: GOP 5 / 16   CPU: GOP 5 / 16
 h264         -15.9 / -13.8            -                 -12.7 / -15.2      0.91 / 0.88
@@ -13,11 +13,11 @@ hevc         -28.0 / -22.6      -27.5 / -25.4           -23.2 / -20.1      3.61 
 av1          -21.7 / -18.7      -23.0 / -22.8           -15.1 / -11.8      2.88 / 2.09
 vp9          -18.8 /  -9.5      -13.9 /  -3.8           -12.9 /  -5.1      3.46 / 2.91
 
-Tried and left: libx264 veryslow, -19.9 at 3 x; subme=8 and partitions=all, 2 points for 25 % CPU; svt preset 5, -28.5 at
-6.4 x; cpu-used 3, -20.5 at 5 x. CRF defaults: the median PSNR-Y over 17 real clips was 42.70 dB for libx264 at 20, 42.46
-for libx265 at 18, 42.39 for svt-av1 at 22, 42.38 for vp9 at 20. Over other sets of clips the medians lie up to 1.7 dB apart.
-These and the first two columns were taken with svt's lookahead=0; 8, which it needs to give the same bytes each time, takes
-2 to 10 % fewer bytes and 0.2 to 0.5 dB at one CRF: the CRF of 20 makes up for it.
+Tried and rejected: libx264 veryslow, -19.9 at 3 x; subme=8 and partitions=all, 2 points for 25 % CPU; svt preset 5,
+-28.5 at 6.4 x; cpu-used 3, -20.5 at 5 x. CRF defaults: the median PSNR-Y over 17 real clips was 42.70 dB for libx264 at
+20, 42.46 for libx265 at 18, 42.39 for svt-av1 at 22, 42.38 for vp9 at 20. Over other sets of clips the medians differ
+by up to 1.7 dB. These and the first two columns were taken with svt's lookahead=0; 8, which it needs for reproducible
+bytes, takes 2 to 10 % fewer bytes and 0.2 to 0.5 dB at one CRF: the CRF of 20 makes up for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from vidprep.formats.model import HdrMetadata
 
-# What codecs and containers are called elsewhere.
+# Other names of codecs and containers.
 OTHER_NAMES = {
     "libx264": "h264",
     "libx265": "hevc",
@@ -48,11 +48,18 @@ JPEG_SUBSAMPLINGS = {"420": "yuvj420p", "444": "yuvj444p", "gray": "gray"}
 
 @dataclass(frozen=True, slots=True)
 class CodecProfile:
-    """One codec. encoder, container: what it is made with and put into where nothing else is asked. check_decoder: libavcodec's, which
-    proves what was encoded. matroska_id: its CodecID of RFC 9559. db_of_crf_range: that the 1st percentile of PSNR-Y falls from the finest
-    CRF to the coarsest, the median over the real clips that defaults were chosen on, to within a few dB: where a search begins. has_units:
-    whether packets are NAL units, with start codes behind the encoder and lengths in containers. tags: the name that a container has for it
-    where libavformat's own is not the one that players know.
+    """One codec.
+
+    Attributes:
+        encoder: Default encoder.
+        container: Default container.
+        check_decoder: libavcodec's decoder that verifies what was encoded.
+        matroska_id: CodecID of RFC 9559.
+        db_of_crf_range: Fall of the 1st percentile of PSNR-Y from the finest CRF to the coarsest, in dB; the median
+            over the clips that
+        defaults were chosen on. A search for a CRF starts with it.
+        has_units: Whether packets are NAL units: with start codes after the encoder, with lengths in containers.
+        tags: Codec tag per container, if players know another one than libavformat writes.
     """
 
     encoder: str
@@ -75,10 +82,20 @@ CODECS = {
 
 @dataclass(frozen=True, slots=True)
 class ContainerProfile:
-    """One container. muxer: as libavformat names it. codecs: that it holds; none: any. audio: what may be asked of its sound.
-    copied_audio: the codecs it holds as they are; none: any. milliseconds: whether its timestamps are whole ones; others have a clock
-    of any rate, and are seeked in by DTS. has_codec_delay: whether it says how many samples of audio its decoder makes before the first
-    that is heard (CodecDelay of RFC 9559); others are cut by packets.
+    """One container.
+
+    Attributes:
+        name: Its name.
+        muxer: libavformat's muxer.
+        codecs: Codecs that it can hold; empty means any.
+        audio: Values of `--audio` that it supports.
+        copied_audio: Audio codecs that can be copied into it; empty means any.
+        options: Options of the muxer.
+        milliseconds: Whether its timestamps are whole milliseconds. Others have a clock of any rate, and are seeked by
+            DTS.
+        has_codec_delay: Whether it stores how many audio samples to discard at the start (CodecDelay of RFC 9559).
+            Audio in others is cut at
+        packets.
     """
 
     name: str
@@ -134,15 +151,33 @@ CONTAINERS = {
 class EncoderProfile:
     """One encoder.
 
-    crf_option: the option that takes the quality; crf_range: its ends, best quality first. presets: slowest last where
-    they are names. params: name of the option that holds `key=value:…`, whose entries come from `params_of`.
-    options and params may hold {gop}, {crf}, {qmin} (ten below the CRF), {threads}, and for large pictures {rows} (1: lines of
-    blocks side by side) and {pools} (threads for these, which change no byte). smallest: the smallest picture that survives a round
-    trip. in_process: PyAV has it; else `--engine ffmpeg`.
-    only_ffmpeg: pixel formats that the one in PyAV was built without. ticks_per_second: of the clock that it rounds times to;
-    0: it keeps any. Such an encoder gives packets in the order of their frames. light_params: the entries of params for the
-    mastering display, in decimals or in integer units, and for the content light level. threads_when_large: libavcodec's threads for
-    large pictures; they change bytes, so they do not depend on the machine.
+    Values of `options` and `params` may contain {gop}, {crf}, {qmin} (ten below the CRF), {threads}, and for large
+    pictures {rows} (1: rows of blocks in parallel) and {pools} (threads for them, which do not change the bytes).
+
+    Attributes:
+        name: libavcodec's name.
+        codec: Codec that it makes.
+        pixel_formats: Pixel formats that it takes; the first one is the default.
+        crf_option: Its option for the quality.
+        crf_range: Finest and coarsest value of that option.
+        crf_default: Default of vidprep.
+        crf_is_whole: Whether only whole numbers are allowed.
+        preset_option: Its option for the speed.
+        presets: Names of presets, slowest last; or the ends of a range of numbers.
+        preset_default: Default of vidprep.
+        smallest: Smallest (width, height) that survives encoding and decoding.
+        options: Other options.
+        params_option: Its option that takes `key=value:…`, with the entries of `params_of`.
+        params: Entries of that option.
+        tune_options: Options per tune.
+        tune_params: Entries of `params_option` per tune.
+        ticks_per_second: Clock to which it rounds times; 0 means any. Such an encoder returns packets in display order.
+        in_process: Whether PyAV includes it; else it needs `--engine ffmpeg`.
+        only_ffmpeg: Pixel formats that PyAV's build of it lacks.
+        light_params: Entries of `params` for HDR metadata: the mastering display (as decimals or integers) and the
+            content light level.
+        threads_when_large: libavcodec's threads for large pictures. They change the bytes, so they do not depend on the
+            machine.
     """
 
     name: str
@@ -169,7 +204,7 @@ class EncoderProfile:
     light_in_decimals: bool = False
 
     def of_light(self, light: HdrMetadata) -> dict[str, str]:
-        """The entries of params that say it in the stream; none where the encoder cannot."""
+        """Return the entries of `params` that carry HDR metadata in the stream; empty if the encoder cannot."""
         if self.light_params is None:
             return {}
         mastering, content = self.light_params

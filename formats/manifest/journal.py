@@ -1,17 +1,15 @@
-"""The journal: rows of finished units, until the manifest has them.
+"""The journal holds the rows of finished units until they are in the manifest.
 
     DST/.vidprep/journal.jsonl                one JSON object per finished unit, in the order they finished
-    DST/.vidprep/journal-<when>-00000.jsonl   such lines that were fetched from behind a URL, written by earlier runs
+    DST/.vidprep/journal-<when>-00000.jsonl   such lines behind a URL, in segments of about a megabyte
 
-A line is written before its output takes its final name, so whatever has a final name has a row. A torn last line (the run was
-killed while writing it) is dropped. Any other line that is no row is left out and counted, so that its unit is made again; one that says
-whose row it is, with a value that its column cannot hold, is a failed row. One of status `removed` takes a row away.
+A row is written before its output gets its final name, so every output with a final name has a row. A torn last line
+(the run was killed while writing it) is dropped. Any other invalid line is skipped and counted, so that its unit is
+made again; one that names its unit but has a value that its column cannot hold becomes a failed row. A row of status
+`removed` deletes the unit.
 
-Rows on their way to the manifest of a destination behind a URL: what is appended here goes there every few seconds.
-
-DST/.vidprep/journal-<when>-00000.jsonl   in segments of about a megabyte; the last one is written again until it is full
-
-What is lost with a machine: rows of the last few seconds, whose videos are made again, to the same bytes.
+Behind a URL, new rows are sent every few seconds; the last segment is rewritten until it is full. If the machine is
+lost, rows of the last few seconds are lost too, and their videos are made again, to the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 
 
 class SentRows:
-    """The segments of a journal. folder: that they stand in, by its name in the storage."""
+    """Sends the rows of a journal to object storage, in segments."""
 
     def __init__(self, storage: ObjectStorage, folder: str, journal: Journal) -> None:
         self._storage, self._folder, self._journal = storage, folder, journal
@@ -102,7 +100,7 @@ class Journal:
         self._fd: int | None = None
 
     def append(self, *rows: ManifestRow) -> None:
-        """Raises OSError when there is no room for the rows; then nothing of them is left."""
+        """Raise OSError when there is no room for the rows; then nothing of them is left."""
         if self._fd is None:
             check_regular(self.path)
             self._drop_torn_end()
@@ -122,7 +120,7 @@ class Journal:
         return [*segments, *([self.path] if self.path.exists() else [])]
 
     def rows(self) -> Iterator[ManifestRow]:
-        """Rows in the order they were written, without lines that are no rows. Raises OSError for what is no regular file."""
+        """Yield valid rows in the order they were written. Raises OSError if the file is not a regular file."""
         unreadable = []
         for path in self.files():
             with open_regular(path) as file:

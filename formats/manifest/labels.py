@@ -1,7 +1,7 @@
-"""Labels: what the user says of units, in columns of any Arrow type, apart from the facts that vidprep measures.
+"""Labels: what users say about units, in columns of any Arrow type, separate from the facts that vidprep measures.
 
-In a manifest, an index and DST/.vidprep/labels.parquet they are the fields of one column, `labels`, beside `id`: a label may have any
-name, and no fact that is added later takes it away.
+In a manifest, an index and DST/.vidprep/labels.parquet, labels are the fields of one struct column, `labels`, beside
+`id`. So a label may have any name, and a column that is added later never replaces it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ NOTES_KEY = b"vidprep.labels"
 
 @dataclass(frozen=True)
 class Labels:
-    """columns: a value for each of `ids`, by the name of the label. split_rule: by which `split` was drawn, "" where it was not."""
+    """Labels of units.
+
+    Attributes:
+        ids: Ids of the units.
+        columns: A value for each of `ids`, by name of the label.
+        split_rule: Rule by which the label `split` was drawn; "" if it was not.
+    """
 
     ids: Sequence[str]
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
@@ -37,16 +43,16 @@ class Labels:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Of each id, which row has its values."""
+        """Position of each id in `ids`."""
         return {id_: place for place, id_ in enumerate(self.ids)}
 
     def of(self, id_: str) -> dict[str, Any]:
-        """The values of a unit by name; none for one that is not there."""
+        """Return the values of a unit by name; none for one that is not there."""
         place = self.places.get(id_)
         return {} if place is None else {name: value_of(array[place]) for name, array in self.columns.items()}
 
     def taken(self, ids: Sequence[str]) -> Labels:
-        """Those of these units, in their order; null where one is not there."""
+        """Return the labels of these units, in this order; null for a unit without labels."""
         places = pa.array([self.places.get(id_) for id_ in ids], pa.int64())
         return replace(self, ids=ids, columns={name: array.take(places) for name, array in self.columns.items()})
 
@@ -55,7 +61,7 @@ class Labels:
         return replace(self, columns={name: self.columns[name] for name in names if name in self.columns})
 
     def struct(self) -> pa.StructArray | None:
-        """The values as one column; None where there are none, as Parquet has no struct without fields."""
+        """Return the values as one column; None where there are none, as Parquet has no struct without fields."""
         if not self.columns:
             return None
         return pa.StructArray.from_arrays(list(self.columns.values()), names=list(self.columns))
@@ -67,11 +73,11 @@ class Labels:
         return pa.table(columns).replace_schema_metadata({NOTES_KEY: json.dumps(self.notes()).encode()})
 
     def notes(self) -> dict[str, Any]:
-        """What `labels_in` reads beside the values."""
+        """Return the metadata that `labels_in` reads besides the values."""
         return {"split_rule": self.split_rule} if self.split_rule else {}
 
     def as_bytes(self) -> bytes:
-        """What `read_labels` reads."""
+        """Return a file that `read_labels` reads."""
         file = io.BytesIO()
         pq.write_table(self.table(), file, compression="zstd", write_page_checksum=True)
         seal_footer(file)
@@ -79,7 +85,7 @@ class Labels:
 
 
 def labels_in(table: pa.Table) -> Labels:
-    """Those of a table that has `id` and may have `labels`."""
+    """Return the labels of a table that has the column `id` and may have `labels`."""
     ids, notes = table["id"].to_pylist(), notes_of(table.schema)
     found = Labels(ids, {}, str(notes.get("split_rule", "")))
     if LABELS not in table.column_names:
@@ -93,7 +99,7 @@ def labels_in(table: pa.Table) -> Labels:
 
 
 def read_labels(path: Path) -> Labels:
-    """What `Labels.as_bytes` gave. Raises ManifestError."""
+    """Read a file of `Labels.as_bytes`. Raises ManifestError."""
     try:
         with arrow_file(path) as source, as_parquet(source, path) as file:
             return labels_in(file.read())
@@ -104,13 +110,14 @@ def read_labels(path: Path) -> Labels:
 
 
 def notes_of(schema: pa.Schema) -> dict[str, Any]:
-    """What a file says of its labels beside their values: the rule of their splits, and the `classes` in the order of their numbers."""
+    """Return a file's metadata about labels: the rule of its splits, and its `classes` in the order of their numbers.
+    """
     found = json.loads((schema.metadata or {}).get(NOTES_KEY, b"{}"))
     return found if isinstance(found, dict) else {}
 
 
 def labels_of_dicts(ids: Sequence[str], values: Sequence[Mapping[str, Any]]) -> Labels:
-    """Of what other people's JSON says: text where the values of a label have no common type."""
+    """Return labels from JSON of other tools. A label whose values have no common type becomes text."""
     names = dict.fromkeys(name for each in values for name in each)
     return Labels(ids, {name: _inferred([each.get(name) for each in values]) for name in names})
 
@@ -123,7 +130,9 @@ def _inferred(values: list[Any]) -> pa.Array:
 
 
 def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The same values in a type that comes back from Parquet as it is. Raises ValueError for what Parquet cannot hold."""
+    """Return the same values in a type that comes back from Parquet as it is. Raises ValueError for what Parquet cannot
+    hold.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     try:
@@ -138,7 +147,7 @@ def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that says the same without what few of Arrow's functions take: dictionaries and views."""
+    """Return the type that says the same without what few of Arrow's functions take: dictionaries and views."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):
@@ -152,14 +161,14 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """As Parquet gives it back: it names the items of lists anew, and has no seconds, for one."""
+    """Return a schema as Parquet returns it: it renames the items of lists and has no unit of seconds, for example."""
     file = io.BytesIO()
     pq.write_table(schema.empty_table(), file)
     return pq.read_schema(io.BytesIO(file.getvalue()))
 
 
 def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """As Python has them; times of odd nanoseconds, which Python has none of, as NumPy does."""
+    """Return an array as Python values; times with odd nanoseconds, which Python lacks, as NumPy values."""
     try:
         found: list[Any] = array.to_pylist()
         return found
@@ -168,7 +177,7 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def value_of(scalar: pa.Scalar) -> Any:
-    """As `values_of`."""
+    """Return a scalar as `values_of` does."""
     try:
         return scalar.as_py()
     except ValueError:
@@ -182,7 +191,7 @@ def value_of(scalar: pa.Scalar) -> Any:
 
 
 def joined(several: Sequence[Labels]) -> Labels:
-    """One after another; where a label has types that no common type holds, such as 3 and "walk", as text."""
+    """Return one after another; where a label has types that no common type holds, such as 3 and "walk", as text."""
     ids = [id_ for each in several for id_ in each.ids]
     names = dict.fromkeys(name for each in several for name in each.columns)
     columns = {}
@@ -218,7 +227,7 @@ def _text(value: object) -> str:
 
 
 def updated(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
-    """The labels of these units: those that are given where a unit is among them, else those that were kept."""
+    """Return the labels of these units: those that are given where a unit is among them, else those that were kept."""
     old = kept.taken([id_ for id_ in ids if id_ not in given.places])
     new = given.taken([id_ for id_ in ids if id_ in given.places])
     if not old.ids:
@@ -254,7 +263,7 @@ def _example(array: pa.Array) -> str:
 
 
 def differing(one: Labels, other: Labels) -> list[str]:
-    """The units of both whose labels are not the same; a label that is null is none."""
+    """Return the units of both whose labels differ. A null label counts as missing."""
     ids = [id_ for id_ in one.ids if id_ in other.places]
     first, second = one.taken(ids), other.taken(ids)
     changed: set[int] = set()
@@ -268,7 +277,7 @@ def differing(one: Labels, other: Labels) -> list[str]:
 
 
 def classes_of(labels: Labels) -> list[str] | None:
-    """The values of `label`, sorted, where they are text; None for numbers and for none."""
+    """Return the values of `label`, sorted, where they are text; None for numbers and for none."""
     column = labels.columns.get(CLASS_LABEL)
     if column is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return None

@@ -1,8 +1,8 @@
-"""What a row says of its video besides figures: a sentence for people, and a code for programs."""
+"""Remarks on a row: each has a sentence for people and a code for programs."""
 
 from __future__ import annotations
 
-# By code. What is no more than a note is not counted among the warnings of a run.
+# Meaning of each code. Notes are not counted as warnings of a run.
 CODES = {
     "damaged": "packets, frames or bytes of the source are damaged or missing",
     "cut_short": "the cut of the table ends after the video does",
@@ -61,7 +61,7 @@ class Remark(str):
 
 
 def codes_described() -> str:
-    """The codes as a table in Markdown."""
+    """Return the codes as a table in Markdown."""
     return "\n".join(
         ["| code | meaning |", "| --- | --- |", *(f"| `{code}` | {text} |" for code, text in CODES.items())]
     )

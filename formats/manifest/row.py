@@ -1,7 +1,4 @@
-"""`ManifestRow`: what is known of one unit, the columns that it stands in, and what each of them can hold.
-
-What a column of a manifest is, as its field in the dataclass says it, and what it can hold.
-"""
+"""`ManifestRow`: all facts about one unit, and the columns of the manifest that hold them."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ EXACT_DOUBLE = 2**53  # whole numbers up to here are doubles without loss, and A
 
 
 def column(kind: str, meaning: str, *, low: int | None = 0, high: int | None = None, **how: Any) -> Any:
-    """A field of a row.
+    """Return a field of a row.
 
     Args:
         kind: Arrow's type.
@@ -40,8 +37,10 @@ def column(kind: str, meaning: str, *, low: int | None = 0, high: int | None = N
 
 
 def kinds_of(row: Any) -> dict[str, str]:
-    """The types of the columns of a dataclass, in order; `labels` is none. Raises TypeError for a field that does not say it, or is of
-    another type in Python.
+    """Return the Arrow type of each column of a dataclass, in order, without `labels`.
+
+    Raises:
+        TypeError: A field declares no column type, or one that contradicts its Python type.
     """
     found = {}
     for each in fields(row):
@@ -59,7 +58,7 @@ def kinds_of(row: Any) -> dict[str, str]:
 
 
 def described(row: Any) -> str:
-    """The columns as a table in Markdown, those that mean the same in one line."""
+    """Return the columns as a table in Markdown, those that mean the same in one line."""
     lines = ["| column | type | meaning |", "| --- | --- | --- |"]
     each_field = [each for each in fields(row) if each.name != "labels"]
     for meaning, group in groupby(each_field, key=lambda each: each.metadata["meaning"]):
@@ -71,7 +70,9 @@ def described(row: Any) -> str:
 
 
 def check_of(kind: str, low: int | None = None, high: int | None = None) -> Check:
-    """Whether a value that is there fits a column of this type, as the manifest names types, and lies within bounds."""
+    """Return whether a value that is there fits a column of this type, as the manifest names types, and lies within
+    bounds.
+    """
     if kind.startswith("list<"):
         return _list_check(kind[5:-1], low, high)
     if kind.startswith("int"):
@@ -92,7 +93,7 @@ def _list_check(kind: str, low: int | None, high: int | None) -> Check:
     low, high = _range(kind, low, high)
 
     def fits(values: Any) -> bool:
-        """Three passes in C: lists have a value for each frame."""
+        """Return three passes in C: lists have a value for each frame."""
         if not isinstance(values, list | tuple):
             return False
         return not values or ({*map(type, values)} == {int} and low <= min(values) and max(values) <= high)
@@ -101,7 +102,7 @@ def _list_check(kind: str, low: int | None, high: int | None) -> Check:
 
 
 def is_text(value: Any) -> bool:
-    """A string that is valid Unicode: names of files may not be."""
+    """Return a string that is valid Unicode: names of files may not be."""
     if not isinstance(value, str):
         return False
     if value.isascii():
@@ -120,7 +121,7 @@ def _is_double(value: Any) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value in a message, whatever it is: short, and without what a terminal would obey."""
+    """Return a value in a message, whatever it is: short, and without what a terminal would obey."""
     try:
         text = reprlib.repr(value)
     except Exception:  # noqa: BLE001 (an object of any class; an integer of thousands of digits)
@@ -134,14 +135,14 @@ OUTSIDE_MESSAGE = "%r is a file outside of the folder, which would be read or re
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a run adds to the row that a worker made. None where it adds nothing.
+    """Values that a run adds to the row of a worker. None adds nothing.
 
     Attributes:
         run: Number of the run.
         labels: Labels of the unit, by name.
-        file_name: Name of the shard that its frames are in.
-        offset: Where its bytes begin in the shard.
-        stored_bytes: How many bytes of the shard are its own.
+        file_name: Name of the shard that contains its frames.
+        offset: Position of its first byte in the shard.
+        stored_bytes: Number of bytes in the shard.
     """
 
     run: int | None = None
@@ -299,7 +300,7 @@ class ManifestRow:
 
     @property
     def tolerance(self) -> Tolerance:
-        """How far a time may be from the start of the frame of the source that it means."""
+        """Maximum distance between a time and the start of the source frame that it means."""
         seconds = self.tolerance_seconds
         return LEAST_KNOWN if seconds is None else Tolerance(exact_seconds(seconds))
 
@@ -316,16 +317,16 @@ class ManifestRow:
         return range(self.num_frames or 0), Fraction(self.frame_rate_den or 1, self.frame_rate_num or 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Columns in order, and the labels as an object of their own."""
+        """Return columns in order, and the labels as an object of their own."""
         return {name: getattr(self, name) for name in COLUMN_NAMES} | {"labels": self.labels}
 
     def as_json(self) -> str:
-        """One line of JSON; infinity is "inf", since JSON has no number for it."""
+        """Return one line of JSON; infinity is "inf", since JSON has no number for it."""
         values = {name: _to_json(value) for name, value in self.as_dict().items()}
         return json.dumps(values | {"labels": json_value(self.labels)}, ensure_ascii=False, default=str)
 
     def as_journal_line(self) -> str:
-        """As `as_json`, without labels: they are those of the run (formats/manifest/labels.py)."""
+        """Return the row as JSON without labels, which are stored once per run (formats/manifest/labels.py)."""
         return json.dumps({name: _to_json(getattr(self, name)) for name in COLUMN_NAMES}, ensure_ascii=False)
 
 
@@ -342,7 +343,9 @@ REMOVED = "removed"  # the status of a line of the journal that takes a row away
 
 
 def escaped_label(name: str, taken: Container[str]) -> str:
-    """The column of a label: its name, behind one more `label_` where that, without any, is taken. No two share one."""
+    """Return the column of a label: its name, behind one more `label_` where that, without any, is taken. No two share
+    one.
+    """
     bare = name
     while bare not in taken and bare.startswith(LABEL_PREFIX):
         bare = bare.removeprefix(LABEL_PREFIX)
@@ -350,18 +353,18 @@ def escaped_label(name: str, taken: Container[str]) -> str:
 
 
 def unescaped_label(column: str, taken: Container[str]) -> str:
-    """The label that stands in a column."""
+    """Return the label that a column holds."""
     name = column.removeprefix(LABEL_PREFIX)
     return name if name != column and escaped_label(name, taken) == column else column
 
 
 def removed(row: ManifestRow, run: int) -> ManifestRow:
-    """A line of the journal that takes a row away, and its output."""
+    """Return a line of the journal that takes a row away, and its output."""
     return ManifestRow(row.id, row.file_name, row.source, status=REMOVED, run=run)
 
 
 def what_does_not_fit(row: ManifestRow) -> str | None:
-    """What of a row its column cannot hold, in words; None where all fits."""
+    """Return a message about the value that its column cannot hold; None if all fit."""
     for name, fits in _CHECKS.items():
         value = getattr(row, name)
         if (value is not None or name in _NEVER_NONE) and not fits(value):
@@ -376,7 +379,7 @@ def what_does_not_fit(row: ManifestRow) -> str | None:
 
 
 def _words(name: str) -> str:
-    """What a column holds, such as `int64 from 0`."""
+    """Return the range of a column in words, such as `int64 from 0`."""
     low, high = BOUNDS[name]
     within = [f"from {low}"] if low is not None else []
     within += [f"to {high}"] if high is not None else []
@@ -384,13 +387,13 @@ def _words(name: str) -> str:
 
 
 def checked(row: ManifestRow) -> ManifestRow:
-    """The row itself when its columns can hold it; else a failed one that says which value they cannot hold."""
+    """Return the row itself when its columns can hold it; else a failed one that says which value they cannot hold."""
     fault = what_does_not_fit(row)
     return row if fault is None else unwritable(row, fault)
 
 
 def unwritable(row: ManifestRow, why: str) -> ManifestRow:
-    """A failed row in the place of one that cannot be written; it keeps what can be."""
+    """Return a failed row that replaces one that cannot be written, with all values that fit."""
     kept = {name: getattr(row, name) for name, fits in _CHECKS.items() if fits(getattr(row, name))}
     if not {"warnings", "warning_codes"} <= kept.keys():  # each is nothing without the other
         kept |= {"warnings": [], "warning_codes": []}
@@ -408,7 +411,7 @@ def _to_json(value: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """The same with a word for each number in it that JSON has not."""
+    """Return the same with a word for each number in it that JSON has not."""
     if isinstance(value, dict):
         return {str(key): json_value(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -417,8 +420,8 @@ def json_value(value: Any) -> Any:
 
 
 def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
-    """The row of one JSON object. Raises ValueError when id, file_name or source is no string, and for a file_name that leads
-    out of the destination; TypeError for a value of another kind than its column's.
+    """Return the row of one JSON object. Raises ValueError when id, file_name or source is no string, and for a file_name
+    that leads out of the destination; TypeError for a value of another kind than its column's.
     """
     known = {name: values[name] for name in COLUMN_NAMES if name in values}
     for name in _DOUBLES & known.keys():
@@ -447,7 +450,9 @@ def _check_identity(values: Mapping[str, Any]) -> None:
 
 
 def row_of_line(line: bytes) -> ManifestRow:
-    """The row of a line of the journal; a failed one where a column cannot hold its value. Raises ValueError for no row."""
+    """Return the row of a line of the journal; a failed one where a column cannot hold its value. Raises ValueError for no
+    row.
+    """
     values = parse_json(line)
     if not isinstance(values, dict):
         raise ValueError(f"a JSON object was expected, not {type(values).__name__}")

@@ -1,7 +1,7 @@
-"""The manifest: one row per unit, failures too, in Parquet.
+"""The manifest: one row per unit, including failed ones, in Parquet.
 
 DST/manifest.parquet                     COLUMNS, then `labels`, a struct with a field for each label; page checksums on
-DST/manifest-00003-of-00064.parquet      the part of one shard; parts are read as one
+DST/manifest-00003-of-00064.parquet      the rows of one partition; all partitions are read as one manifest
 """
 
 from __future__ import annotations
@@ -54,14 +54,20 @@ ROWS_AT_A_TIME = 1000
 
 
 def manifest_paths(destination: Path) -> list[Path]:
-    """The manifest and its parts, sorted; none yet is an empty list."""
+    """Return the manifest and its parts, sorted; none yet is an empty list."""
     return sorted(p for p in destination.glob("manifest*.parquet") if not p.name.startswith("."))
 
 
 def read_table(destination: Path, columns: list[str] | None = None, only: Path | None = None) -> pa.Table | None:
-    """All rows of a destination as one table, or None when there is no manifest. Page checksums are checked.
+    """Read all rows of a destination as one table, and check page checksums. Return None if there is no manifest.
 
-    columns: only these. only: of this one of its manifests. Raises ManifestError with the file's name when one cannot be read.
+    Args:
+        destination: The destination.
+        columns: Columns to read; None means all.
+        only: The single manifest file to read.
+
+    Raises:
+        ManifestError: A file cannot be read; the message names it.
     """
     paths = manifest_paths(destination) if only is None else [only] if only.exists() else []
     if not paths:
@@ -111,7 +117,7 @@ def rows_of(table: pa.Table, kind: type[Columns]) -> Iterator[Columns]:
 
 
 def _labels_among_columns(schema: pa.Schema) -> list[str]:
-    """The columns of labels in a manifest of 0.1.0; none in a newer one, where they are apart."""
+    """Return the columns of labels in a manifest of 0.1.0; none in a newer one, where they are apart."""
     import pyarrow as pa
 
     others = [name for name in schema.names if name not in COLUMNS]
@@ -132,7 +138,7 @@ def _read(file: pq.ParquetFile, columns: list[str] | None) -> pa.Table:
 
 
 def _concatenated(tables: list[pa.Table], destination: Path) -> pa.Table:
-    """All rows of several manifests. Raises ManifestError."""
+    """Return all rows of several manifests. Raises ManifestError."""
     import pyarrow as pa
 
     from vidprep.formats.manifest.labels import joined, labels_in
@@ -182,7 +188,7 @@ def manifest_rows(destination: str | os.PathLike[str], only: Collection[str] | N
 
 
 def _check_names(names: pa.Array | pa.ChunkedArray) -> None:
-    """Raises ValueError for a file that is not below the destination."""
+    """Raise ValueError for a file that is not below the destination."""
     import pyarrow.compute as pc
 
     outside = pc.match_substring_regex(names, OUTSIDE)
@@ -191,7 +197,9 @@ def _check_names(names: pa.Array | pa.ChunkedArray) -> None:
 
 
 def _conformed(table: pa.Table) -> pa.Table:
-    """The same with the manifest's own columns in their types. Raises ValueError, TypeError for values that do not fit."""
+    """Return the same with the manifest's own columns in their types. Raises ValueError, TypeError for values that do not
+    fit.
+    """
     for column in arrow_schema():
         if column.name not in table.column_names:
             continue
@@ -206,7 +214,7 @@ def _conformed(table: pa.Table) -> pa.Table:
 
 
 def _out_of_bounds(values: pa.ChunkedArray, low: int | None, high: int | None) -> Any:
-    """A number of a column that none of its rows can have; None where there is none."""
+    """Return a value of a column outside its bounds; None if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -225,7 +233,7 @@ def _out_of_bounds(values: pa.ChunkedArray, low: int | None, high: int | None) -
 
 
 def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The same with those of the manifest's own columns that it lacks, empty: older manifests have fewer."""
+    """Return the same with those of the manifest's own columns that it lacks, empty: older manifests have fewer."""
     import pyarrow as pa
 
     for column in arrow_schema():
@@ -263,7 +271,7 @@ def _rows_of(path: Path, only: Collection[str] | None) -> Iterator[ManifestRow]:
 
 
 def label_columns(destination: Path) -> Labels:
-    """The labels of all units of a destination. Raises ManifestError."""
+    """Return the labels of all units of a destination. Raises ManifestError."""
     from vidprep.formats.manifest.labels import Labels, labels_in
 
     table = read_table(destination, ["id", LABELS])
@@ -307,7 +315,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def fence_of(path: Path) -> int:
-    """The number of the lease under which a manifest was written; 0 where none is there, or it says nothing."""
+    """Return the number of the lease under which a manifest was written; 0 where none is there, or it says nothing."""
     if not path.exists():
         return 0
     with _opened(path) as file:
@@ -324,11 +332,22 @@ def write_rows(
     classes: Sequence[str] | None = None,
     fence: int = 0,
 ) -> None:
-    """Write a manifest: the rows of `kept` and the new ones, sorted by id. Of several of an id the one of the newest run counts, of one
-    run the last; one that says so takes its unit away. A row with a value that its column cannot hold becomes a failed row that says
-    so. labels: of the units that are in it, instead of those in `kept`; without it, those of the rows. classes: None for all values of
-    `label`, sorted. fence: the number of the lease under which it is written, which is kept in it. Raises ManifestError when the new
-    rows do not fit the old, TakenOverError when a later lease has written a manifest.
+    """Write a manifest with the rows of `kept` and the new ones, sorted by id.
+
+    If several rows have one id, that of the newest run counts, and within a run the last one. A row of status `removed`
+    deletes the unit. A row with a value that its column cannot hold becomes a failed row that names the value.
+
+    Args:
+        path: The manifest.
+        kept: Rows to keep; None for none.
+        rows: New rows.
+        labels: Labels of all units, instead of those in `kept`; None takes those of the rows.
+        classes: Names of classes in the order of their numbers; None takes the sorted values of `label`.
+        fence: Number of the lease under which it is written. It is stored in the file.
+
+    Raises:
+        ManifestError: New rows do not match the old ones.
+        TakenOverError: A later lease has written a manifest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -386,7 +405,7 @@ def write_rows(
 
 
 def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
-    """The rows in order. One that pyarrow refuses all the same is replaced by a failed row."""
+    """Return the rows in order. One that pyarrow refuses all the same is replaced by a failed row."""
     import pyarrow as pa
 
     try:
@@ -400,7 +419,7 @@ def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
 
 
 def _table_of(rows: list[ManifestRow]) -> pa.Table:
-    """The columns of rows, without labels."""
+    """Return the columns of rows, without labels."""
     import pyarrow as pa
 
     schema = arrow_schema()
@@ -429,7 +448,7 @@ def columns_checksum(schema: pa.Schema) -> bytes:
 
 
 def arrow_schema() -> pa.Schema:
-    """The manifest's own columns, without labels."""
+    """Return the manifest's own columns, without labels."""
     import pyarrow as pa
 
     def kind(text: str) -> pa.DataType:

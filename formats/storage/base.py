@@ -1,4 +1,4 @@
-"""What a place for files can do, in a folder or behind a URL; and what URLs say."""
+"""The `Storage` protocol: operations on the files of a local folder or of a URL; and helpers for URLs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ USER_INFO = re.compile(r"(?<=://)[^/?#@]*@")  # RFC 3986, 3.2.1
 
 
 class Storage(Protocol):
-    """A folder, here or behind a URL. Names are relative to it, with slashes; no link in it is followed.
+    """A local folder or a folder behind a URL. Names are relative to it and use slashes; links are never followed.
 
-    A file is written whole or not at all, also when the process is killed, but for `update`. Each method raises StorageError or OSError
-    for what cannot be reached, and DestinationError for a link, or for what is no regular file, where a file of vidprep should be.
+    A file is written completely or not at all, even if the process is killed, except by `update`. Every method raises
+    StorageError or OSError if the storage cannot be reached, and DestinationError if a link or a special file has the
+    name of one of vidprep's files.
 
     Attributes:
-        root: The folder here; of a URL, one in which files of it stand as they were when they were fetched or written last.
-        shown: What messages call it.
+        root: The local folder; for a URL, a local folder with copies of files as they were last fetched or written.
+        shown: Name of the storage in messages.
         is_remote: Whether it is behind a URL.
-        is_exclusive: Whether of several that create one name at once, one alone succeeds, and all see at once what others write.
+        is_exclusive: Whether only one of several concurrent creators of a name succeeds, and writes are visible to all
+            at once.
     """
 
     root: Path
@@ -35,16 +37,16 @@ class Storage(Protocol):
     def is_exclusive(self) -> bool: ...
 
     def refresh(self, wanted: Callable[[str], bool], named: Callable[[str], bool] = lambda _name: False) -> None:
-        """Have the files whose names are wanted in `root` as they are now, and none that is not there any more.
+        """Update the copies in `root`: fetch the wanted files, and remove copies of files that no longer exist.
 
         Args:
-            wanted: Names of files that are to be there.
-            named: Of which it is enough to know that they are there: empty files stand for them.
+            wanted: Selects the names of files to fetch.
+            named: Selects names that need only exist: empty files are created for them.
         """
         ...
 
     def local(self, name: str) -> Path | None:
-        """Return where a file stands in `root`, as it is now; None where there is none."""
+        """Return the path of an up-to-date copy of a file; None if the file does not exist."""
         ...
 
     def list(self, wanted: Callable[[str], bool], folder: str = "") -> dict[str, int]:
@@ -56,7 +58,7 @@ class Storage(Protocol):
         ...
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes, of a URL as it was listed last; None where there is none."""
+        """Return the size of a file in bytes, behind a URL as last listed; None if the file does not exist."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -68,11 +70,11 @@ class Storage(Protocol):
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file where there is none. Returns False where one is there already, unless this very call made it."""
+        """Create a file. Return False if it already exists, unless this same call created it."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, in the place of the one that is there."""
+        """Write a file, replacing an existing one."""
         ...
 
     def update(self, name: str, data: bytes) -> None:
@@ -84,12 +86,13 @@ class Storage(Protocol):
         ...
 
     def push(self, name: str, *, unchanged: bool = False) -> None:
-        """Have a file that was written in `root` there, and keep it in `root`.
+        """Upload a file that was written in `root`, and keep the local copy.
 
         Args:
             name: Its name.
-            unchanged: Only in the place of the one that was read or written here last, where the storage can tell. Raises
-                DestinationError where that is another by now.
+            unchanged: Replace the file only if it is the one that was last read or written here, if the storage can
+                tell. Raises
+            DestinationError if another writer replaced it.
         """
         ...
 
@@ -98,7 +101,7 @@ class Storage(Protocol):
         ...
 
     def copy(self, name: str, other: str) -> None:
-        """Give a file a second name, without reading it where that is possible. Raises FileNotFoundError."""
+        """Copy a file to a second name, without reading it if the storage can. Raises FileNotFoundError."""
         ...
 
     def remove(self, *names: str) -> None:
@@ -117,7 +120,9 @@ def normalized(url: str) -> str:
 
 
 def check_no_password(url: str) -> None:
-    """Raises SettingsError for a URL with a user name or password, and shows neither: it would stand in every row of a manifest."""
+    """Raise SettingsError if a URL contains a user name or password, which every row of a manifest would store. The
+    message hides both.
+    """
     if USER_INFO.search(url):
         raise SettingsError(
             f"{without_password(url)} holds a user name or password; give credentials by the environment"
@@ -130,12 +135,14 @@ def without_password(url: str) -> str:
 
 
 def names_no_place(url: str) -> bool:
-    """Whether a URL of an object store says no bucket."""
+    """Return whether a URL of an object store says no bucket."""
     protocol, _, rest = url.partition("://")
     return protocol in OBJECT_STORES and protocol != "memory" and not rest.partition("/")[0]
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The URL of a folder, and the name of a file below it: a key is no path, so that a second slash belongs to the name."""
+    """Return the URL of a folder, and the name of a file below it: a key is no path, so that a second slash belongs to the
+    name.
+    """
     folder, slashes, name = re.fullmatch(r"(.*?)(/*)([^/]*)", url, re.DOTALL).groups()  # type: ignore[union-attr]
     return folder, slashes[1:] + name

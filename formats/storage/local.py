@@ -1,8 +1,7 @@
-"""A folder of this machine: files that appear whole or not at all, through no link; what identifies them; what a process has used.
+"""A local folder as storage; checksums of files; memory and CPU time of this process.
 
-Files of ours in a folder that may have come from elsewhere: no link in it is followed, only regular files are opened.
-
-The folder itself may be a link: whoever gave it meant it.
+Files appear completely or not at all. The folder may come from elsewhere, so no link in it is followed and only regular
+files are opened. The folder itself may be a link.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ HAS_OTHER_NAMES = "is a hard link: what is written to it would change the file e
 
 
 def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
-    """The descriptor of a regular file. Raises DestinationError for a link, for what is no regular file, and where another name
-    of a file that is to be written would show what is written; OSError.
+    """Return the descriptor of a regular file. Raises DestinationError for a link, for what is no regular file, and where
+    another name of a file that is to be written would show what is written; OSError.
     """
     try:
         number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -50,7 +49,7 @@ def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
-    """False for links and for what is not there."""
+    """Return whether a path is a regular file and not a link."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -69,7 +68,7 @@ def remove_file(path: Path) -> None:
 
 
 def refuse_links(folder: Path, enter: Callable[[str], bool] = lambda _name: True) -> None:
-    """Raises DestinationError for a folder that is a link or has one in it. enter: the names in it that are looked into."""
+    """Raise DestinationError for a folder that is a link or has one in it. enter: the names in it that are looked into."""
     if folder.is_symlink():
         raise DestinationError(IS_A_LINK, path=folder)
     waiting = [str(folder)]
@@ -87,7 +86,9 @@ def refuse_links(folder: Path, enter: Callable[[str], bool] = lambda _name: True
 
 
 def link_on_the_way(root: Path, name: str) -> str | None:
-    """The first link among the folders below root that lead to a file, and the file itself; None where there is none."""
+    """Return the first link among the folders below root that lead to a file, and the file itself; None where there is
+    none.
+    """
     path = str(root)
     for step in name.split("/"):
         path = f"{path}/{step}"
@@ -98,9 +99,16 @@ def link_on_the_way(root: Path, name: str) -> str | None:
 
 @contextmanager
 def folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """The folder that root/name lies in, as a descriptor, and the last part of the name. make: folders that are missing.
+    """Open the folder that contains root/name; yield its descriptor and the last part of the name.
 
-    Raises DestinationError where a folder below root is a link or no folder, OSError.
+    Args:
+        root: The storage's folder.
+        name: A name below it.
+        make: Create missing folders.
+
+    Raises:
+        DestinationError: A folder below root is a link, or is no folder.
+        OSError: It cannot be opened.
     """
     *folders, last = name.split("/")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -164,7 +172,7 @@ class LocalStorage:
         return file_system_of(self.root) in LOCAL_FILE_SYSTEMS | {""}
 
     def refresh(self, wanted: Callable[[str], bool], named: Callable[[str], bool] = lambda _name: False) -> None:
-        """They are there."""
+        """Do nothing: local files are always up to date."""
 
     def local(self, name: str) -> Path | None:
         path = self.root / name
@@ -215,8 +223,10 @@ class LocalStorage:
                 yield piece
 
     def create(self, name: str, data: bytes) -> bool:
-        """Link a whole file to the name. Where the file system knows no links, create the name with O_EXCL, and rename the file to it:
-        killed in between, it is empty.
+        """Write a temporary file and link it to the name.
+
+        If the file system has no hard links, create the name with O_EXCL and rename the file to it; a kill in between
+        leaves an empty file.
         """
         path = self.root / name
         partial = own_partial_of(path)
@@ -231,7 +241,7 @@ class LocalStorage:
             except FileExistsError:
                 return partial.exists() and partial.stat().st_nlink == 2  # it was made, and the answer was lost
             except FileNotFoundError:
-                return False  # a run that is at work by now has swept it away
+                return False  # a run that has started meanwhile removed it
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
@@ -255,7 +265,7 @@ class LocalStorage:
             os.close(number)
 
     def push(self, name: str, *, unchanged: bool = False) -> None:
-        """It is there."""
+        """Do nothing: local files are in place already."""
 
     def publish(self, path: Path, name: str) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -280,7 +290,7 @@ class LocalStorage:
 
 
 def file_system_of(folder: Path) -> str:
-    """The type of file system that a folder is on; "" where the system does not tell."""
+    """Return the type of file system that a folder is on; "" where the system does not tell."""
     path, found = os.path.realpath(folder), ("", "")
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -296,10 +306,17 @@ def file_system_of(folder: Path) -> str:
 
 @contextmanager
 def replacing(path: Path, partial: Path | None = None, *, unless_same: bool = False) -> Iterator[BinaryIO]:
-    """A binary file that takes the name `path` when the block ends well, and is gone when it does not.
+    """Open a temporary file that replaces `path` if the block succeeds, and is removed if it fails.
 
-    partial: where it is written. unless_same: a file of the same bytes is left alone. Written through no link, and itself in the place
-    of one. Raises DestinationError where a folder has the name of its partial file.
+    Links are not followed; a link at `path` is replaced.
+
+    Args:
+        path: The final name.
+        partial: Name of the temporary file.
+        unless_same: Leave an existing file with the same bytes alone.
+
+    Raises:
+        DestinationError: A folder has the name of the temporary file.
     """
     partial = partial_of(path) if partial is None else partial
     remove_file(partial)
@@ -315,25 +332,27 @@ def replacing(path: Path, partial: Path | None = None, *, unless_same: bool = Fa
 
 
 def partial_of(path: Path) -> Path:
-    """What `replacing` writes."""
+    """Return the name of the temporary file of `replacing`."""
     return path.with_name(f".{path.name}.partial")
 
 
 def own_partial_of(path: Path) -> Path:
-    """What one writes who may not be alone: a name that nobody else has, in a folder that is there then."""
+    """Return a unique temporary name, for writers that may run concurrently, in a folder that is created if necessary.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a regular file, in hexadecimal. Raises OSError."""
+    """Return SHA-256 of a regular file, in hexadecimal. Raises OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sampled_digest(path: Path) -> str:
-    """What tells the content of a file from others of its size without reading all of it: SHA-256, in hexadecimal, of SAMPLES pieces
-    spread evenly from its first byte to its last. Raises OSError.
+    """Return a digest that distinguishes files of equal size without reading them completely. Raises OSError.
+
+    It is the SHA-256, in hexadecimal, of SAMPLES pieces spread evenly from the first byte to the last.
     """
     digest = hashlib.sha256()
     with open_regular(path) as file:
@@ -345,12 +364,14 @@ def sampled_digest(path: Path) -> str:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """True for an error, or a cause of one, that says there is no room left."""
+    """Return whether an error, or a cause of it, means that the disk is full."""
     return any(isinstance(each, OSError) and each.errno in DISK_FULL for each in _causes(error))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for an error, or a cause of one, that says there is no memory left; for a thread it is the memory of its stack."""
+    """Return whether an error, or a cause of it, means that memory is exhausted. For a thread that is the memory of its
+    stack.
+    """
     return any(
         isinstance(each, MemoryError)
         or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
@@ -367,7 +388,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def check_writable(folder: Path, instead: str) -> None:
-    """Before long work whose end is to be written there. instead: what to give. Raises DestinationError."""
+    """Raise DestinationError if a folder is not writable. Called before long work.
+
+    Args:
+        folder: The folder.
+        instead: What the message tells users to give instead.
+    """
     place = folder.absolute()
     while not place.exists():
         place = place.parent
@@ -380,13 +406,13 @@ def check_writable(folder: Path, instead: str) -> None:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, all its threads, and the processes below it that have ended, to the microsecond."""
+    """Return the CPU time of this process, its threads, and its children that have ended, in seconds."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def memory_bytes() -> int:
-    """Resident memory of this process and all below it; 0 where /proc does not tell."""
+    """Return the resident memory of this process and all its descendants; 0 if /proc does not tell."""
     pages, waiting = 0, [os.getpid()]
     while waiting:
         process = Path(f"/proc/{waiting.pop()}")

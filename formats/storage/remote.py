@@ -1,7 +1,8 @@
-"""Folders behind an fsspec URL (s3://bucket/prefix, gs://…, memory://…): listed, fetched, and written whole or not at all.
+"""Folders behind an fsspec URL (s3://bucket/prefix, gs://…, memory://…): list, fetch and write files completely or not at
+all.
 
-Credentials are what the driver finds in the environment; nothing is taken from the URL but its place. What fails in a way
-that may pass is tried again after growing pauses.
+Credentials come from the driver's environment, never from the URL. Failures that may be temporary are retried with
+growing pauses.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ PERMANENT = (
 PERMANENT_NAMES = frozenset(
     ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProfileNotFound")
 )
-# What may be written on a condition, and how a driver says that the condition did not hold, or that it knows none.
+# Protocols with conditional writes, and the errors that mean: the condition was not met, or is not supported.
 CONDITIONAL = frozenset(("s3", "s3a"))
 NONE, NO_SUCH_TAG = "none", f'"{"0" * 32}"'
 REFUSED = frozenset(("PreconditionFailed", "412"))
@@ -56,9 +57,12 @@ TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "modified", "c
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """mtime_ns: when it was written, in whole seconds (of which listings tell parts and others do not); 0 where nothing tells.
+    """Properties of a file behind a URL.
 
-    tag: another one whenever its content is; "" where nothing tells.
+    Attributes:
+        size_bytes: Size.
+        mtime_ns: Modification time in whole seconds (listings round differently), as nanoseconds; 0 if unknown.
+        tag: Value that changes with the content (ETag); "" if unknown.
     """
 
     size_bytes: int
@@ -84,13 +88,18 @@ class ObjectStorage:
     is_remote = True
 
     def __init__(self, url: str, root: Path | None = None) -> None:
-        """root: an empty folder for files that are fetched, or written from here; a storage that only reads needs none."""
+        """Prepare for a URL.
+
+        Args:
+            url: The folder.
+            root: Empty local folder for copies of files; None for a storage that is only read.
+        """
         url = normalized(url)
         check_no_password(url)
         self.url = url if url.endswith("://") else url.rstrip("/")
         self.shown, self.root, self._keeps_files = self.url, root or Path(), root is not None
         self._listed: dict[str, RemoteFile] | None = None
-        self._here: dict[str, RemoteFile] = {}  # files that stand in `root`, as they were there last
+        self._here: dict[str, RemoteFile] = {}  # files with a copy in `root`, as last seen
         protocol = url.partition("://")[0]
         if "::" in url:
             raise SettingsError(f"{url}: chained URLs are not supported; give one location")
@@ -115,7 +124,7 @@ class ObjectStorage:
         except Exception as error:  # drivers raise classes of their own, and some want more than a URL
             raise StorageError(f"cannot be opened: {type(error).__name__}: {error}", path=url) from error
         self._is_atomic = protocol in OBJECT_STORES
-        self._is_own = protocol == "memory"  # nobody else sees it
+        self._is_own = protocol == "memory"  # other processes do not see it
         self.has_conditions = self._knows_conditions = protocol in CONDITIONAL
         self._has_kept_some = False
         self._created: dict[str, str] = {}  # tags of the files that this object created, as it wrote them last
@@ -125,7 +134,8 @@ class ObjectStorage:
         return self.has_conditions or self._is_own
 
     def files(self, depth: int | None = None, folder: str = "") -> dict[str, RemoteFile]:
-        """All files below a folder, by their names relative to it ("" where it is a file itself); none where nothing is.
+        """Return all files below a folder, by their names relative to it ("" where it is a file itself); none where
+        nothing is.
 
         depth: 1 means those in the folder itself.
         """
@@ -193,7 +203,7 @@ class ObjectStorage:
             return None
 
     def fetch(self, name: str, path: Path) -> None:
-        """Raises FileNotFoundError, DiskFullError."""
+        """Raise FileNotFoundError, DiskFullError."""
         try:
             self._tried("fetched", name, lambda: self._fs.get_file(self._at(name), str(path)))
         except OSError as error:
@@ -202,12 +212,17 @@ class ObjectStorage:
             raise
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Return the content of a file. Raises FileNotFoundError."""
         data: bytes = self._tried("read", name, lambda: self._fs.cat_file(self._at(name)))
         return data
 
     def read_range(self, name: str, offset: int, size: int) -> Iterator[bytes]:
-        """So many bytes of a file, a piece at a time. Raises FileNotFoundError, StorageError where it ends before."""
+        """Yield part of a file in pieces.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            StorageError: It ends before.
+        """
         end = offset + size
         for start in range(offset, end, RANGE_BYTES):
             stop = min(start + RANGE_BYTES, end)
@@ -218,7 +233,7 @@ class ObjectStorage:
             yield piece
 
     def put(self, path: Path, name: str) -> None:
-        """A local file takes this name there when all of it has arrived."""
+        """Upload a local file. It gets its name when all of it has arrived."""
         size = path.stat().st_size
 
         def put() -> None:
@@ -238,7 +253,7 @@ class ObjectStorage:
         self._tried("written", name, put)
 
     def copy(self, name: str, other: str) -> None:
-        """Give what stands there a second name, without reading it. Raises FileNotFoundError."""
+        """Copy a file to a second name on the server. Raises FileNotFoundError."""
 
         def copy() -> None:
             if not self._is_atomic:
@@ -418,7 +433,7 @@ def _described(about: dict[str, Any]) -> RemoteFile:
 
 
 def _codes_of(error: BaseException) -> set[str]:
-    """What the store called it, and what the driver did."""
+    """Return the error codes of the server and of the driver."""
     codes, seen = set(), error
     while seen is not None:
         response = getattr(seen, "response", None)

@@ -1,11 +1,11 @@
-"""Reading what others may have written: regular files only, JSON that fails in one way, numbers of a bounded length.
+"""Read files that others may have written: only regular files, bounded numbers, JSON errors of one type; and import
+pyarrow cheaply.
 
-A named pipe in place of a file would be waited for, a device never ends, a few digits of exponent take minutes to expand,
-and a few kilobytes of Parquet can claim more values than memory holds.
+Opening a named pipe would block, a device never ends, a number with a large exponent takes minutes to expand, and a few
+kilobytes of Parquet can claim more values than memory holds.
 
-pyarrow without pandas, which it looks for with its first value: seconds of CPU time in each process where that is installed.
-
-Caches that let go of who owns them.
+pyarrow imports pandas, if installed, when it converts its first value, which costs seconds of CPU time per process;
+this is prevented.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Value = TypeVar("Value")
 
 
 def weak(method: Callable[[Key], Value]) -> Callable[[Key], Value]:
-    """A bound method that does not keep its object alive: what an object holds of its own methods would.
+    """Return a bound method that does not keep its object alive.
 
-    An object that refers to itself closes its files whenever the garbage collector comes by.
+    An object with a reference to its own method is a cycle: its files would stay open until the garbage collector runs.
     """
     reference = WeakMethod(method)
 
@@ -51,7 +51,7 @@ def weak(method: Callable[[Key], Value]) -> Callable[[Key], Value]:
 
 
 def kept(method: Callable[[Key], Value], count: int) -> Callable[[Key], Value]:
-    """What a method of one argument gave for the `count` arguments that were asked for last. Thread-safe."""
+    """Return a thread-safe cache of a method with one argument, for the `count` most recent arguments."""
     return lru_cache(maxsize=count)(weak(method))
 
 
@@ -63,7 +63,7 @@ class ArrowStream(Protocol):
 
 @cache
 def import_pyarrow() -> None:
-    """What reading and writing tables imports. pyarrow asks for pandas again when a table is to be a data frame."""
+    """Import pyarrow without pandas. pyarrow imports pandas later if a table is converted to a data frame."""
     import pyarrow as pa
     import pyarrow.compute
     import pyarrow.parquet
@@ -91,7 +91,7 @@ MAX_JSON_BYTES = 256 << 20
 MAX_NUMBER_LENGTH = 64
 INT64_MAX = 2**63 - 1
 PICTURE_SIDE_MAX = 1 << 16
-# What real manifests and indexes stay far below. Above it, the files that the values speak of are measured.
+# Real manifests and indexes stay far below this. Above it, the sizes of the files that the values refer to are checked.
 VALUES_PER_BYTE, VALUES_ALLOWED = 64, 1_000_000
 ROWS_ALLOWED = 1000
 SEAL, FOOTER_END = b"vidprep footer", 8  # the latter: the length of a Parquet footer in four bytes, then PAR1
@@ -105,7 +105,7 @@ class NotRegularError(OSError):
 
 
 def check_regular(path: str | Path) -> None:
-    """Raises OSError for what is there and is no regular file. Nothing there is fine."""
+    """Raise OSError for what is there and is no regular file. Nothing there is fine."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def _kind(mode: int) -> str:
 
 
 def open_descriptor(path: str | Path) -> int:
-    """A descriptor of a regular file, to read. Raises OSError, also for what is no regular file; never waits."""
+    """Return a descriptor of a regular file, to read. Raises OSError, also for what is no regular file; never waits."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
@@ -130,12 +130,12 @@ def open_descriptor(path: str | Path) -> int:
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """A regular file, to read. Raises OSError as `open_descriptor`."""
+    """Return a regular file, to read. Raises OSError as `open_descriptor`."""
     return os.fdopen(open_descriptor(path), "rb")
 
 
 def read_regular(path: str | Path, limit: int = MAX_JSON_BYTES) -> bytes:
-    """All of a regular file. Raises OSError, and ValueError for more than `limit` bytes."""
+    """Return all of a regular file. Raises OSError, and ValueError for more than `limit` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -144,7 +144,7 @@ def read_regular(path: str | Path, limit: int = MAX_JSON_BYTES) -> bytes:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """What JSON says. Raises ValueError, whatever is wrong with it."""
+    """Return parsed JSON. Raises ValueError for any invalid input."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -152,12 +152,12 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def read_json(path: str | Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """The JSON object in a regular file. Raises OSError, ValueError."""
+    """Return the JSON object in a regular file. Raises OSError, ValueError."""
     return parse_object(read_regular(path, limit))
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """The object that JSON says. Raises ValueError."""
+    """Return the object that JSON says. Raises ValueError."""
     found = parse_json(data)
     if not isinstance(found, dict):
         raise ValueError(f"a JSON object was expected, not {type(found).__name__}")
@@ -165,7 +165,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def bounded_fraction(text: str) -> Fraction:
-    """A decimal number or a fraction, exactly. Raises ValueError, also for what would take long to expand."""
+    """Return a decimal number or a fraction, exactly. Raises ValueError, also for what would take long to expand."""
     plain = text.replace("_", "")
     if len(text) > MAX_NUMBER_LENGTH or re.search(r"[eE][+-]?0*\d{3}", plain):
         raise ValueError(f"{text[:MAX_NUMBER_LENGTH]!r} is not a number of a usual length")
@@ -176,7 +176,7 @@ def bounded_fraction(text: str) -> Fraction:
 
 
 def exact_ratio(name: str, value: object) -> Fraction:
-    """[numerator, denominator], both above 0 and of 64 bits. Raises ValueError."""
+    """Return [numerator, denominator] as a Fraction; both must be positive 64-bit integers. Raises ValueError."""
     if (
         isinstance(value, list | tuple)
         and len(value) == 2
@@ -187,7 +187,7 @@ def exact_ratio(name: str, value: object) -> Fraction:
 
 
 def whole_between(name: str, value: object, low: int, high: int) -> int:
-    """The value, when it is a whole number in [low, high]. Raises ValueError."""
+    """Return the value, when it is a whole number in [low, high]. Raises ValueError."""
     if type(value) is int and low <= value <= high:
         return value
     raise ValueError(f"{name} is {_shown(value)}, a whole number from {low} to {high} was expected")
@@ -201,7 +201,7 @@ def _shown(value: object) -> str:
 
 
 def arrow_file(path: Path) -> pa.NativeFile:
-    """A regular file as pyarrow reads it, whatever bytes its name has. Raises OSError."""
+    """Return a regular file as pyarrow reads it, whatever bytes its name has. Raises OSError."""
     import_pyarrow()
     import pyarrow as pa
 
@@ -214,7 +214,7 @@ def arrow_file(path: Path) -> pa.NativeFile:
 
 
 def check_counts(metadata: pq.FileMetaData, path: Path) -> None:
-    """Raises ValueError when a Parquet file claims more rows, or longer lists, than there can be anything of.
+    """Raise ValueError when a Parquet file claims more rows, or longer lists, than there can be anything of.
 
     A row takes at least a byte of the file. A value of a list speaks of a frame, which takes at least a byte beside it.
     """
@@ -233,7 +233,7 @@ def check_counts(metadata: pq.FileMetaData, path: Path) -> None:
 
 
 def _bytes_below(folder: Path, enough: int) -> int:
-    """Bytes of the regular files in a folder and below, links not followed; counted until there are enough."""
+    """Return bytes of the regular files in a folder and below, links not followed; counted until there are enough."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting and total < enough:
         try:
@@ -263,7 +263,9 @@ def seal_footer(file: BinaryIO) -> None:
 
 
 def _check_seal(file: pa.NativeFile) -> None:
-    """Raises ValueError for a footer that is not what was sealed; what has no seal was written by others, or by vidprep 0.1."""
+    """Raise ValueError for a footer that is not what was sealed; what has no seal was written by others, or by vidprep
+    0.1.
+    """
     size = file.size()
     if size < FOOTER_END:
         return
@@ -277,7 +279,9 @@ def _check_seal(file: pa.NativeFile) -> None:
 
 
 def as_parquet(file: pa.NativeFile, path: Path) -> pq.ParquetFile:
-    """Page checksums are checked. Raises ValueError for what claims more than it can hold; pyarrow's errors."""
+    """Open a Parquet file and check page checksums. Raises ValueError if it claims more than it can hold, and pyarrow's
+    errors.
+    """
     import pyarrow.parquet as pq
 
     _check_seal(file)

@@ -1,4 +1,4 @@
-"""One way to read frames back, whatever they are stored in.
+"""One interface to read frames from any store.
 
     store = open_store("frames/")
     store.ids, len(store), store.labels("a/b")
@@ -6,10 +6,8 @@
     store["a/b"].frames(range(40, 48), out=array)
     store.read([("a/b", [0, 1]), ("c", slice(0, 8))])
 
-A store is its path and its options: it can be pickled, and used after fork and spawn. Files are opened when they are
-first needed, by each thread of each process for itself, and at most 16 stay open, and 16 for their audio.
-
-What stands beside the frames of a unit in JSON: facts and labels, as other people's readers expect them.
+A store consists of its path and options: it can be pickled, and used after fork and spawn. Each thread opens files when
+it first needs them, and keeps at most 16 open, and 16 for audio.
 """
 
 from __future__ import annotations
@@ -56,16 +54,16 @@ RESERVED = FACTS | {LABELS_KEY}
 
 
 def facts_of(row: ManifestRow) -> dict[str, Any]:
-    """What goes beside the frames of a unit, but for its labels."""
+    """Return the JSON object stored beside the frames of a unit, without labels."""
     rate = None if row.frame_rate_num is None else [row.frame_rate_num, row.frame_rate_den]
     size = {"num_frames": row.num_frames, "width": row.width, "height": row.height}
     return {"id": row.id, "frame_rate": rate, **size}
 
 
 def described(row: ManifestRow) -> dict[str, Any]:
-    """Facts and labels of a unit in one JSON object, as other people's readers expect them.
+    """Return the facts and labels of a unit as one JSON object, as other tools expect them.
 
-    A label with the name of a fact is not among them: then all labels stand under LABELS_KEY too, and are read from there.
+    If a label has the name of a fact, all labels are also stored under LABELS_KEY, and read from there.
     """
     labels = {name: json_value(value) for name, value in row.labels.items() if value is not None}
     apart = {LABELS_KEY: labels} if RESERVED.intersection(labels) else {}
@@ -73,7 +71,12 @@ def described(row: ManifestRow) -> dict[str, Any]:
 
 
 def labels_in(content: Mapping[str, Any], facts: Collection[str] = FACTS) -> dict[str, Any]:
-    """The labels in such a JSON object, whoever wrote it. facts: the names that are none."""
+    """Return the labels in such a JSON object.
+
+    Args:
+        content: The object, possibly written by another tool.
+        facts: Names that are not labels.
+    """
     apart = content.get(LABELS_KEY)
     if isinstance(apart, dict):
         return dict(apart)
@@ -123,7 +126,7 @@ class FrameStore(ABC):
             return False
 
     def __getitem__(self, id_: str) -> StoredVideo:
-        """Raises KeyError; TypeError for what is no id."""
+        """Return a video. Raises KeyError for an unknown id, TypeError for a value that is no id."""
         if not isinstance(id_, str):
             raise TypeError(f"store[{id_!r}]: videos are looked up by id; use store[store.ids[{id_!r}]]")
         try:
@@ -133,19 +136,19 @@ class FrameStore(ABC):
             raise KeyError(f"{error.args[0]}{f'; did you mean {near[0]!r}?' if near else ''}") from None
 
     def __iter__(self) -> Iterator[str]:
-        """The ids, as in a dict."""
+        """Return the ids, as in a dict."""
         return iter(self.ids)
 
     def read(self, wanted: Iterable[tuple[str, Indexes]]) -> list[Frames]:
-        """Frames of several videos, an array each."""
+        """Return frames of several videos, an array each."""
         return [self[id_].frames(indexes) for id_, indexes in wanted]
 
     @abstractmethod
     def labels(self, id_: str) -> dict[str, Any]:
-        """The labels of a video by name, None where it has none. Raises KeyError."""
+        """Return the labels of a video by name, None where it has none. Raises KeyError."""
 
     def label_columns(self) -> Labels:
-        """The labels of all videos as Arrow columns, in the order of `ids`."""
+        """Return the labels of all videos as Arrow columns, in the order of `ids`."""
         return labels_of_dicts(self.ids, [self.labels(id_) for id_ in self.ids])
 
     @cached_property
@@ -168,16 +171,16 @@ class FrameStore(ABC):
 
     @abstractmethod
     def facts(self, id_: str) -> VideoFacts:
-        """Raises KeyError."""
+        """Return the properties of a video. Raises KeyError."""
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """(V, 3): number of frames, height and width of every video, in the order of `ids`."""
+        """Return (V, 3): number of frames, height and width of every video, in the order of `ids`."""
         facts = map(self.facts, self.ids)
         found = [(each.num_frames, each.height, each.width) for each in facts]
         return np.asarray(found, np.int64).reshape(-1, 3)
 
     def source_map(self, id_: str) -> SourceMap | None:
-        """Which frames of its source a video shows; None where the store does not say. Raises KeyError, StoreError."""
+        """Return the source frames that a video shows; None if the store does not know. Raises KeyError, StoreError."""
         self.facts(id_)
         return None
 
@@ -191,18 +194,22 @@ class FrameStore(ABC):
         """
 
     def sample_rate(self, id_: str) -> int | None:
-        """Of the audio of a video, samples per second; None where there is none. Raises KeyError, StoreError."""
+        """Return the sample rate of a video's audio in Hz; None if it has none. Raises KeyError, StoreError."""
         self.facts(id_)
         return None
 
     def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:  # noqa: ARG002
-        """(C, N) of the audio of a video between two times, as of `StoredVideo.samples`. Raises KeyError, StoreError."""
+        """Return (C, N) of the audio of a video between two times, as of `StoredVideo.samples`. Raises KeyError,
+        StoreError.
+        """
         raise StoreError(
             f"{id_}: has no audio: its source has none, or the run dropped it (--audio copy keeps it)", path=self.path
         )
 
     def coded(self, id_: str) -> list[memoryview] | None:
-        """The JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError, StoreError."""
+        """Return the JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError,
+        StoreError.
+        """
         self.facts(id_)
         return None
 
@@ -239,7 +246,7 @@ class StoredVideo:
 
     @property
     def frame_rate(self) -> Fraction | None:
-        """None where frames have times of their own."""
+        """Exact rate of a constant-rate video; None if each frame has its own time."""
         return self.facts.frame_rate
 
     @property
@@ -280,7 +287,7 @@ class StoredVideo:
         return pts * found.time_base.numerator / found.time_base.denominator
 
     def _of_each(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The values, one of each frame. Raises StoreError for more or fewer."""
+        """Return the values, one of each frame. Raises StoreError for more or fewer."""
         if len(values) != len(self):
             raise StoreError(
                 f"{self.id}: has {len(self)} frames and lists {len(values)} frames of its source; make it again",
@@ -290,8 +297,10 @@ class StoredVideo:
 
     @property
     def end_seconds(self) -> float:
-        """Of the last frame, which is shown as long as the others in the mean, where frames have times of their own. Raises StoreError
-        where the store does not say.
+        """End of the last frame. At a variable rate it is displayed for the average frame duration.
+
+        Raises:
+            StoreError: The store does not know.
         """
         count, rate = len(self), self.frame_rate
         if rate is not None:
@@ -302,7 +311,7 @@ class StoredVideo:
 
     @property
     def sample_rate(self) -> int | None:
-        """Of the audio, samples per second; None where there is none. Raises StoreError."""
+        """Sample rate of the audio in Hz; None if there is none. Raises StoreError."""
         return self.store.sample_rate(self.id)
 
     def samples(
@@ -313,11 +322,22 @@ class StoredVideo:
         rate: int | None = None,
         num_channels: Literal[1, 2] | None = None,
     ) -> Samples:
-        """(C, N) of the audio, -1 to 1 where nothing was too loud, of [start_seconds, end_seconds) from the first frame, so that the
-        sample at a timestamp is heard as its frame is shown; zeros before and after what there is. N = round(end rate) -
-        round(start rate).
+        """Return audio samples of [start_seconds, end_seconds), counted from the first frame.
 
-        rate: samples per second; num_channels: mono or stereo; None is as stored. Raises StoreError where there is no audio, ValueError.
+        The sample at a time is heard while the frame at that time is displayed. Parts without audio are zeros.
+
+        Args:
+            start_seconds: Start time.
+            end_seconds: End time; None means the end of the video.
+            rate: Sample rate of the result in Hz; None keeps the stored rate.
+            num_channels: 1 or 2; None keeps the stored channels.
+
+        Returns:
+            Array of shape (C, N), float32, normally in -1 to 1, with N = round(end * rate) - round(start * rate).
+
+        Raises:
+            StoreError: The video has no audio.
+            ValueError: An argument is out of range.
         """
         end = self.end_seconds if end_seconds is None else end_seconds
         if not -math.inf < start_seconds <= end < math.inf:
@@ -404,7 +424,7 @@ class StoredVideo:
 
 
 class ManifestSources:
-    """Which frames of their sources the videos of a folder show, from its manifest, which is read when it is first asked."""
+    """Source frames that the videos of a folder show, from its manifest, which is read at the first request."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -412,7 +432,7 @@ class ManifestSources:
         self._rows: dict[str, int] = {}
 
     def of(self, id_: str) -> SourceMap | None:
-        """None where no manifest says, or an older one than 0.2."""
+        """Return the source map of a video; None without a manifest, or with one of a version before 0.2."""
         if self._table is None:
             table = read_table(self._folder, ["id", *SOURCE_COLUMNS]) if manifest_paths(self._folder) else None
             if table is None:
@@ -425,7 +445,7 @@ class ManifestSources:
 
 
 def source_map_of(row: Mapping[str, Any]) -> SourceMap | None:
-    """The map that a row of a manifest holds, by SOURCE_COLUMNS; None for a row of 0.1."""
+    """Return the map that a row of a manifest holds, by SOURCE_COLUMNS; None for a row of 0.1."""
     num, den = row["source_time_base_num"], row["source_time_base_den"]
     return SourceMap(row["source_frames"], row["source_pts"], Fraction(num, den)) if num and den else None
 
@@ -465,7 +485,7 @@ class Handles(Generic[Handle]):
     def __getitem__(self, name: str) -> Handle:
         mine = self._mine
         if getattr(mine, "process", None) != os.getpid():
-            # What a parent opened is not ours to use, and not ours to free: its threads are not here to end.
+            # After a fork, do not use or free what the parent opened: its threads do not exist here.
             mine.of_parents = [*getattr(mine, "of_parents", ()), getattr(mine, "opened", None)]
             mine.process, mine.opened = os.getpid(), OrderedDict()
         opened: OrderedDict[str, Handle] = mine.opened

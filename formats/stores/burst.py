@@ -1,7 +1,7 @@
-"""Burst format 1: JPEGs back to back in a few large files, and an index that says where each one lies.
+"""Burst format 1: JPEGs back to back in a few large files, and an index of their positions.
 
-DST/data-00000.bin …   JPEG files, nothing else: `dd` with an offset and a size from the index gives a picture
-DST/index.parquet      where the frames of each video lie, with a CRC-32 of each: formats/stores/index.py
+DST/data-00000.bin …   JPEG files, nothing else: `dd` with an offset and a size from the index extracts a picture
+DST/index.parquet      position and CRC-32 of each frame: formats/stores/index.py
 DST/burst.json         format name and version, settings, versions, totals
 
 Every frame is checked when it is read (3 µs for 20 kB), unless `checksum=False`.

@@ -1,6 +1,6 @@
-"""A folder of encoded videos and its manifest: any frame by decoding from the keyframe before it.
+"""A folder of encoded videos and its manifest. A frame is read by decoding from the keyframe before it.
 
-The manifest knows where keyframes are and when each frame is shown, so opening scans nothing, and a frame is known by its
+The manifest holds the keyframes and the PTS of each frame, so opening scans nothing and a frame is identified by its
 PTS. Only packets up to the last wanted frame are decoded.
 """
 
@@ -71,8 +71,14 @@ def open_here(folder: Path, options: ReadOptions) -> VideoStore:
 
 
 class VideoStore(FrameStore):
-    """Reads what `vidprep transcode` made. hardware: what decodes in the place of the processor, as libavutil names it: "cuda"
-    is NVDEC. fast: coarser colours. Raises StoreError, also when the hardware is not there.
+    """Reads the output of `vidprep transcode`.
+
+    Args:
+        hardware: libavutil's name of a hardware decoder: "cuda" is NVDEC. None decodes on the CPU.
+        fast: Convert colours faster and less exactly.
+
+    Raises:
+        StoreError: The store, or the hardware, is unavailable.
     """
 
     kind = KIND
@@ -106,7 +112,7 @@ class VideoStore(FrameStore):
         self._sounds = Handles(self._open_sound, Sound.close)
 
     def _check_values(self) -> None:
-        """Raises StoreError for rows that no run has written."""
+        """Raise StoreError for rows that no run has written."""
         if not len(self._table):
             return
         for name in ("id", "file_name", "width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den"):
@@ -129,7 +135,7 @@ class VideoStore(FrameStore):
             raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
 
     def _check_lists(self) -> None:
-        """Raises StoreError for times of other frames than there are, and for keyframes that are none."""
+        """Raise StoreError for times of other frames than there are, and for keyframes that are none."""
         counts = self._table["num_frames"]
         times = pc.coalesce(pc.cast(pc.list_value_length(self._table["pts"]), counts.type), counts)
         keyframes = self._table["keyframes"]
@@ -201,7 +207,7 @@ class VideoStore(FrameStore):
             raise StoreError(f"cannot be read: {error.strerror}", path=self.file(id_)) from error
 
     def file(self, id_: str) -> Path:
-        """The video itself. Raises KeyError."""
+        """Return the video itself. Raises KeyError."""
         return self.path / str(self._value(id_, "file_name"))
 
     def _open(self, id_: str) -> VideoReader:
@@ -250,7 +256,7 @@ class VideoReader(NumberedFrames):
         super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
 
     def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        """Frames into arrays of (h, w, 3), to whose size they are scaled; numbers ascend."""
+        """Decode frames into arrays of shape (h, w, 3), scaled to the size of the arrays. `numbers` must ascend."""
         wanted = dict(zip(numbers, rows, strict=True))
         try:
             for number, frame in self.read(numbers):
@@ -295,7 +301,7 @@ class VideoReader(NumberedFrames):
 def samples_from(
     sounds: Handles[Sound], id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None
 ) -> Samples:
-    """As `fill_from`, of the audio."""
+    """Return audio as `fill_from` returns frames."""
     try:
         return sounds[id_].read(*span, rate=rate, num_channels=num_channels)
     except StoreError:
@@ -304,7 +310,7 @@ def samples_from(
 
 
 def fill_from(readers: Handles[VideoReader], id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-    """By the reader of a video, which is not used again when it failed. Raises StoreError."""
+    """Fill arrays by the reader of a video, which is closed if it fails. Raises StoreError."""
     try:
         readers[id_].fill(numbers, rows)
     except StoreError:

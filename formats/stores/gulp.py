@@ -2,9 +2,9 @@
 
 DST/data_0.gulp …    JPEG files, each followed by zero bytes up to a multiple of 4
 DST/meta_0.gmeta …   JSON {id: {"frame_info": [[offset, pad, length with pad], …], "meta_data": [{…}]}} of the same number
-DST/label2idx.json   labels, numbered
+DST/label2idx.json   numbers of the labels
 
-It has no checksums and does not say how large frames are: the first one of a video does.
+It has no checksums and does not store the size of frames, which is taken from the first frame of a video.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class GulpStore(FrameStore):
         return entries
 
     def _shards_in_manifest(self) -> dict[str, str]:
-        """Where each video lies by now: a run that was stopped may have left the files of before beside those of now."""
+        """Return the current shard of each video: a stopped run may have left old files beside the new ones."""
         return dict(read_rows(self.path, _UnitShard))
 
     def _open_shard(self, name: str) -> ShardFile:

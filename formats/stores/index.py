@@ -1,13 +1,13 @@
-"""The index of a store of frames: which bytes of which shard are which frame, and that they are still the same bytes.
+"""The index of a store of frames: position, size and checksum of each frame.
 
-index.parquet   one row per video in the order of the ids, in groups of 128 rows: a video is found by the ids that each
-                group begins with, and read with its group. Page checksums are on.
-burst.json      (tensor.json) format name and version, settings, versions, totals, where the last unit of each shard ends; the size
-                of the index, and CRC-32 of its footer and of its row groups (eight hexadecimal digits each), since page checksums
-                cover neither the footer nor the headers of pages; and a checksum of all that.
+index.parquet   one row per video, sorted by id, in groups of 128 rows: a video is found by the first id of each group, and read
+                with its group. Page checksums are on.
+burst.json      (tensor.json) format name and version, settings, versions, totals, end of the last unit in each shard; size of the
+                index and CRC-32 of its footer and row groups (eight hexadecimal digits each), because page checksums cover neither
+                the footer nor page headers; and a checksum of all that.
 
-While an index takes the place of another, the json knows the checksums of both (those of the other under `before`), and the
-shards of both: whichever of the two files is seen, the store opens.
+While an index is replaced, the JSON file holds the checksums of both versions (the other under `before`) and the shards
+of both, so the store opens with either index.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COLUMNS = pa.schema(
         ("source_frames", pa.list_(pa.int32())),
     ]
 )
-# What an index of 0.1 has not: frames of the source were numbered, and had no times.
+# Columns that version 0.1 lacks: it stored numbers of source frames without times.
 LATER = pa.schema(
     [("source_pts", pa.list_(pa.int64())), ("source_time_base_num", pa.int64()), ("source_time_base_den", pa.int64())]
 )
@@ -71,10 +71,22 @@ PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
 
 @dataclass(frozen=True, slots=True)
 class IndexedVideo:
-    """One row. pts: (N,) int64 ticks of time_base; offsets: (N,) int64 bytes; sizes: (N,) int32; crc32: (N,) uint32.
+    """One row of the index.
 
-    frame_rate: None where frames have times of their own. source_frames: None means all, in order. source_pts: when those
-    begin, in ticks of source_time_base; None means at `pts`. source_time_base: None where an index of 0.1 does not say.
+    Attributes:
+        id: Id of the video.
+        shard: File that contains its frames.
+        width: Width in pixels.
+        height: Height in pixels.
+        frame_rate: Exact rate of a constant-rate video, else None.
+        pts: (N,) int64, ticks of `time_base`.
+        time_base: Seconds per tick.
+        offsets: (N,) int64, position of each frame in bytes.
+        sizes: (N,) int32, size of each frame in bytes.
+        crc32: (N,) uint32, CRC-32 of each frame.
+        source_frames: Number of the source frame of each frame; None means all in order.
+        source_pts: Start of those source frames in ticks of `source_time_base`; None means at `pts`.
+        source_time_base: Seconds per tick of `source_pts`; None if an index of version 0.1 does not store it.
     """
 
     id: str
@@ -94,7 +106,7 @@ class IndexedVideo:
 
 @dataclass(frozen=True, slots=True)
 class FrameLocations:
-    """What reading the frames of a video needs."""
+    """Positions that are needed to read the frames of a video."""
 
     shard: str
     width: int
@@ -107,9 +119,20 @@ class FrameLocations:
 def write_index(
     folder: Path, kind: str, videos: Iterable[IndexedVideo], *, labels: Labels, about: Mapping[str, Any]
 ) -> Iterator[Path]:
-    """Write `kind`.json for the old index and the new one, index.parquet, and the json for the new one alone; yields each when it is
-    written. videos: in the order of their ids. labels: of these and perhaps of others. about: goes into the json as it is.
-    Raises StoreError when the ids are out of order, OSError.
+    """Write an index in three steps; yield the path of each file after it is written.
+
+    First the JSON file for the old and the new index, then index.parquet, then the JSON file for the new index alone.
+
+    Args:
+        folder: The store.
+        kind: Name of the store and of the JSON file.
+        videos: Rows, sorted by id.
+        labels: Labels of these videos; others are ignored.
+        about: More entries of the JSON file.
+
+    Raises:
+        StoreError: The ids are not sorted.
+        OSError: A file cannot be written.
     """
     struct = labels.taken([]).struct()
     schema = WRITTEN if struct is None else WRITTEN.append(pa.field(LABELS, struct.type))
@@ -151,7 +174,7 @@ def write_index(
 
 
 def _checksums(path: Path) -> dict[str, Any]:
-    """What a json says of an index."""
+    """Return the size and checksums of an index, as the JSON file stores them."""
     with arrow_file(path) as written:
         begin, footer_crc32 = _footer(written, path)
         starts = [*_group_starts(pq.read_metadata(written)), begin]
@@ -162,8 +185,9 @@ def _checksums(path: Path) -> dict[str, Any]:
 
 
 def _before(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a json adds for as long as the index of before may still be there: its checksums, and its shards. None where it is not
-    there, or is the same.
+    """Return the checksums and shards of the previous index, which the JSON file stores while that may still exist.
+
+    Return None if there is none, or if it is the same.
     """
     try:
         before = read_about(folder, kind)
@@ -215,7 +239,7 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: Labels) -> pa.T
 
 
 def _footer(file: pa.NativeFile, path: Path) -> tuple[int, int]:
-    """Where the footer of a Parquet file begins, and its CRC-32."""
+    """Return the position of the footer of a Parquet file, and its CRC-32."""
     size = file.size()
     length = int.from_bytes(file.read_at(4, size - FOOTER_END), "little") if size >= FOOTER_END else size
     begin = size - FOOTER_END - length
@@ -225,7 +249,7 @@ def _footer(file: pa.NativeFile, path: Path) -> tuple[int, int]:
 
 
 def _group_starts(metadata: pq.FileMetaData) -> list[int]:
-    """The offset of each row group; they lie back to back."""
+    """Return the offset of each row group; they lie back to back."""
     first_columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
     return [column.dictionary_page_offset or column.data_page_offset for column in first_columns]
 
@@ -236,7 +260,7 @@ def _content_crc32(content: Mapping[str, Any]) -> int:
 
 
 def read_about(folder: Path, kind: str) -> dict[str, Any]:
-    """The json of a store, its checksum and version checked. Raises StoreError."""
+    """Return the json of a store, its checksum and version checked. Raises StoreError."""
     path = folder / f"{kind}.json"
     try:
         content = read_json(path)
@@ -311,18 +335,18 @@ class FrameIndex:
         return int(self._file.metadata.num_rows)
 
     def ids(self) -> list[str]:
-        """All of them, in order."""
+        """Return all of them, in order."""
         return [id_ for number in range(len(self._first_ids)) for id_ in self._read(number, ("id",))["id"].to_pylist()]
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """(V, 3): number of frames, height and width of each video, in order."""
+        """Return (V, 3): number of frames, height and width of each video, in order."""
         names = ("num_frames", "height", "width")
         tables = (self._read(number, names) for number in range(len(self._first_ids)))
         found = [np.stack([table[name].to_numpy() for name in names], 1) for table in tables]
         return np.concatenate([np.empty((0, 3), np.int64), *found]).astype(np.int64)
 
     def places(self, id_: str) -> FrameLocations:
-        """Where the frames of a video lie. Raises KeyError."""
+        """Return the positions of the frames of a video. Raises KeyError."""
         return self._kept_places(id_)
 
     def _read_places(self, id_: str) -> FrameLocations:
@@ -339,7 +363,7 @@ class FrameIndex:
         return FrameLocations(shard, width, height, offsets, sizes, crc32)
 
     def times(self, id_: str) -> FrameTimes:
-        """PTS, time base and constant frame rate of a video. Raises KeyError."""
+        """Return PTS, time base and constant frame rate of a video. Raises KeyError."""
         return self._kept_times(id_)
 
     def _read_times(self, id_: str) -> FrameTimes:
@@ -357,7 +381,7 @@ class FrameIndex:
         return pts, Fraction(base_num, base_den), Fraction(rate_num, rate_den) if rate_num else None
 
     def source_map(self, id_: str) -> SourceMap | None:
-        """Which frames of its source a video shows; None where the index does not say. Raises KeyError."""
+        """Return the source frames that a video shows; None if the index does not store them. Raises KeyError."""
         if not self._has_times_of_sources:
             return None
         row = self._row(id_, ["source_frames", *LATER.names])
@@ -373,7 +397,7 @@ class FrameIndex:
         return self._labels_in(self._row(id_, ["id", *self._label_names])).of(id_)
 
     def label_columns(self, only: Collection[str] | None = None) -> Labels:
-        """Of all videos, in order, or those of some ids."""
+        """Return the labels of all videos in order, or of the ids in `only`."""
         names = ("id", *self._label_names)
         tables = [self._read(number, names) for number in range(len(self._first_ids))]
         if only is not None:
@@ -381,14 +405,14 @@ class FrameIndex:
         return joined([self._labels_in(table) for table in tables]) if tables else Labels(())
 
     def _labels_in(self, table: pa.Table) -> Labels:
-        """In an index of 0.1.0 they stand among its columns."""
+        """Return the labels of a table; an index of version 0.1.0 stores them among its columns."""
         if self._label_names == [LABELS] and pa.types.is_struct(table.schema.field(LABELS).type):
             return labels_in(table)
         columns = {unescaped_label(name, TAKEN): table[name].combine_chunks() for name in self._label_names}
         return Labels(table["id"].to_pylist(), columns)
 
     def videos(self, only: Collection[str] | None = None) -> Iterator[IndexedVideo]:
-        """All rows in order, or those of some ids. Raises StoreError."""
+        """Yield all rows in order, or those of some ids. Raises StoreError."""
         try:
             yield from self._videos(only)
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -470,5 +494,5 @@ class FrameIndex:
 
 
 def _values(row: pa.Table, column: str) -> Any:
-    """The list of a one-row table as an array of its own."""
+    """Return the list in a one-row table as its own array."""
     return row[column].chunk(0).flatten().to_numpy(zero_copy_only=False).copy()

@@ -1,6 +1,4 @@
-"""What stores with an index of their own share: frames back to back in shards, and `index.parquet` that says where each lies.
-
-JPEGs of a store into arrays: what the burst, gulp and webdataset readers share.
+"""Common code of stores with JPEGs or pictures: decode JPEGs into arrays; read and write shards with an `index.parquet`.
 """
 
 from __future__ import annotations
@@ -41,7 +39,9 @@ _mine = threading.local()
 
 
 def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
-    """The bytes of each frame; frames that lie back to back are read at once. Raises StoreError at the end of the file."""
+    """Return the bytes of each frame; frames that lie back to back are read at once. Raises StoreError at the end of the
+    file.
+    """
     found: list[memoryview] = []
     begin = 0
     breaks = [n for n, (a, b) in enumerate(pairwise(range(len(offsets))), 1) if offsets[b] != offsets[a] + sizes[a]]
@@ -66,8 +66,19 @@ def decode_rows(
     place: Callable[[int], str],
     path: Path,
 ) -> None:
-    """JPEGs into arrays of (h, w, 3). full: (height, width) that they have. size: that they are decoded at, the same or smaller by
-    eighths; to any other they are scaled. place: says where the n-th lies. Raises StoreError.
+    """Decode JPEGs into arrays of shape (h, w, 3), scaled to the arrays' size.
+
+    Args:
+        coded: JPEG files.
+        rows: Arrays to fill.
+        full: (height, width) of the JPEGs.
+        size: (height, width) to decode at: `full`, or smaller by eighths. Other sizes are reached by scaling.
+        fast: Convert colours faster and less exactly.
+        place: Returns the position of the n-th JPEG, for messages.
+        path: The store, for messages.
+
+    Raises:
+        StoreError: A JPEG is damaged.
     """
     for number, (data, row) in enumerate(zip(coded, rows, strict=True)):
         try:
@@ -90,14 +101,14 @@ def decode_rows(
 
 
 def _decoded(data: memoryview, size: tuple[int, int] | None, *, fast: bool, buffer: Frames | None = None) -> Frames:
-    """RGB. size: smaller by eighths. Raises ValueError."""
+    """Return a JPEG as RGB. `size` may be smaller by eighths. Raises ValueError."""
     height, width = size or (0, 0)
     made: Frames = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=buffer)
     return made
 
 
 def _planes(data: memoryview) -> VideoFrame | None:
-    """YCbCr as a JFIF file holds it, or grey; None for what is neither. Raises PyAV's errors."""
+    """Return the YCbCr or grey planes of a JFIF file; None for other colour spaces. Raises PyAV's errors."""
     if "decoder" not in _mine.__dict__:
         _mine.decoder = av.CodecContext.create("mjpeg", "r")
         _mine.decoder.thread_count, _mine.decoder.options = 1, {"err_detect": "explode"}
@@ -108,9 +119,10 @@ def _planes(data: memoryview) -> VideoFrame | None:
 
 @lru_cache(maxsize=256)
 def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, int]:
-    """The smallest eighth of a size whose shorter side is at least `short_side`, as libjpeg rounds it: upwards.
+    """Return the smallest eighth of a size whose shorter side is at least `short_side`, rounded up as libjpeg does.
 
-    Raises StoreError for a size that is none, or that no frame has.
+    Raises:
+        StoreError: `short_side` is not positive, or larger than the frames.
     """
     if not (height > 0 < width and height * width <= MAX_PIXELS):
         raise StoreError(f"a frame of {width}x{height} is over the limit of {MAX_PIXELS} pixels, or none")
@@ -124,7 +136,7 @@ def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, i
 
 
 def _refuse_many_scans(data: memoryview) -> None:
-    """Raises ValueError. The scans are counted only where the first does not hold all components whole."""
+    """Raise ValueError. The scans are counted only where the first does not hold all components whole."""
     at, components = 2, 0
     while at + 10 <= len(data) and data[at] == 0xFF:
         kind = data[at + 1]
@@ -141,7 +153,7 @@ def _refuse_many_scans(data: memoryview) -> None:
 
 
 class IndexedLayout(Layout):
-    """Frames back to back, and an index of its own beside."""
+    """Layout with frames back to back and an index file."""
 
     def __init__(self, name: str, suffix: str) -> None:
         self.name, self.suffix = name, suffix
@@ -176,7 +188,7 @@ def _same(one: IndexedVideo, other: IndexedVideo) -> bool:
 
 
 def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
-    """What the index says of a unit."""
+    """Return the index row of a unit."""
     count, rate = len(offsets), None
     if row.frame_rate_num and row.frame_rate_den:
         rate = Fraction(row.frame_rate_num, row.frame_rate_den)
@@ -198,7 +210,7 @@ def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
 
 
 def _source_time_base(row: ManifestRow) -> Fraction | None:
-    """None for a row of 0.1, which says nothing of the times of its source."""
+    """Return the time base of a row's source; None for a row of version 0.1, which does not store it."""
     num, den = row.source_time_base_num, row.source_time_base_den
     return Fraction(num, den) if num and den else None
 
@@ -210,7 +222,7 @@ class IndexedStore(FrameStore):
         super().__init__(path)
         self._checksum = checksum
         self._open_handles()
-        self._index  # noqa: B018 (a damaged index is told when the store is opened)
+        self._index  # noqa: B018 (report a damaged index when the store is opened)
 
     def _open_handles(self) -> None:
         self._indexes = Handles(self._open_index, FrameIndex.close)
@@ -262,7 +274,7 @@ class IndexedStore(FrameStore):
         return height, width
 
     def _shard(self, name: str) -> Path:
-        """The path of a shard that is as long as it was. Raises StoreError."""
+        """Return the path of a shard that is as long as it was. Raises StoreError."""
         path, due = self.path / name, self._index.about["shards"].get(name)
         try:
             size = path.stat().st_size
@@ -273,7 +285,7 @@ class IndexedStore(FrameStore):
         return path
 
     def _spans(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Offsets and sizes of frames, all of them inside the shard. Raises StoreError."""
+        """Return offsets and sizes of frames, all within the shard. Raises StoreError."""
         chosen, due = list(numbers), self._index.about["shards"].get(places.shard, 0)
         offsets, sizes = places.offsets[chosen].tolist(), places.sizes[chosen].tolist()
         for number, offset, size in zip(chosen, offsets, sizes, strict=True):

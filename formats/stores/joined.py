@@ -58,7 +58,7 @@ class JoinedStores(FrameStore):
         return joined([Labels([name + own for own in each.ids], each.columns) for name, each in found]).taken(self.ids)
 
     def labels(self, id_: str) -> dict[str, Any]:
-        """Also of labels that only other stores have."""
+        """Return the labels of a video, including names that only other stores have (as None)."""
         self._home(id_)
         return self._labels.of(id_)
 

@@ -1,9 +1,10 @@
-"""Video files as they are, read like a store: any frame by its number, upright, in display order.
+"""Unprepared video files, read like a store: any frame by number, upright, in display order.
 
-Nothing was promised of them, so each is scanned when it is first needed. Where one packet is one frame (H.264, HEVC, AV1, VP9
-in MP4, MOV, MKV or WebM) the packets tell when every frame is shown, and a frame is decoded from the keyframe before it.
-Anything else is decoded from its first frame each time, which is slow; `vidprep transcode` makes what is read fast.
-Crops and display matrices are applied; pixels keep their shape, interlaced frames stay so, high dynamic range is not mapped.
+Each file is scanned when it is first needed. If one packet is one frame (H.264, HEVC, AV1, VP9 in MP4, MOV, MKV or
+WebM), the packets tell when every frame is displayed, and a frame is decoded from the keyframe before it. Any other
+file is decoded from its first frame each time, which is slow; `vidprep transcode` produces files that read fast.
+Cropping and display matrices are applied; pixels keep their shape, interlaced frames stay interlaced, and HDR is not
+tone-mapped.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ MAX_PIXELS = 36_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """What a file told.
+    """Result of scanning a file.
 
     Attributes:
-        facts: Of its frames.
-        stream_index: Of the video.
-        cropping: What is cut off its pictures.
-        orientations: How they are turned then, by the number of the first frame that is turned so, ascending from 0.
-        origin_pts: Of frame 0; None where packets do not tell and frames are counted from the first.
+        facts: Properties of its frames.
+        stream_index: Index of the video stream.
+        cropping: Cropping of its pictures.
+        orientations: Orientation after cropping, by number of the first frame that has it, ascending from 0.
+        origin_pts: PTS of frame 0; None if packets do not tell and frames are counted from the first.
         origin_seconds: Time of frame 0.
     """
 
@@ -66,10 +67,14 @@ class _Scanned:
 
 
 class VideoFiles(FrameStore):
-    """Reads videos that nobody prepared, by their paths below the folder that holds all.
+    """Reads unprepared videos. Ids are their paths below a common folder.
 
-    keep_source_suffix: ids are `x.avi`, not `x`, as with the option of `transcode`. fast: as of `open_store`. Raises StoreError where two
-    files would have the same id.
+    Args:
+        keep_source_suffix: Ids are `x.avi` instead of `x`, as with the option of `transcode`.
+        fast: See `open_store`.
+
+    Raises:
+        StoreError: Two files would have the same id.
     """
 
     kind = "raw"
@@ -106,7 +111,7 @@ class VideoFiles(FrameStore):
         return sorted(self._files)
 
     def file(self, id_: str) -> Path:
-        """The video itself. Raises KeyError."""
+        """Return the video itself. Raises KeyError."""
         if id_ not in self._files:
             raise KeyError(f"{id_!r} is not among the {len(self._files)} files below {self.path}")
         return self._files[id_]
@@ -196,7 +201,7 @@ class _CountingReader(VideoReader):
 
 
 def _scan(path: Path) -> _Scanned:
-    """Raises ReadError."""
+    """Scan a file. Raises ReadError."""
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info = source.info
         survey = survey_of(source)
@@ -219,7 +224,9 @@ def _scan(path: Path) -> _Scanned:
 
 
 def _counted(path: Path) -> _Scanned:
-    """By decoding all of it, on the time line of `vidprep transcode`. Without any timestamp the rate of the header stands in."""
+    """Scan a file by decoding all of it, with the timestamp rules of `vidprep transcode`. Without timestamps, use the
+    header's rate.
+    """
     counts, pts = StampCounts(), array("q")
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info = source.info
@@ -243,7 +250,7 @@ def _counted(path: Path) -> _Scanned:
 
 
 def _nudges(ascending: Sequence[int]) -> Iterator[int]:
-    """Ticks to add so that each is later than the one before."""
+    """Yield ticks to add so that each is later than the one before."""
     last: int | None = None
     for pts in ascending:
         nudge = 0 if last is None else max(0, last + 1 - pts)
@@ -252,6 +259,6 @@ def _nudges(ascending: Sequence[int]) -> Iterator[int]:
 
 
 def _shown(frame: VideoFrame, crop: Cropping, orientation: Orientation) -> tuple[int, int]:
-    """Height and width."""
+    """Return height and width of a frame after cropping and turning."""
     height, width = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
     return (width, height) if orientation.transpose else (height, width)

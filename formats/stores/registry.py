@@ -1,9 +1,6 @@
-"""Every store that vidprep knows. This is the one list of them.
+"""List of all stores. A store is a module of this folder, found by its name.
 
-A store is a module of this folder, found by its name. It has `open_here(folder, options)`, which gives its reader, and, where
-`vidprep burst` writes it, `LAYOUT`.
-
-How a store is to be read.
+It has `open_here(folder, options)`, which returns its reader, and `LAYOUT` if `vidprep burst` can write it.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """See `open_store`."""
+    """Options of `open_store`; see there."""
 
     checksum: bool = True
     short_side: int | None = None
@@ -35,7 +32,7 @@ class ReadOptions:
     hardware: str | None = None
 
     def refuse(self, folder: Path, option: str, takers: str) -> None:
-        """Raises StoreError where an option was given that is for others."""
+        """Raise StoreError where an option was given that is for others."""
         if getattr(self, option):
             raise StoreError(f"{option} is for {takers}", path=folder)
 
@@ -46,13 +43,18 @@ SEARCHED = 1000  # folders in one that is no store
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """sign: the files that tell that it is there, as a glob. is_coded: whether it holds JPEGs, and not pictures as they are."""
+    """How a store is recognised.
+
+    Attributes:
+        sign: Glob of the files that mark it.
+        is_coded: Whether it holds JPEGs instead of uncompressed pictures.
+    """
 
     sign: str
     is_coded: bool = True
 
 
-# By name. Where several are in a folder, the first is taken; videos with their manifest where there is none.
+# If a folder holds several, the first one is opened; without any, videos and their manifest.
 STORES_OF_FRAMES = {
     "burst": StoreKind("burst.json"),
     "gulp": StoreKind("*.gmeta"),
@@ -70,7 +72,7 @@ class _Store(Protocol):
 
 
 def layout_of(name: str) -> Layout:
-    """How `vidprep burst` writes a store of frames."""
+    """Return how `vidprep burst` writes a store of frames."""
     return _module(name).LAYOUT
 
 
@@ -131,7 +133,7 @@ def open_store(
 
 
 def kind_made_by_run(folder: Path) -> str | None:
-    """`encoded`, or the name of the store, that .vidprep/run.json speaks of; None where it says nothing that can be read."""
+    """Return `encoded` or the name of the store in .vidprep/run.json; None if the file is missing or unreadable."""
     try:
         with os.fdopen(open_unlinked(folder / ".vidprep" / "run.json", os.O_RDONLY), "rb") as file:
             settings = json.loads(file.read(MAX_RUN_BYTES))["settings"]
@@ -141,7 +143,7 @@ def kind_made_by_run(folder: Path) -> str | None:
 
 
 def kind_of_folder(folder: Path) -> str | None:
-    """The name of the store; None for what is not a store. Folders that are named as an index do not count.
+    """Return the name of the store; None for what is not a store. Folders that are named as an index do not count.
 
     A store that the last run made and whose index is not there is `encoded` too, whose reader tells what is missing.
     """

@@ -1,8 +1,8 @@
-"""Shard files: units back to back in files of a bounded size, whichever layout they have.
+"""Shard files: units back to back in files of bounded size, for any layout.
 
-A shard belongs to the run that created it, whose number is in its name. That run alone appends to it, each unit whole or not at
-all, and nobody changes it once it is closed. A unit that is made again goes into another shard; what no row names is dead bytes.
-Layouts differ in how the frames of one unit stand in a shard, and in which files beside the shards say where.
+A shard belongs to the run that created it, whose number is in its name. Only that run appends to it, each unit
+completely or not at all, and a closed shard never changes. A unit that is made again goes into another shard; bytes
+without a row are dead bytes. Layouts differ in how the frames of a unit are arranged and in their index files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one
 
 
 class Layout(ABC):
-    """How a store lies on the disk: units back to back in shards, and what tells where they are. A store of JPEGs or pictures back to
-    back says no more than its index; others say how a unit of theirs is other.
+    """Byte layout of a store. The default is frames back to back; subclasses override what differs.
 
-    name: of the store. suffix: of its shards. tail: what follows the last unit of a shard, to make it whole. index_files: what says where
-    units are, as globs. shows_dead_bytes: whether readers that are not ours find units that no row names. holds_labels: whether ids and
-    labels stand in the shards themselves, so that splits are stores of their own. takes_videos: whether encoded videos go in as they are.
+    Attributes:
+        name: Name of the store.
+        suffix: Suffix of its shards.
+        tail: Bytes after the last unit that complete a shard.
+        index_files: Globs of the files that hold positions of units.
+        shows_dead_bytes: Whether other tools' readers see units without a row.
+        holds_labels: Whether shards contain ids and labels, so that each split is a store of its own.
+        takes_videos: Whether encoded videos can be stored as they are.
     """
 
     name: str
@@ -42,27 +46,29 @@ class Layout(ABC):
     shows_dead_bytes = holds_labels = takes_videos = False
 
     def shard_name(self, run: int, number: int) -> str:
-        """run: 0 for a store that was packed."""
+        """Return the name of a shard. `run` is 0 in a packed store."""
         return numbered_shard(run, number) + self.suffix
 
     def is_shard(self, name: str) -> bool:
         return NUMBERED_SHARD.fullmatch(name.removesuffix(self.suffix)) is not None and name.endswith(self.suffix)
 
     def is_file(self, name: str) -> bool:
-        """Whether a file in the folder of a store is, by its name, a shard or a part of the index, or such a file half written."""
+        """Return whether a file in the folder of a store is, by its name, a shard or a part of the index, or such a file
+        half written.
+        """
         patterns = [pattern for each in self.index_files for pattern in (each, f".{each}.partial")]
         return self.is_shard(name) or any(fnmatch.fnmatchcase(name, each) for each in patterns)
 
     def sidecars(self, _shard: str, /) -> tuple[str, ...]:
-        """Files that go with a shard."""
+        """Return files that go with a shard."""
         return ()
 
     def serialize(self, _row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
-        """The bytes of a unit in a shard; frames: its frames back to back, `row.frame_sizes` tells them apart."""
+        """Return the bytes of a unit in a shard; frames: its frames back to back, `row.frame_sizes` tells them apart."""
         return copy(frames)
 
     def offsets(self, row: ManifestRow) -> list[int]:
-        """Where each frame of a unit begins in its shard."""
+        """Return the position of each frame of a unit in its shard."""
         return list(accumulate(row.frame_sizes or (), initial=row.offset or 0))[:-1]
 
     @abstractmethod
@@ -73,7 +79,13 @@ class Layout(ABC):
 
     @abstractmethod
     def faults_of_index(self, root: Path, rows: Sequence[ManifestRow], /, *, are_all: bool) -> Iterator[str]:
-        """In what those files differ from these rows of the manifest, a line each. are_all: whether it has no others."""
+        """Yield a line for each difference between the index files and rows of the manifest.
+
+        Args:
+            root: The store.
+            rows: Rows.
+            are_all: Whether the manifest has no other rows.
+        """
 
 
 class ShardWriter:
@@ -131,7 +143,7 @@ class ShardWriter:
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """The newest shard is whole: what comes next goes into another."""
+        """Close the newest shard: later units go into another one."""
         if self._fd is None:
             return
         for flush in self._flushes:
@@ -144,8 +156,8 @@ class ShardWriter:
 
 
 def numbered_shard(run: int, number: int) -> str:
-    """The name of a shard without its suffix: data-00002-00000 is the first of run 2, data-00002p00003-00000 of its part 3, and
-    data-00000 that of a store that was packed.
+    """Return the name of a shard without its suffix: data-00002-00000 is the first of run 2, data-00002p00003-00000 of its
+    part 3, and data-00000 that of a store that was packed.
     """
     lease, part = divmod(run, PARTS_MAX)
     maker = f"{lease:05d}-" if not part else f"{lease:05d}p{part - 1:05d}-"
@@ -153,7 +165,7 @@ def numbered_shard(run: int, number: int) -> str:
 
 
 def _written(fd: int, data: bytes, offset: int) -> int:
-    """Where the bytes end that were written. Raises OSError."""
+    """Write all bytes and return the position after them. Raises OSError."""
     left = memoryview(data)
     while left:
         size = os.pwrite(fd, left, offset)

@@ -1,7 +1,7 @@
-"""Tensor format 1: frames uncoded; a shard can be mapped into memory as it is.
+"""Tensor format 1: uncompressed frames. A shard can be mapped into memory.
 
 DST/data-00000.raw …   frames as (H, W, 3) uint8 RGB in C order, back to back: a video is one (N, H, W, 3) array
-DST/index.parquet      where the frames of each video lie, with a CRC-32 of each: formats/stores/index.py
+DST/index.parquet      position and CRC-32 of each frame: formats/stores/index.py
 DST/tensor.json        format name and version, settings, versions, totals
 """
 

@@ -1,10 +1,11 @@
-"""WebDataset's convention: samples in tar files, the files of one sample together, its key their name up to the first dot.
+"""WebDataset's convention: samples in tar files. Files of one sample are adjacent; its key is their name up to the first
+dot.
 
 DST/data-00000.tar …   key.000000.jpg …, one for each frame, or key.mp4 (.webm, .mkv): the encoded video; and key.json:
                        {"id", "frame_rate": [num, den], "num_frames", "width", "height", labels …; "gop" of a video}
 
-It has no checksums. A folder that vidprep made has a manifest, which says where frames lie; others are scanned once. Nothing
-is ever unpacked by name; a tar that would write elsewhere if it were is refused all the same, with what is in it.
+It has no checksums. A folder made by vidprep has a manifest with the positions of frames; others are scanned once.
+Nothing is unpacked by name; a tar whose names lead outside its folder is refused.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class TarLayout(Layout):
         return list(accumulate(steps, initial=(row.offset or 0) + TAR_BLOCK))[:-1]
 
     def write_index(self, _root: Path, _rows: Iterable[ManifestRow], _about: Mapping[str, Any]) -> Iterator[Path]:
-        """Its shards say everything themselves."""
+        """Write nothing: the shards contain everything."""
         yield from ()
 
     def faults_of_index(self, _root: Path, _rows: Sequence[ManifestRow], *, are_all: bool) -> Iterator[str]:  # noqa: ARG002
@@ -89,7 +90,7 @@ class TarLayout(Layout):
 
 
 def sample_key(unit_id: str) -> str:
-    """The id as WebDataset takes keys: without a dot, and short enough for ustar; else a hash of it."""
+    """Return the id as WebDataset takes keys: without a dot, and short enough for ustar; else a hash of it."""
     key = unit_id.replace("%", "%25").replace(".", "%2E")
     head, _, base = key.rpartition("/")
     fits = key.isascii() and len(head) <= 155 and len(base) <= 100 - len(".000000.jpg")
@@ -97,7 +98,7 @@ def sample_key(unit_id: str) -> str:
 
 
 def tar_member(name: str, data: bytes) -> Iterator[bytes]:
-    """A file in a tar archive: header, bytes, zero bytes up to the next block."""
+    """Yield a file in a tar archive: header, bytes, zero bytes up to the next block."""
     header = tarfile.TarInfo(name)
     header.size, header.mtime, header.mode = len(data), 0, 0o644
     yield header.tobuf(tarfile.USTAR_FORMAT)
@@ -113,7 +114,15 @@ def open_here(folder: Path, options: ReadOptions) -> TarStore:
 
 @dataclass(slots=True)
 class _Sample:
-    """Where the files of one sample lie: (offset, size) each."""
+    """Files of one sample.
+
+    Attributes:
+        tar: The shard.
+        frames: (offset, size) of each frame.
+        video: (offset, size) of the encoded video, or None.
+        about: Content of its JSON file.
+        labels: Its labels.
+    """
 
     tar: str
     frames: list[tuple[int, int]] = field(default_factory=list)
@@ -192,7 +201,9 @@ class TarStore(FrameStore):
         return self._samples[id_]
 
     def place(self, id_: str) -> tuple[str, int]:
-        """Shard and offset of its first file: a stream of shards is read in this order. Raises KeyError."""
+        """Return shard and offset of the first file of a sample; a stream of shards is read in this order. Raises
+        KeyError.
+        """
         sample = self._sample(id_)
         return sample.tar, min([*sample.frames, *([sample.video] if sample.video else [])], default=(0, 0))[0]
 
@@ -283,7 +294,13 @@ class TarStore(FrameStore):
 
 
 def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> VideoFacts:
-    """size: bytes of the video, of which each frame takes at least one. Raises KeyError, ValueError."""
+    """Return the properties of a video. Raises KeyError, ValueError.
+
+    Args:
+        about: Its JSON object.
+        rate: Its frame rate.
+        size: Size of the video in bytes; each frame takes at least one.
+    """
     count = whole_between("num_frames", about["num_frames"], 1, size)
     gop = whole_between("gop", about["gop"], 1, INT64_MAX)
     height, width = (whole_between(side, about[side], 1, PICTURE_SIDE_MAX) for side in ("height", "width"))
@@ -304,7 +321,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 class _Window(io.RawIOBase):
-    """A part of a file, as a file of its own."""
+    """A part of a file as a seekable file object."""
 
     def __init__(self, path: Path, offset: int, size: int) -> None:
         self._file, self._offset, self._size, self._at = ShardFile(path), offset, size, 0

@@ -56,7 +56,17 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Video:
-    """What every item of a video shares. class_id: None where the store has no classes."""
+    """What all items of a video share.
+
+    Attributes:
+        stored: The video.
+        timing: Times of its frames.
+        timestamps: (N,) start of each frame in seconds.
+        source_frames: (N,) number of the source frame of each frame.
+        source_timestamps: (N,) start of those in seconds.
+        labels: Labels of the video.
+        class_id: Number of its class; None if the store has no classes.
+    """
 
     stored: StoredVideo
     timing: Timing
@@ -221,13 +231,16 @@ class VideoDataset:
         return self._chance.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """From now on what is random is a function of seed, epoch and index, also in workers that torch's DataLoader has started
-        already. Without it, items differ from one epoch to the next all the same; torch.manual_seed and the number of workers decide.
+        """Set the epoch: random choices become a function of seed, epoch and index, also in running workers of torch's
+        DataLoader.
+
+        Without it, items still differ from one epoch to the next; then `torch.manual_seed` and the number of workers
+        decide.
         """
         self._chance.set_epoch(epoch)
 
     def _check_sizes(self) -> None:
-        """Raises SettingsError for a video that the crop does not fit into."""
+        """Raise SettingsError for a video that the crop does not fit into."""
         used = np.flatnonzero(np.diff(self._ends, prepend=0))
         sizes, first = np.unique(self.sizes[used, 1:], axis=0, return_index=True)
         self._results: dict[tuple[int, int], str] = {}
@@ -259,19 +272,23 @@ class VideoDataset:
 
     @property
     def frames_shape(self) -> tuple[int, ...]:
-        """Of the frames of every item, in the order of the layout; of what `transform` makes of zeros. Raises SettingsError where items
-        differ.
+        """Shape of the frames of every item, in the order of the layout; with `transform`, of its result for zeros.
+
+        Raises:
+            SettingsError: Items have different shapes.
         """
         return self._shape_and_dtype[0]
 
     @property
     def frames_dtype(self) -> np.dtype[Any]:
-        """As `frames_shape`."""
+        """Dtype of the frames of every item; see `frames_shape`."""
         return self._shape_and_dtype[1]
 
     def blocks(self, indexes: npt.NDArray[np.int64], num_frames: int) -> npt.NDArray[np.int64]:
-        """(N,) numbers that are equal where clips begin in the same video and the same `num_frames` frames of it, or, where that
-        is not known before, follow one another in it; clips at random stand alone.
+        """Return (N,) numbers that are equal for clips in the same `num_frames` frames of a video, so that one worker
+        decodes them.
+
+        If the start of clips is unknown in advance, clips that follow one another are equal; random clips stay alone.
         """
         numbers = indexes * self.world_size + self.rank
         videos = np.searchsorted(self._ends, numbers, side="right")
@@ -285,8 +302,8 @@ class VideoDataset:
         return blocks
 
     def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:
-        """The id of the video of an item, and the numbers of its frames, (T,). epoch: of clips at random, where another is meant than
-        the one that was set, or 0. Raises IndexError.
+        """Return the id of the video of an item, and the numbers of its frames, (T,). epoch: of clips at random, where
+        another is meant than the one that was set, or 0. Raises IndexError.
         """
         epoch = self.epoch or 0 if epoch is None else epoch
         return self._located(self._number(index), self.key(index, epoch))
@@ -300,11 +317,11 @@ class VideoDataset:
         return id_, self.clips.item(timing, clip, rng)
 
     def key(self, index: SupportsIndex, epoch: int) -> Key:
-        """Of the random numbers of an item in an epoch."""
+        """Return the key of the random numbers of an item in an epoch."""
         return self._chance.key(self._number(index), epoch)
 
     def _number(self, index: SupportsIndex) -> int:
-        """Among the items of all ranks."""
+        """Return the number of an item among the items of all ranks."""
         number, count = operator.index(index), len(self)
         if not -count <= number < count:
             raise IndexError(f"item {number} of {count}")
@@ -336,7 +353,7 @@ class VideoDataset:
         return as_tensors(item) if self.tensors else item
 
     def video(self, id_: str) -> StoredVideo:
-        """One video of the dataset, as its store has it. Raises KeyError."""
+        """Return one video of the dataset, as its store has it. Raises KeyError."""
         return self._video(id_).stored
 
     def finished(
@@ -348,8 +365,18 @@ class VideoDataset:
         key: Key,
         out: npt.NDArray[Any] | None = None,
     ) -> Any:
-        """What becomes of the scaled frames of an item. out: of `frames_shape`, into which it is written; may be `frames` itself where
-        `picture` is the identity. Raises TransformError.
+        """Return the frames of an item after scaling: transformed, or given to the user's function.
+
+        Args:
+            frames: Scaled frames.
+            id_: Id of the video.
+            numbers: Numbers of the frames.
+            index: Number of the item.
+            key: Key of its random numbers.
+            out: Array of `frames_shape` to write into; may be `frames` itself if `picture` is the identity.
+
+        Raises:
+            TransformError: The user's function failed.
         """
         made, picture = frames, self.picture
         if not picture.is_identity:
@@ -371,7 +398,7 @@ class VideoDataset:
         return made
 
     def _transformed(self, frames: npt.NDArray[Any], what: str, key: Key) -> Any:
-        """By the user's function. What it asks of torch's random numbers is a function of `key`."""
+        """Call the user's function with torch's random numbers seeded by `key`."""
         assert self.transform is not None
         try:
             with _seeded(key):
@@ -390,7 +417,7 @@ class VideoDataset:
         return made
 
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
-        """All of an item but its frames."""
+        """Return all of an item but its frames."""
         video = self._video(id_)
         item: Item = {
             "id": id_,
@@ -418,7 +445,7 @@ class VideoDataset:
 
 
 def as_tensors(item: Item) -> Item:
-    """Arrays as torch tensors of the same memory."""
+    """Return arrays as torch tensors that share their memory."""
     torch = _torch()
     made = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in item.items()}
     if type(labels := made.get("labels")) is dict:
@@ -427,7 +454,7 @@ def as_tensors(item: Item) -> Item:
 
 
 def found_device(name: str) -> Any:
-    """A torch device that works. Raises MissingError."""
+    """Return a torch device that works. Raises MissingError."""
     torch = _torch()
     try:
         torch.empty(1, device=name)
@@ -449,7 +476,9 @@ _one_at_a_time = threading.Lock()  # each of them has one generator for all thre
 
 @contextmanager
 def _seeded(key: Key) -> Iterator[None]:
-    """What Python, NumPy and, where it is imported, torch on the processor draw comes from `key`; afterwards they go on as before."""
+    """Seed Python, NumPy and (if imported) torch on the CPU from `key` within the block, and restore their states after
+    it.
+    """
     seed = int(stream(key, "transform").integers(1 << 32))
     with _one_at_a_time, ExitStack() as after:
         after.callback(random.setstate, random.getstate())

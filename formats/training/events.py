@@ -1,13 +1,14 @@
-"""What a PrefetchLoader tells of itself, when asked: a line of JSON per batch, in a file or a named pipe.
+"""Events of a PrefetchLoader, on request: one line of JSON per batch, to a file or a named pipe.
 
-Every line has time (seconds since 1970), event ("batch", and at the end "closed") and loader (which one); a batch also
-epoch, batch    both 0-based: of the batch that was just given
+Every line has time (seconds since 1970), event ("batch", and "closed" at the end) and loader (its identity); a batch
+also has
+epoch, batch    both 0-based, of the batch that was just returned
 wait_ms         how long the training loop waited for it
-ready, places   batches that were ready when it was asked for, and that there is room for
-decode_ms       what its sequences took, all workers together
+ready, places   batches that were ready when it was requested, and capacity
+decode_ms       decoding time of its sequences, summed over all workers
 hits, frames    how many of its frames had been decoded before, of how many
-cache_bytes     decoded frames that the workers keep
-memory_bytes    resident, of this process and all below it; measured every two seconds
+cache_bytes     decoded frames in the workers' caches
+memory_bytes    resident memory of this process and its descendants, measured every two seconds
 """
 
 from __future__ import annotations
@@ -30,21 +31,31 @@ MEMORY_SECONDS = 2.0
 
 
 class LoaderEvents:
-    """Lines that are written at once. A pipe that nobody reads, or that is full, loses them: training does not wait.
+    """Writes events immediately. If nobody reads a pipe, or it is full, lines are dropped: training never waits.
 
-    Raises SettingsError.
+    Raises:
+        SettingsError: The file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._lines = _Lines(path)
-        self.close = weakref.finalize(self, self._lines.close)  # also where nobody closes the loader
+        self.close = weakref.finalize(self, self._lines.close)  # also if the loader is never closed
         self._cache: dict[int, int] = {}
         self._measured, self._memory_bytes = -MEMORY_SECONDS, 0
 
     def batch(
         self, epoch: int, number: int, waited: float, ready: int, places: int, items: Sequence[tuple[int, Done]]
     ) -> None:
-        """items: the sequences of the batch, each with the number of its worker."""
+        """Write the event of a batch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            number: Number of the batch, from 0.
+            waited: Seconds that the training loop waited.
+            ready: Number of batches that were ready.
+            places: Number of batches that fit.
+            items: Sequences of the batch, each with the number of its worker.
+        """
         if (now := time.monotonic()) - self._measured >= MEMORY_SECONDS:
             self._measured, self._memory_bytes = now, memory_bytes()
         self._cache.update((worker, item.cache_bytes) for worker, item in items)
@@ -80,7 +91,7 @@ class _Lines:
             raise SettingsError(f"events cannot be written: {error.strerror}", path=self._path) from error
 
     def write(self, event: str, **fields: float) -> None:
-        """Where the disk is full nothing more is written, and that is warned of."""
+        """Write a line. If the disk is full, warn and write no more."""
         if self._fd is None:
             return
         line = {"time": round(time.time(), 3), "event": event, "loader": self._loader} | fields

@@ -1,11 +1,4 @@
-"""Which videos of a store a dataset has, and the numbers of their classes.
-
-Labels in items and batches: of one kind in every batch, whatever values it holds, also where torch's DataLoader makes it.
-
-What is random in items: which numbers it comes from, and how processes that make items agree on the epoch.
-
-The audio of items: as long for each, so that they make a batch.
-"""
+"""What items hold besides frames: labels, class numbers, audio, and the random numbers that decide them."""
 
 from __future__ import annotations
 
@@ -35,7 +28,14 @@ LOOKED_AT, LEAST_RATE = 1000, 100
 
 @dataclass(frozen=True)
 class Audio:
-    """rate: samples per second. num_samples: of an item. clips: as long as which it is; None where its length was asked for."""
+    """Audio of items, of equal length so that they form a batch.
+
+    Attributes:
+        rate: Sample rate in Hz.
+        num_channels: 1 or 2.
+        num_samples: Samples of an item.
+        clips: Sampler whose clips the audio is as long as; None if a length was given.
+    """
 
     rate: int
     num_channels: Literal[1, 2]
@@ -52,7 +52,20 @@ class Audio:
         ids: Sequence[str],
         video: Callable[[str], StoredVideo],
     ) -> Audio:
-        """seconds: None is as long as the clips. ids: of videos that have items. Raises SettingsError, StoreError."""
+        """Create from options.
+
+        Args:
+            rate: Sample rate in Hz.
+            num_channels: 1 or 2.
+            seconds: Length; None means as long as the clips.
+            clips: Sampler of the dataset.
+            ids: Ids of the videos that have items.
+            video: Returns the video of an id.
+
+        Raises:
+            SettingsError: The clips have no common length.
+            StoreError: A video cannot be read.
+        """
         if whole("audio_rate", rate, LEAST_RATE) > MAX_RATE:
             raise SettingsError(f"audio_rate is {rate}; give samples per second, at most {MAX_RATE}")
         if num_channels not in (1, 2):
@@ -75,7 +88,12 @@ class Audio:
         return 4 * self.num_channels * self.num_samples
 
     def item(self, video: StoredVideo, start_seconds: float) -> dict[str, Any]:
-        """audio: (C, num_samples) float32, from a frame on; silent where the video has none, which has_audio tells. Raises StoreError."""
+        """Return `audio`, (C, num_samples) float32 from the start of a frame, and `has_audio`; silence if the video has
+        none.
+
+        Raises:
+            StoreError: The audio cannot be read.
+        """
         if video.sample_rate is None:
             return {"audio": np.zeros((self.num_channels, self.num_samples), np.float32), "has_audio": False}
         due = None if self.clips is None else self.clips.seconds(video.frame_rate)
@@ -96,14 +114,17 @@ STREAMS: tuple[Stream, ...] = get_args(Stream)
 
 
 class Chance:
-    """Where an epoch is known, chance is a function of seed, epoch and item, whichever process asks. Where none was set, nobody says when
-    an epoch begins: then it is one of seed, item, how many were made before, and the seed of torch in this process, which DataLoader gives
-    its workers anew and torch.manual_seed decides: the same program has the same items, and the next epoch has others.
+    """Random numbers of items.
+
+    After `set_epoch` they are a function of seed, epoch and item, in whichever process. Before, the start of an epoch
+    is unknown: then they depend on the seed, the item, the number of items made before, and torch's seed in this
+    process, which DataLoader sets per worker and `torch.manual_seed` decides. So the same program has the same items,
+    and the next epoch has others.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = whole("seed", seed, 0)
-        self._epoch = RawValue("q", UNSET)  # in memory that workers see, also those that are at work already
+        self._epoch = RawValue("q", UNSET)  # in memory shared with workers, including running ones
         self._made = 0
 
     @property
@@ -111,11 +132,16 @@ class Chance:
         return None if self._epoch.value == UNSET else int(self._epoch.value)
 
     def set_epoch(self, epoch: int) -> None:
-        """Raises SettingsError."""
+        """Raise SettingsError."""
         self._epoch.value = whole("epoch", epoch, 0)
 
     def key(self, item: int, epoch: int | None = None) -> Key:
-        """Of what is random in an item. epoch: another than the one that was set."""
+        """Return the key of an item's random numbers.
+
+        Args:
+            item: Number of the item.
+            epoch: Epoch; None means the one of `set_epoch`.
+        """
         epoch = self.epoch if epoch is None else epoch
         if epoch is not None:
             return self.seed, epoch, item
@@ -124,7 +150,7 @@ class Chance:
         return self.seed, 0 if torch is None else torch.initial_seed(), item, self._made
 
     def __getstate__(self) -> dict[str, Any]:
-        """The shared number goes to processes that are being spawned; any other copy has one of its own."""
+        """Share the epoch with processes that are being spawned; any other copy gets its own."""
         shared = self._epoch if context.get_spawning_popen() is not None else self._epoch.value
         return self.__dict__ | {"_epoch": shared}
 
@@ -135,18 +161,22 @@ class Chance:
 
 
 def stream(key: Key, name: Stream) -> np.random.Generator:
-    """Random numbers for one purpose, which have nothing to do with those for another."""
+    """Return a random generator for one purpose, independent of those for other purposes."""
     return np.random.default_rng((*key, STREAMS.index(name) + 1))  # behind 0, which NumPy takes for the key without it
 
 
 class ItemLabels(dict[str, Any]):
-    """The labels of a video by name. arrays: those that are arrays in batches, the others are lists."""
+    """Labels of a video by name.
+
+    Attributes:
+        arrays: Names of labels that become arrays in batches. Others become lists.
+    """
 
     arrays: frozenset[str] = frozenset()
 
 
 def array_labels(labels: Labels) -> frozenset[str]:
-    """Numbers, true and false that no video lacks."""
+    """Return the names of numeric and boolean labels that no video lacks."""
     return frozenset(
         name
         for name, array in labels.columns.items()
@@ -156,7 +186,7 @@ def array_labels(labels: Labels) -> frozenset[str]:
 
 
 def batch_of(items: Sequence[ItemLabels]) -> dict[str, Any]:
-    """Each label of several items as an array or as a list."""
+    """Return the labels of several items: arrays for `ItemLabels.arrays`, lists for others."""
     return {
         name: np.asarray([item[name] for item in items]) if name in items[0].arrays else [item[name] for item in items]
         for name in items[0]
@@ -164,7 +194,7 @@ def batch_of(items: Sequence[ItemLabels]) -> dict[str, Any]:
 
 
 def teach_torch() -> None:
-    """Have torch's default_collate make batches of labels as `batch_of` does, where torch is imported."""
+    """Let torch's default_collate combine labels as `batch_of` does, if torch is imported."""
     collate = sys.modules.get("torch.utils.data._utils.collate")
     if collate is None or ItemLabels in collate.default_collate_fn_map:
         return
@@ -190,7 +220,9 @@ def chosen_videos(
     ids: Sequence[str] | None,
     where: Where | None,
 ) -> list[int]:
-    """The places of videos among `store.ids`, ascending. Raises SettingsError for what chooses none, or names what is not there."""
+    """Return the places of videos among `store.ids`, ascending. Raises SettingsError for what chooses none, or names what
+    is not there.
+    """
     places = list(range(len(store.ids)))
     if ids is not None:
         if isinstance(ids, str):
@@ -217,7 +249,7 @@ def chosen_videos(
 
 
 def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int]:
-    """The places of which it holds. Raises SettingsError for an expression that makes no sense here."""
+    """Return the places of which it holds. Raises SettingsError for an expression that makes no sense here."""
     table = labels.table()
     for number, name in enumerate(("num_frames", "height", "width")):
         table = table.append_column(name, pa.array(sizes[:, number]))
@@ -243,8 +275,8 @@ def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int
 
 
 def class_ids(store: FrameStore, labels: Labels) -> tuple[Mapping[str | int, int], npt.NDArray[np.int64] | None]:
-    """The number of each class of the whole store, and of each of these videos; whole numbers are kept as they are. None where the
-    store has no classes. Warns of videos that have none.
+    """Return the number of each class of the whole store, and of each of these videos; whole numbers are kept as they are.
+    None where the store has no classes. Warns of videos that have none.
     """
     column = labels.columns.get(CLASS_LABEL)
     if column is None:

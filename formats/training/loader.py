@@ -1,14 +1,14 @@
-"""Batches in a known order, decoded ahead into memory of a bounded size.
+"""Load batches in a known order, decoded ahead into a bounded amount of memory.
 
     with PrefetchLoader(dataset, batch_size=8, shuffle=True, seed=0, workers=2) as loader:
         for epoch in range(10):
             for batch in loader:
                 batch["frames"]         (B, T, H, W, 3)
 
-The order of an epoch is known before it begins, so workers are told what comes. Each video belongs in parts to one worker:
-requests for the same frames meet there, and what was decoded once serves all of them while it fits (formats/training/worker.py).
-Workers write sequences into their place in a batch, in memory that is shared with them; nothing is copied on the way to
-the training loop.
+The order of an epoch is known before it begins, so workers know what comes next. Each part of a video belongs to one
+worker, so requests for the same frames reach the same cache, and frames decoded once serve all of them while they fit
+(formats/training/worker.py). Workers write sequences into their place in a batch, in shared memory; nothing is copied
+on the way to the training loop.
 """
 
 from __future__ import annotations
@@ -55,7 +55,16 @@ class Subset(Protocol):
 
 @dataclass(slots=True)
 class _Batch:
-    """position: of its first item in the order. place: which buffer it is made in; None before one is free."""
+    """A batch that is being made.
+
+    Attributes:
+        epoch: Its epoch.
+        position: Position of its first item in the order.
+        indexes: Its items.
+        workers: Worker of each item.
+        place: Buffer for its frames; None while none is free.
+        done: Finished sequences by position.
+    """
 
     epoch: int
     position: int
@@ -65,7 +74,7 @@ class _Batch:
     done: dict[int, Done] = field(default_factory=dict)
 
     def left_to(self, worker: int) -> list[tuple[int, int]]:
-        """(place in the batch, item) of what a worker has not done."""
+        """Return (place in the batch, item) of items that a worker has not finished."""
         return [
             (slot, index)
             for slot, (index, owner) in enumerate(zip(self.indexes, self.workers, strict=True))
@@ -162,7 +171,7 @@ class PrefetchLoader:
         )
         self._places, self._lent = places, 0
         self._free = deque(range(places))
-        self._given_back: deque[int] = deque()  # places whose batch nobody has any more
+        self._given_back: deque[int] = deque()  # buffers whose batch is no longer referenced
         self._events = None if events is None else LoaderEvents(events)
         self._epoch, self._batches_given = 0, 0
         self._plan: Iterator[_Batch] = iter(())
@@ -175,7 +184,7 @@ class PrefetchLoader:
         self._process: int | None = os.getpid()
 
     def __len__(self) -> int:
-        """Batches of an epoch. Raises TypeError for a sampler without a length."""
+        """Return the number of batches in an epoch. Raises TypeError for a sampler without a length."""
         return self._count(len(self._items) if self._sampler is None else len(self._sampler))  # type: ignore[arg-type]
 
     def _count(self, items: int) -> int:
@@ -201,16 +210,17 @@ class PrefetchLoader:
             self._events.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: `load_state_dict` in another process goes on with the batch after the last that was given.
+        """Return the position of the loader. `load_state_dict` in another process continues with the batch after the last
+        returned one.
 
-        In the middle of an epoch whose order a sampler without `set_epoch` gave, that order is part of it. What such a sampler gives in
-        the next epoch comes from its own generator, whose state is the program's to keep.
+        If a sampler without `set_epoch` gave the order, the state contains the rest of it. The order of later epochs
+        comes from the sampler's own generator, whose state the program must store.
         """
         order = {"order": self._drawn} if self._draws and self._batches_given else {}
         return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity(), **order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises SettingsError when the state is of a loader of other batches, or none."""
+        """Raise SettingsError when the state is of a loader of other batches, or none."""
         if not isinstance(state, dict) or not {"epoch", "batches_given"} <= state.keys():
             raise SettingsError(f"{state!r} is not the state of a loader")
         epoch, given = whole("epoch", state["epoch"], 0), whole("batches_given", state["batches_given"], 0)
@@ -237,7 +247,7 @@ class PrefetchLoader:
         return self._sampler is not None and not hasattr(self._sampler, "set_epoch")
 
     def _identity(self) -> dict[str, Any]:
-        """What makes the batches; not where the store lies, which may be elsewhere on the next machine."""
+        """Return what determines the batches, without the path of the store, which may change between machines."""
         data = self.dataset
         clips = repr(data.clips) if is_dataclass(data.clips) else type(data.clips).__qualname__
         return {
@@ -256,7 +266,7 @@ class PrefetchLoader:
 
     @cached_property
     def _digest(self) -> str:
-        """Of what items there are: ids, their frames, and which the loader has."""
+        """Return a digest of ids, their frames, and the loader's items."""
         data = self.dataset
         found = hashlib.sha256("\0".join(data.ids).encode())
         for values in (data.sizes, self._items):
@@ -264,7 +274,8 @@ class PrefetchLoader:
         return found.hexdigest()[:16]
 
     def __iter__(self) -> Iterator[Item]:
-        """The batches of the next epoch, or what is left of one whose state was loaded. Ends an iteration that was left.
+        """Return the batches of the next epoch, or what is left of one whose state was loaded. Ends an iteration that was
+        left.
 
         Raises SettingsError when the loader is closed, or of another process.
         """
@@ -305,7 +316,9 @@ class PrefetchLoader:
         self._coming.clear()
 
     def _batches(self, epoch: int, skip: int) -> Iterator[_Batch]:
-        """From a batch of an epoch on; own orders run on into the next epochs, so that these begin without a wait."""
+        """Yield batches from one of an epoch on. Own orders continue into the next epochs, so that these start without
+        waiting.
+        """
         while True:
             order = self._items[self._order(epoch, is_resumed=skip > 0)]
             owners = self._owners[order]
@@ -331,7 +344,7 @@ class PrefetchLoader:
         return np.random.default_rng((self._seed, epoch)).permutation(count) if self._shuffle else np.arange(count)
 
     def _check_order(self, order: Sequence[object]) -> None:
-        """Raises SettingsError."""
+        """Raise SettingsError."""
         count = len(self._items)
         if wrong := [index for index in order if not isinstance(index, SupportsIndex) or not 0 <= int(index) < count]:
             raise SettingsError(
@@ -349,7 +362,7 @@ class PrefetchLoader:
         return owners[blocks]
 
     def _fill(self) -> None:
-        """Tell the workers what is new: batches within the horizon, and places in which batches may be made."""
+        """Send new work to the workers: batches within the horizon, and buffers for batches."""
         while self._given_back:
             self._free.append(self._given_back.popleft())
             self._lent -= 1
@@ -364,7 +377,7 @@ class PrefetchLoader:
         self._tell(ahead, now, range(self.workers))
 
     def _tell(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
-        """Tell workers what is not done of these batches."""
+        """Send to workers what is unfinished of these batches."""
         for worker in workers:
             orders = Orders(
                 [
@@ -385,7 +398,7 @@ class PrefetchLoader:
             yield Request(position, index, batch.epoch, start + slot * self._item_bytes, position in self._deaths)
 
     def batch_for(self, iteration: _Epoch) -> Item:
-        """The next one. Raises StopIteration, and what went wrong with an item of it."""
+        """Return the next one. Raises StopIteration, and what went wrong with an item of it."""
         self._check_is_mine()
         if iteration is not self._running:
             if iteration.is_over:
@@ -429,7 +442,7 @@ class PrefetchLoader:
         raise AssertionError(f"position {position} was not asked for")
 
     def _replace(self, worker: int, gone: Gone) -> None:
-        """Another worker in the place of one that was killed, with all that it had left to do."""
+        """Start another worker in the place of a killed one, with its unfinished work."""
         now = [batch for batch in self._coming if batch.place is not None]
         at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
         if at_work is not None and gone.code < 0:
@@ -449,7 +462,7 @@ class PrefetchLoader:
             raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
 
     def _collate(self, batch: _Batch) -> Item:
-        """The batch in its memory; a copy, when others are kept and this would leave the workers too little."""
+        """Return the batch in its memory; a copy, when others are kept and this would leave the workers too little."""
         assert batch.place is not None
         items = [batch.done[slot] for slot in range(len(batch.indexes))]
         error = next((item.error for item in items if item.error is not None), None)
@@ -475,7 +488,7 @@ class PrefetchLoader:
 
 
 def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArray[np.int64]]:
-    """The dataset behind subsets of it, and which of its items they hold."""
+    """Return the dataset behind subsets of it, and which of its items they hold."""
     if isinstance(dataset, VideoDataset):
         return dataset, np.arange(len(dataset))
     if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):

@@ -1,12 +1,14 @@
-"""Which frames of a video a network is shown: clips, under the names of torchcodec.samplers and mmaction2.
+"""Samplers choose the frames of clips, under the names and rules of torchcodec.samplers and mmaction2.
 
     VideoDataset("ready/", clips=clips_at_random_indices(num_frames_per_clip=16, num_indices_between_frames=4))
 
-is one random clip of each video, another one in each epoch. An item of a dataset is one clip, so `num_clips=10` makes ten items of a
-video; only `sample_frames` and `dense_sample_frames` put the frames of all clips into one item, one after the other, as mmaction2 does.
+is one random clip of each video, another one in each epoch. An item of a dataset is one clip, so `num_clips=10` makes
+ten items per video. Only `sample_frames` and `dense_sample_frames` put the frames of all clips into one item, one clip
+after the other, as mmaction2 does.
 
-policy: what is done where a clip would go past the end of its video: "repeat_last" repeats its last frame, "wrap" begins the clip again,
-"error" refuses the video when the dataset is made, and "drop" leaves such clips, and videos without any other, out.
+`policy` decides what happens to a clip that would go past the end of its video: "repeat_last" repeats the last frame,
+"wrap" repeats the clip from its start, "error" rejects the video when the dataset is created, and "drop" omits such
+clips, and videos without any other.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ ROUNDING_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class Timing:
-    """When the frames of a video are shown.
+    """Times at which the frames of a video are displayed.
 
     Attributes:
-        num_frames: How many there are.
-        begins: (N,) seconds at which frames begin to be shown, from the first; None where a sampler asks for no times.
-        end_seconds: Of the last frame, which is shown as long as the others in the mean, where frames have times of their own.
-        tolerance: How far a time may be from the start of the frame that it means.
+        num_frames: Number of frames.
+        begins: (N,) start of each frame in seconds from the first one; None if the sampler needs no times.
+        end_seconds: End of the last frame. At a variable rate it is displayed for the average frame duration.
+        tolerance: Maximum distance between a time and the start of the frame that it means.
     """
 
     num_frames: int
@@ -49,7 +51,7 @@ class Timing:
 
 
 def timing_of(video: StoredVideo) -> Timing:
-    """Raises StoreError where the store says nothing of times."""
+    """Return the times of a video's frames. Raises StoreError if the store does not know them."""
     interval = exact_seconds(video.end_seconds / max(1, len(video)))
     pace = Pace.of(interval, is_variable=video.frame_rate is None)
     return Timing(len(video), video.timestamps, video.end_seconds, pace.tolerance)
@@ -69,7 +71,7 @@ class ClipSampler(ABC):
     @property
     @abstractmethod
     def num_frames(self) -> int:
-        """How many frames an item has."""
+        """Number of frames in an item."""
 
     @property
     def is_random(self) -> bool:
@@ -151,7 +153,7 @@ class _OfIndices(ClipSampler):
         return (self.num_frames_per_clip - 1) * self.num_indices_between_frames + 1
 
     def _clip(self, start: int, num_frames: int) -> list[int]:
-        """Its frames, and others for those that lie behind the end of the video."""
+        """Return the frames of a clip; frames past the end of the video follow the policy."""
         start = min(start, num_frames - 1)
         found = range(start, min(start + self._span, num_frames), self.num_indices_between_frames)
         return _extended(found, self.num_frames_per_clip, self.policy)
@@ -180,7 +182,7 @@ class _AtIndices(_OfIndices):
         return None if frame_rate is None else span / frame_rate
 
     def _range(self, num_frames: int) -> tuple[int, int]:
-        """Where clips may begin, [low, high)."""
+        """Return where clips may begin, as [low, high)."""
         low, high = self.sampling_range_start, self.sampling_range_end
         last = num_frames - self._span + 1
         low = low + num_frames if low < 0 else low
@@ -264,7 +266,7 @@ class sample_frames(_OfIndices):
 
     @property
     def _least_frames(self) -> int:
-        """Of a video that is not too short."""
+        """Return how many frames a video needs."""
         return self._span
 
     def count(self, video: Timing) -> int:
@@ -384,7 +386,7 @@ class _AtTimes(ClipSampler):
 
     @abstractmethod
     def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:
-        """When a clip begins, in seconds."""
+        """Return the start of a clip in seconds."""
 
     def count(self, video: Timing) -> int:
         low, high = self._range(video)
@@ -473,7 +475,12 @@ class clips_at_regular_timestamps(_AtTimes):
 def counts(
     sampler: ClipSampler, ids: Sequence[str], num_frames: Numbers, video: Callable[[str], StoredVideo]
 ) -> Numbers:
-    """(V,) items of each video. Raises SettingsError for a video that has none and is not left out, StoreError."""
+    """Return (V,) the number of items of each video.
+
+    Raises:
+        SettingsError: A video has no item and the policy is not "drop".
+        StoreError: A video cannot be read.
+    """
     if sampler.needs_times:
         return np.asarray([_count(sampler, id_, timing_of(video(id_))) for id_ in ids], np.int64)
     lengths, first, place = np.unique(num_frames, return_index=True, return_inverse=True)
@@ -491,7 +498,7 @@ def _count(sampler: ClipSampler, id_: str, video: Timing) -> int:
 
 
 def _make_whole(sampler: ClipSampler, *names: str) -> None:
-    """Have whole numbers from 1 as ints. Raises SettingsError."""
+    """Convert fields to int. Raises SettingsError for values that are no whole numbers from 1."""
     for name in names:
         object.__setattr__(sampler, name, whole(name, getattr(sampler, name), 1))
 
@@ -507,7 +514,7 @@ def _check_seconds(name: str, value: object, *, above: float = -np.inf) -> None:
 
 
 def _extended(numbers: Iterable[int], count: int, policy: Policy) -> list[int]:
-    """As many as there should be, the last one again and again, or all of them."""
+    """Extend numbers to `count`: repeat the last one, or all of them, as the policy says."""
     found = list(numbers)
     if policy == "wrap":
         return (found * (count // len(found) + 1))[:count]
@@ -515,7 +522,7 @@ def _extended(numbers: Iterable[int], count: int, policy: Policy) -> list[int]:
 
 
 def _of_linspace(first: int, last: int, count: int, number: int) -> int:
-    """As torch.linspace counts in whole numbers: from either end to the middle, what is left over cut off."""
+    """Return element `number` of torch.linspace with integers: counted from the nearer end, truncated."""
     if count == 1:
         return first
     step = (last - first) / (count - 1)

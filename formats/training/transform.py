@@ -1,6 +1,6 @@
-"""What is done to the frames of an item before a network gets them: scale, crop, flip, YCbCr, numbers, the order of the axes.
+"""Transforms of the frames of an item: scale, crop, flip, colour model, dtype and layout.
 
-All frames of an item get the same; what is random comes from the generator that is given.
+All frames of an item get the same transform. Random numbers come from the generator that is passed in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Range = tuple[float, float]
 # JFIF 1.02: full range, ITU-R BT.601 weights; columns are R, G, B.
 TO_YCBCR = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], np.float32)
 YCBCR_OFFSET = np.array([0, 128, 128], np.float32)
-# Of the pictures of ImageNet, 0 to 1, as torchvision's models want them.
+# Mean and standard deviation of ImageNet, scaled to 0..1, as torchvision's models expect.
 IMAGENET: MeanStd = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AXES = {"THWC": (0, 1, 2, 3), "TCHW": (0, 2, 3, 1), "CTHW": (1, 2, 3, 0)}  # where T, H, W and C are
 RESIZED_CROP = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -37,14 +37,25 @@ TRIES = 10
 
 @dataclass(frozen=True)
 class Transform:
-    """All sizes are (height, width). size: to which frames are scaled, or the shorter side; crop: that is cut out then, or the side of a
-    square, in the middle or at random; num_crops: 3 are the two ends and the middle of the side that the crop leaves more of, each an
-    item of its own. random_resized_crop: a part of the frame, scaled to `size` (one number is a square): True, or (scale, ratio), each
-    from and to, the part's share of the area and its width : height. flip: left and right, with this probability; True is 0.5. colour:
-    "ycbcr" is that of JPEGs (JFIF). normalize: True gives 0..1, and (mean, std), three values each, or "imagenet", ((0..1) - mean) /
-    std; only for float16 and float32. dtype: uint16 holds what stores of 10 bits have, 0..65535.
+    """Transform of all frames of an item. Sizes are (height, width).
 
-    Raises SettingsError.
+    Attributes:
+        size: Size to scale to, or length of the shorter side.
+        crop: Size to crop after scaling, or side of a square.
+        random_crop: Crop at a random position instead of the centre.
+        flip: Probability of a horizontal flip; True means 0.5.
+        dtype: "uint8"; "uint16" for stores of more than 8 bits, 0 to 65535; "float16" or "float32".
+        normalize: True scales to 0..1; (mean, std) of three values each, or "imagenet", gives ((0..1) - mean) / std.
+            Only for floats.
+        colour: "rgb", or "ycbcr" as in JPEGs (JFIF).
+        random_resized_crop: Crop a random part and scale it to `size`. True uses torchvision's defaults; else (scale,
+            ratio), two ranges: the
+        part's share of the area, and its width / height.
+        num_crops: 3 makes three items: the crops at both ends and the centre of the longer side.
+        layout: Order of the axes: T frames, H lines, W columns, C channels.
+
+    Raises:
+        SettingsError: A value is invalid, or options contradict each other.
     """
 
     size: Size | None = None
@@ -119,7 +130,7 @@ class Transform:
 
     @property
     def stored_dtype(self) -> Literal["uint8", "uint16"]:
-        """What is asked of the store."""
+        """Dtype in which frames are read from the store."""
         return "uint16" if self.dtype == "uint16" else "uint8"
 
     @property
@@ -127,7 +138,7 @@ class Transform:
         return bool(self.random_crop or self.flip or self.random_resized_crop)
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """The size of the frames that the store gives."""
+        """Return the size of the frames that the store gives."""
         if self.size is None or self.random_resized_crop:
             return height, width
         if isinstance(self.size, int):
@@ -136,7 +147,7 @@ class Transform:
         return self.size
 
     def result(self, height: int, width: int) -> tuple[int, int]:
-        """The size of what comes out. Raises SettingsError when the crop is larger than the frames."""
+        """Return the size of what comes out. Raises SettingsError when the crop is larger than the frames."""
         if self.random_resized_crop:
             assert self.size is not None
             return _pair(self.size)
@@ -151,12 +162,19 @@ class Transform:
         return crop
 
     def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
-        """Of `count` frames of a result, in the order of the layout."""
+        """Return the shape of a result with `count` frames, in the order of the layout."""
         sides = {"T": count, "H": height, "W": width, "C": 3}
         return tuple(sides[axis] for axis in self.layout)
 
     def apply(self, frames: npt.NDArray[Any], out: npt.NDArray[Any], rng: np.random.Generator, which: int = 0) -> None:
-        """frames: (T, H, W, 3) RGB, scaled. out: of `shape` and dtype. which: of the crops, where there are several."""
+        """Transform frames.
+
+        Args:
+            frames: (T, H, W, 3) RGB, already scaled.
+            out: Array of the result's `shape` and dtype.
+            rng: Source of random numbers.
+            which: Number of the crop if there are several.
+        """
         out = out.transpose(AXES[self.layout])
         frames = self._part(frames, out.shape[1], out.shape[2], rng, which)
         if self.flip and rng.random() < (0.5 if self.flip is True else self.flip):
@@ -182,7 +200,7 @@ class Transform:
     def _part(
         self, frames: npt.NDArray[Any], height: int, width: int, rng: np.random.Generator, which: int
     ) -> npt.NDArray[Any]:
-        """(T, height, width, 3) of the frames, a view where nothing is scaled."""
+        """Return (T, height, width, 3) of the frames, a view where nothing is scaled."""
         high, wide = frames.shape[1] - height, frames.shape[2] - width
         if self.random_resized_crop:
             top, left, high, wide = self._random_part(frames.shape[1], frames.shape[2], rng)
@@ -202,7 +220,7 @@ class Transform:
         return frames[:, top : top + height, left : left + width]
 
     def _random_part(self, high: int, wide: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-        """Top, left, height and width, by the rule of torchvision's RandomResizedCrop."""
+        """Return top, left, height and width of a crop, by the rule of torchvision's RandomResizedCrop."""
         scale, ratio = RESIZED_CROP if self.random_resized_crop is True else self.random_resized_crop or RESIZED_CROP
         for _ in range(TRIES):
             area = high * wide * rng.uniform(*scale)
@@ -224,7 +242,7 @@ class Transform:
         return np.asarray(mean, np.float64) * 255, np.asarray(std, np.float64) * 255
 
     def _lines(self, width: int) -> list[npt.NDArray[np.float32]]:
-        """(width * 3,) each: lines are quicker to go through than pixels of three."""
+        """Return mean and 1 / std as arrays of (width * 3,): whole lines are faster than pixels of three."""
         return [np.tile(values, width).astype(np.float32) for values in self._mean_std]
 
     @cached_property
@@ -244,7 +262,7 @@ def _is_range(value: object) -> bool:
 
 
 def _size(name: str, value: object) -> Size | None:
-    """Lists are those of configuration files."""
+    """Return a size; lists come from configuration files."""
     if value is None:
         return None
     numbers = list(value) if isinstance(value, tuple | list) else [value]
@@ -259,13 +277,13 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def to_ycbcr(frames: Frames) -> Frames:
-    """(…, 3) uint8 RGB to YCbCr as JPEGs hold it: JFIF 1.02, 0..255 each, rounded to nearest."""
+    """Convert (…, 3) uint8 RGB to YCbCr as JPEGs store it: JFIF 1.02, 0..255 each, rounded to nearest."""
     made = frames.astype(np.float32) @ TO_YCBCR.T + YCBCR_OFFSET
     return np.clip(np.rint(made, out=made), 0, 255, out=made).astype(np.uint8)
 
 
 def column(values: list[Any]) -> Any:
-    """Arrays on top of each other, numbers as an array, anything else as it is."""
+    """Combine values of a batch: arrays are stacked, numbers become an array, other values stay a list."""
     if isinstance(values[0], np.ndarray):
         return np.stack(values)
     if all(isinstance(value, bool | int | float) for value in values):

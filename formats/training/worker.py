@@ -1,9 +1,7 @@
-"""What a worker of a PrefetchLoader does, in a thread or in a process of its own: sequences into the places they are given.
+"""A worker of a PrefetchLoader, in a thread or in a process: decodes sequences into buffers that it is given.
 
-It is told the order of the requests long before it may work on them, so it keeps decoded frames that later ones want, and
-decodes of a GOP whatever they want of it at once.
-
-Decoded frames that will be wanted again, within a bound in bytes.
+It knows the order of requests long before it may work on them. So it keeps decoded frames that later requests need, and
+decodes all needed frames of a GOP at once.
 """
 
 from __future__ import annotations
@@ -33,10 +31,11 @@ NEVER = 1 << 62
 
 
 class FrameCache:
-    """Who asks says in advance what will be wanted when, so the frame whose next use is farthest away goes first, which is the
-    best that a cache can do: L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966.
+    """Belady cache of decoded frames with a bound in bytes. Not thread-safe.
 
-    A frame of which no use is known stays while there is room. Not thread-safe.
+    Uses are announced in advance, so the frame whose next use is farthest away is evicted, which is optimal: L. A.
+    Belady, "A study of replacement algorithms for a virtual-storage computer", 1966. A frame without an announced use
+    stays while there is room.
     """
 
     def __init__(self, limit_bytes: int, dtype: str = "uint8") -> None:
@@ -48,24 +47,24 @@ class FrameCache:
         self.size_bytes = 0
 
     def announce(self, key: Key, position: int) -> None:
-        """A frame will be taken at this position of the order; positions ascend."""
+        """Announce that a frame will be used at a position of the order. Positions must ascend."""
         uses = self._uses.setdefault(key, deque())
         uses.append(position)
         if len(uses) == 1 and key in self._kept:
             self._rank(key)
 
     def forget_uses(self) -> None:
-        """What was announced will not happen."""
+        """Forget all announced uses."""
         self._uses.clear()
         for key in self._kept:
             self._rank(key)
 
     def is_wanted(self, key: Key) -> bool:
-        """Whether a use is known."""
+        """Return whether a use is known."""
         return key in self._uses
 
     def take(self, key: Key) -> Frames | None:
-        """The frame, if it is here; the next of its known uses is over."""
+        """Return the frame, if it is here; the next of its known uses is over."""
         uses = self._uses.get(key)
         if uses:
             uses.popleft()
@@ -77,7 +76,7 @@ class FrameCache:
         return found
 
     def place(self, key: Key, shape: tuple[int, ...]) -> Frames | None:
-        """An array to decode a frame into; None where it is here, or others will be wanted sooner."""
+        """Return an array to decode a frame into; None where it is here, or others will be wanted sooner."""
         if key in self._kept:
             return None
         due, size = self.due(key), int(np.prod(shape)) * self._dtype.itemsize
@@ -102,7 +101,7 @@ class FrameCache:
         return array
 
     def due(self, key: Key) -> int:
-        """The position of the next known use; NEVER without one."""
+        """Return the position of the next known use; NEVER without one."""
         return self._uses[key][0] if key in self._uses else NEVER
 
     def _rank(self, key: Key) -> None:
@@ -124,7 +123,15 @@ class FrameCache:
 
 
 class Request(NamedTuple):
-    """Make an item now. offset: where its frames go in the shared memory, bytes. alone: it may be one that kills workers."""
+    """Request to make an item now.
+
+    Attributes:
+        position: Position in the order.
+        item: Number of the item in the dataset.
+        epoch: Epoch of the item.
+        offset: Where its frames go in the shared memory, in bytes.
+        alone: Whether the item may be one that kills workers.
+    """
 
     position: int
     item: int
@@ -134,15 +141,23 @@ class Request(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """ahead: what will be asked for, (position in the order, item of the dataset, epoch), positions ascending. now: what is."""
+    """Work for a worker.
+
+    Attributes:
+        ahead: Later items as (position in the order, item of the dataset, epoch), positions ascending.
+        now: Items to make now.
+    """
 
     ahead: list[tuple[int, int, int]]
     now: list[Request]
 
 
 class About(NamedTuple):
-    """What a process is told first. dataset: pickled, without the tricks by which torch shares tensors with its own children. main:
-    how multiprocessing finds what belongs to the program's own file; None where nothing does.
+    """First message to a worker process.
+
+    Attributes:
+        dataset: Pickled dataset, without torch's sharing of tensors between its own child processes.
+        main: How multiprocessing finds objects of the program's main file; None if there are none.
     """
 
     dataset: bytes
@@ -150,7 +165,7 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, dataset: VideoDataset) -> About:
-        """Raises SettingsError for a dataset that no other process can have."""
+        """Create for a dataset. Raises SettingsError if it cannot be pickled."""
         if _is_worker:
             raise SettingsError(
                 "a worker imports the program for the sake of its transform, and that makes a PrefetchLoader again; "
@@ -188,14 +203,23 @@ _is_worker = False
 
 
 class Reset(NamedTuple):
-    """Nothing that was told or asked before counts; answered by itself."""
+    """Cancels all earlier work. The worker answers with the same message."""
 
     number: int
 
 
 class Done(NamedTuple):
-    """error: why there is no such sequence. about: the item without its frames. hits, frames: wanted frames, and those that were
-    decoded before."""
+    """Result of a request.
+
+    Attributes:
+        position: Position in the order.
+        error: Why the item could not be made, or None.
+        about: The item without its frames.
+        seconds: Decoding time.
+        hits: Frames that had been decoded before.
+        frames: Frames of the item.
+        cache_bytes: Size of the worker's cache.
+    """
 
     position: int
     error: Exception | None
@@ -215,7 +239,12 @@ class Inbox(Protocol):
 
 
 class Worker:
-    """memory: what the loader and its workers share. frame_bytes: the bound of decoded frames that are kept."""
+    """Makes items of a dataset.
+
+    Args:
+        memory: Memory shared with the loader.
+        frame_bytes: Bound of the cache in bytes.
+    """
 
     def __init__(self, dataset: VideoDataset, memory: mmap.mmap, frame_bytes: int) -> None:
         self._dataset, self._memory = dataset, memory
@@ -223,7 +252,7 @@ class Worker:
         self._scratch: Frames = np.empty((0, 0, 0, 3), dataset.picture.stored_dtype)
 
     def serve(self, inbox: Inbox, reply: Callable[[Done | Reset], None]) -> None:
-        """Until the inbox ends."""
+        """Work until the inbox ends."""
         waiting: deque[Request] = deque()
         while True:
             while not waiting or not inbox.empty():
@@ -261,7 +290,7 @@ class Worker:
                 key = dataset.key(request.item, request.epoch)
                 dataset.finished(frames, id_, numbers, request.item, key, out)
             about = dataset.describe(id_, numbers)
-        except Exception as caught:  # noqa: BLE001 (it goes to whoever asks for the item)
+        except Exception as caught:  # noqa: BLE001 (raised where the item is used)
             error = _portable(caught)
         seconds = time.perf_counter() - started
         return Done(request.position, error, about, seconds, hits, len(numbers), self._cache.size_bytes)
@@ -277,7 +306,7 @@ class Worker:
         return self._scratch
 
     def _fill(self, id_: str, numbers: list[int], frames: Frames, *, alone: bool) -> int:
-        """The frames, from the cache or decoded; how many were there. alone: decode nothing that others want."""
+        """Return the frames, from the cache or decoded; how many were there. alone: decode nothing that others want."""
         missing: dict[int, Frames] = {}
         first = {number: place for place, number in reversed([*enumerate(numbers)])}
         for number, place in first.items():
@@ -298,7 +327,7 @@ class Worker:
         return len(numbers) - len(missing)
 
     def _decode(self, id_: str, missing: dict[int, Frames], also: set[int]) -> None:
-        """Frames into their rows; into the cache go those of them that will be wanted again, and `also`."""
+        """Decode frames into their rows, and into the cache those that are needed again and those in `also`."""
         fresh: dict[int, Frames] = {}
         by_due = sorted({*missing, *also}, key=lambda number: self._cache.due((id_, number)))
         for number in by_due:  # in this order none displaces one before it
@@ -318,7 +347,7 @@ class Worker:
             fresh[number][...] = missing[number]
 
     def _wanted_of_gops(self, id_: str, numbers: Iterable[int]) -> set[int]:
-        """Frames with a known use, of the GOPs that these frames are in."""
+        """Return frames with a known use, of the GOPs that these frames are in."""
         video = self._dataset.video(id_)
         keyframes = video.keyframes
         if keyframes is None:
@@ -334,7 +363,7 @@ class Worker:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error itself, or one that says the same, where it cannot be sent to another process."""
+    """Return the error itself, or one that says the same, where it cannot be sent to another process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001
@@ -359,7 +388,14 @@ class _Line:
 
 
 def serve_from_process(about: About, memory: int, size: int, frame_bytes: int) -> None:
-    """Be a worker, in a process of its own. memory: file descriptor of what is shared, of so many bytes."""
+    """Run a worker in a child process.
+
+    Args:
+        about: Its dataset.
+        memory: File descriptor of the shared memory.
+        size: Size of that memory in bytes.
+        frame_bytes: Bound of the cache in bytes.
+    """
     global _is_worker
     _is_worker = True
     shared, channel = mmap.mmap(memory, size), parent_channel()

@@ -1,4 +1,4 @@
-"""The workers of a PrefetchLoader: processes or threads, the memory they share, and what is said to and fro."""
+"""The workers of a PrefetchLoader: processes or threads, their shared memory, and messages in both directions."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A worker ended unasked. code: the exit code of its process, or the signal that killed it, negative. error: what ended it, where
-    it could still say so.
+    """A worker ended unexpectedly.
+
+    Attributes:
+        code: Exit code of its process; negative for a signal.
+        error: The error that ended it, if it could report one.
     """
 
     code: int
@@ -62,11 +65,13 @@ class WorkerPool:
         self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._threads, self._file)
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
-        """(size,) of the shared memory."""
+        """Return (size,) bytes of the shared memory."""
         return np.frombuffer(self._memory, np.uint8, size, offset)
 
     def tell(self, worker: int, message: object) -> None:
-        """Never waits. A worker that is gone says so in the inbox, and who replaces it is to be told everything again."""
+        """Send a message without waiting. If the worker has ended, the inbox reports it, and its successor must be sent
+        everything again.
+        """
         if not self._lines:
             for number in range(self._workers):
                 self.start(number)
@@ -77,7 +82,7 @@ class WorkerPool:
             self.tell(worker, message)
 
     def start(self, worker: int) -> None:
-        """A new worker of this number. Raises OSError."""
+        """Start a worker under this number. Raises OSError."""
         line = self._lines[worker] = Line()
         if self._file is None or self._about is None:
             made = Worker(self._dataset, self._memory, self._frame_bytes)
@@ -102,7 +107,7 @@ class WorkerPool:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What a thread says, into the inbox."""
+    """Callback of a thread that puts its results into the inbox."""
 
     inbox: Inbox
     worker: int
@@ -112,7 +117,7 @@ class _Reply:
 
 
 def _serve(made: Worker, line: Line, reply: _Reply) -> None:
-    """In a thread, whose end nobody else would notice."""
+    """Run a worker in a thread, and report its end."""
     try:
         made.serve(line, reply)
     except BaseException:
@@ -121,8 +126,10 @@ def _serve(made: Worker, line: Line, reply: _Reply) -> None:
 
 
 def _listen(worker: int, process: Process, line: Line, speaker: threading.Thread, inbox: Inbox) -> None:
-    """Always reading, so that no worker ever waits for the loader to listen. The process is closed when the speaker has
-    ended: its descriptor is then another's, the next worker's perhaps, who would be told what was meant for the last.
+    """Read all messages of a worker process, so that it never waits for the loader.
+
+    The process is closed after the thread that sends to it has ended: a closed descriptor may be reused for the next
+    worker, which would then receive messages meant for this one.
     """
     gone = Gone(0)
     try:
@@ -139,8 +146,8 @@ def _listen(worker: int, process: Process, line: Line, speaker: threading.Thread
 
 
 def _pass_on(line: Line, process: Process, call: tuple[Any, ...]) -> None:
-    """So that the loader never waits for a worker to listen."""
-    with contextlib.suppress(DiedError):  # the worker is gone, and whoever listens to it says so
+    """Send messages to a worker process, so that the loader never waits for it."""
+    with contextlib.suppress(DiedError):  # the worker has ended, which the listening thread reports
         process.begin(*call)
         while (message := line.get()) is not None:
             process.send(message)
@@ -150,11 +157,11 @@ def _pass_on(line: Line, process: Process, call: tuple[Any, ...]) -> None:
 def _end(
     processes: dict[int, Process], lines: dict[int, Line], threads: list[threading.Thread], file: IO[bytes] | None
 ) -> None:
-    """A thread that is still in a decoder when Python ends is torn out of it, and C++ ends the program for that."""
+    """End all threads. A thread inside a decoder when Python exits would be killed, and C++ aborts the program then."""
     for line in lines.values():
         line.put(None)
     for process in processes.values():
-        process.kill()  # it has nothing to lose; the item at work may take seconds, and so may the end of torch
+        process.kill()  # nothing is lost; waiting for the current item, or for torch to exit, could take seconds
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join(END_SECONDS)
@@ -165,7 +172,7 @@ def _end(
 
 
 def _reserved(size: int) -> IO[bytes]:
-    """A file without a name, in memory where there is a place for that, of which every byte is there."""
+    """Return a file without a name, in memory where there is a place for that, of which every byte is there."""
     folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
     try:

@@ -25,10 +25,10 @@ else:
 
 
 class AudioDecoder:
-    """Decodes the best audio stream of an open file, in the thread of the caller, as threads do not survive a fork.
+    """Decodes the best audio stream of an open file in the caller's thread: threads do not survive a fork.
 
     Attributes:
-        stream: The stream; None where there is none to decode.
+        stream: The stream; None if there is none that can be decoded.
     """
 
     def __init__(self, container: InputContainer) -> None:

@@ -1,6 +1,7 @@
-"""One frame <-> one JPEG, colours right: planes go in as they are, so they must be BT.601 full range (JFIF 1.02).
+"""Convert a frame to a JPEG and back without changing colours: planes are coded as they are, so they must be BT.601 full
+range (JFIF 1.02).
 
-No RGB in between, and no second conversion: the planes that were scored are the planes that were coded.
+There is no RGB in between and no second conversion: the planes that were scored are the planes that were coded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class JpegCoder:
     decoder: VideoCodecContext
 
     def encode(self, frame: VideoFrame) -> bytes:
-        """A JFIF file: Huffman coded baseline, tables by `quality` as libjpeg scales them."""
+        """Return a JFIF file: Huffman coded baseline, tables by `quality` as libjpeg scales them."""
         planes = [_plane(frame, number) for number in range(len(frame.planes))]
         try:
             if len(planes) == 1:
@@ -48,7 +49,7 @@ class JpegCoder:
             raise EncodeError(f"a JPEG of {frame.width}x{frame.height} failed: {error}") from error
 
     def decode(self, data: bytes, like: VideoFrame) -> VideoFrame:
-        """The frame that `data` holds, by libavcodec: another decoder than the library that encoded it."""
+        """Return the frame that `data` holds, by libavcodec: another decoder than the library that encoded it."""
         try:
             frames = self.decoder.decode(Packet(data))
         except (AvError, ValueError) as error:
@@ -71,7 +72,7 @@ def jpeg_coder(quality: int) -> JpegCoder:
 
 
 def _plane(frame: VideoFrame, number: int) -> Plane:
-    """A plane without the padding of its lines, (H, W)."""
+    """Return a plane without the padding of its lines, (H, W)."""
     import numpy as np
 
     plane = frame.planes[number]

@@ -1,9 +1,9 @@
-"""What a stream changes half way and only some of its frames say: the shape of its pixels, as broadcasts do between 4:3 and 16:9, and
-which way up it is, as phones and cameras do when they are turned.
+"""Changes in the middle of a stream: pixel shape (broadcasts between 4:3 and 16:9), display matrix (a phone that is
+turned), frame size.
 
-Only the decoder tells, at the frame on where it changes; later frames are marked here with what holds for them.
-
-The picture that libavcodec's decoder of MPEG-1 and MPEG-2 holds back, and loses where the size changes if nobody asks before.
+The decoder reports a change only at the first changed frame; later frames are marked here with the values that hold for
+them. At a change of the frame size, libavcodec's decoder of MPEG-1 and MPEG-2 loses the frame that it holds back,
+unless it is requested before.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ HOLD_TURNS = {
 
 
 class Told(NamedTuple):
-    """What earlier frames said of a frame.
+    """Values that earlier frames set for a frame.
 
     Attributes:
-        shape: Sample aspect ratio; None as long as it is what the header says.
-        matrix: Display matrix, where packets bring some; None where none holds, and where only the container or each frame tells.
+        shape: Sample aspect ratio; None while it equals the header's.
+        matrix: Display matrix if packets carry some; None if none holds, or if only the container or each frame carries
+            one.
     """
 
     shape: Fraction | None = None
@@ -98,7 +99,7 @@ class MidwayChanges:
         for frame, matrix in self._turned(frames):
             shape = self._shapes.at(frame)
             if shape is not None or matrix is not None:
-                frame.opaque = [Told(shape, matrix)]  # an object of its own, by which PyAV 18 finds it
+                frame.opaque = [Told(shape, matrix)]  # PyAV 18 finds an opaque object by identity, so each frame needs its own
             yield frame
 
     def _turned(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
@@ -174,7 +175,7 @@ class _Turns:
             yield doubtful, self._held
 
     def _is_told(self, frame: VideoFrame) -> bool:
-        """Whether the packet of a frame says which way up it is."""
+        """Return whether the packet of a frame says which way up it is."""
         if frame.pts is None or frame.pts not in self._told:
             return False
         self._told.remove(frame.pts)

@@ -1,4 +1,4 @@
-"""What stands where a video should: text, a picture, a playlist. Said in words, with what to do."""
+"""Messages for files that are no video: text, a picture, a playlist; with what to do."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def why_refused(path: str, demuxer: str) -> str:
 
 
 def text_in_place(path: str) -> str:
-    """Return what kind of text a file is: what Git keeps of large files, a server's page, a list; "" for what is no text.
+    """Return what kind of text a file is: a Git LFS pointer, a web page, a list; "" if it is not text.
 
-    None of it is shown: a link may lead to what is nobody's business.
+    The text itself is not shown: the file may be a link to private data.
     """
     line = ""
     with suppress(OSError, UnicodeDecodeError), open_regular(path) as file:

@@ -1,6 +1,6 @@
-"""The frames of one encoded video by their numbers: a seek to the keyframe before, and no more decoded than is needed.
+"""Read frames of one encoded video by number: seek to the keyframe before and decode no more than needed.
 
-Every reader of encoded stores reads through this, and so does the proof of an output.
+All readers of encoded stores use it, and the verification of outputs too.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ DECODER_OPTIONS = {"h264": {"strict": "1"}}
 
 
 class NumberedFrames:
-    """One opened video. data: its bytes where they are no file of their own. Raises StoreError. Close it.
+    """Random access to the frames of one video. Must be closed.
 
-    origin_pts: PTS of frame 0 in the file. stream_index: of the video; None means the first. hardware: what decodes in the place
-    of the processor, as libavutil names it.
+    Args:
+        data: File object of a video inside a shard.
+        origin_pts: PTS of frame 0.
+        stream_index: Index of the video stream; None means the first one.
+        hardware: libavutil's name of a hardware decoder; None decodes on the CPU.
+
+    Raises:
+        StoreError: The video cannot be opened.
     """
 
     _probes = False
@@ -82,7 +88,7 @@ class NumberedFrames:
     __del__ = close
 
     def read(self, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Each of these frames with its number; numbers ascend. Raises StoreError."""
+        """Yield each of these frames with its number; numbers ascend. Raises StoreError."""
         wanted = dict.fromkeys(numbers)
         try:
             while wanted:
@@ -98,7 +104,7 @@ class NumberedFrames:
         return StoreError(f"{self._id}: does not decode: {reason_of(error)}", path=self._path)
 
     def _read_from_keyframe(self, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Those wanted frames that follow one another without leaving a GOP out."""
+        """Yield the first wanted frames, up to a GOP that contains none."""
         first = next(iter(wanted))
         start = self._keyframes[bisect_right(self._keyframes, first) - 1]
         last, gop_of_last = first, bisect_right(self._keyframes, first)
@@ -128,14 +134,14 @@ class NumberedFrames:
             )
 
     def _decode(self, packet: Packet[VideoStream] | None, due: dict[int, int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Those frames that are due, by their PTS."""
+        """Yield the frames that are due, identified by PTS."""
         for frame in self._stream.codec_context.decode(packet):
             number = None if frame.pts is None else due.pop(frame.pts, None)
             if number is not None:
                 yield number, frame
 
     def _ticks(self, number: int) -> int:
-        """The PTS of a frame in the file."""
+        """Return the PTS of a frame in the file."""
         facts = self._facts
         if facts.pts is not None and facts.time_base is not None:
             return self._origin_pts + rescale(int(facts.pts[number]), facts.time_base, self._base)

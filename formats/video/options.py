@@ -1,4 +1,4 @@
-"""How one output is encoded, checked against the row of its encoder."""
+"""Options of the encoder, checked against its row in `profiles`."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def _preset_help() -> str:
 
 
 def _is_large(size: FrameSize) -> bool:
-    """Whether encoding takes so much of the time that it is worth a few bytes to have it done by several threads."""
+    """Return whether encoding takes so much of the time that it is worth a few bytes to have it done by several threads."""
     return min(size) >= LARGE_LINES
 
 
 @documented
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
-    """How one output is encoded. None means the default of the encoder.
+    """Options of the encoder. None means the encoder's default.
 
     Raises:
-        SettingsError: The encoder does not take a value.
+        SettingsError: The encoder does not support a value.
     """
 
     HEADING: ClassVar[str] = "Encoding"
@@ -131,15 +131,18 @@ class EncoderOptions:
         )
 
     def num_threads(self, size: FrameSize) -> int:
-        """What libavcodec is told for pictures of this size."""
+        """Return libavcodec's number of threads for pictures of this size."""
         return self.threads or (self.profile.threads_when_large if _is_large(size) else 1)
 
     def library_options(
         self, light: HdrMetadata = NO_HDR_METADATA, size: FrameSize = NO_SIZE, cores: int = 1
     ) -> dict[str, str]:
-        """Option names and values as libavcodec takes them, for PyAV and for the ffmpeg command alike.
+        """Return libavcodec's options by name, for PyAV and for the ffmpeg command.
 
-        light: of the high dynamic range that is to be kept. cores: that have nothing else to do; they change no byte.
+        Args:
+            light: HDR metadata to store in the stream.
+            size: Size of the pictures.
+            cores: Idle cores that may be used. They do not change the bytes.
         """
         row, full = self.profile, self.resolved
         assert full.crf is not None
@@ -165,5 +168,5 @@ class EncoderOptions:
         return options
 
     def as_dict(self) -> dict[str, object]:
-        """Every option by its name, defaults filled in."""
+        """Return every option by its name, defaults filled in."""
         return asdict(self.resolved)

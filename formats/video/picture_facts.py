@@ -1,9 +1,7 @@
-"""How much of a picture its container hides: `PixelCrop` of Matroska, `clap` of mp4.
+"""Read what containers and frames say about the picture: cropping, orientation and HDR metadata; and write HDR metadata.
 
-How a stored picture is turned to be upright, as its display matrix says.
-
-What a picture of high dynamic range says of the screen it was graded on (SMPTE ST 2086) and of how bright it gets (CTA-861.3),
-and whether to believe it; and the same in the header of an output: `mdcv` and `clli` in mp4, `Colour` in Matroska.
+Cropping is `PixelCrop` in Matroska and `clap` in MP4; orientation is a display matrix; HDR metadata is the mastering
+display (SMPTE ST 2086) and the content light level (CTA-861.3), `mdcv` and `clli` in MP4 and `Colour` in Matroska.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ from vidprep.formats.video.midway import told_of
 from vidprep.formats.video.pyav import IS_18, display_matrix, light_side_data, open_input, open_output
 
 MIN_PEAK, MAX_PEAK = 50, 10_000  # cd/m² of a screen that anything is graded on; PQ ends at the second
-# AVMasteringDisplayMetadata: x and y of red, green, blue and white, minimum and maximum as rationals; which of them are told.
+# AVMasteringDisplayMetadata: x and y of red, green, blue and white, minimum and maximum as rationals; flags for which are set.
 _MASTERING = struct.Struct("=22i")
 
 
 def hdr_metadata_of(frame: VideoFrame) -> tuple[HdrMetadata, list[Remark]]:
-    """What a frame says, and why what it says besides is not believed."""
+    """Return the HDR metadata of a frame, and remarks about values that cannot be true and are dropped."""
     display, levels = light_side_data(frame)
     doubts: list[Remark] = []
     mastering = _mastering(display, doubts) if display else None
@@ -85,7 +83,7 @@ def _content(data: bytes, mastering: MasteringDisplay | None, doubts: list[Remar
 
 
 def _are_primaries(red: Point, green: Point, blue: Point, white: Point) -> bool:
-    """Colours, each where its name says, with white between them."""
+    """Return whether red, green and blue are where such colours can be, with white between them."""
     points = (red, green, blue)
     return (
         all(x >= 0 and y >= 0 and x + y <= 1 for x, y in points)
@@ -97,15 +95,15 @@ def _are_primaries(red: Point, green: Point, blue: Point, white: Point) -> bool:
 
 
 def _left_of(one: Point, other: Point, point: Point) -> float:
-    """Twice the area of the triangle; above 0 where the point lies left of the way from one to the other."""
+    """Return twice the signed area of a triangle: positive if `point` is left of the line from `one` to `other`."""
     return float((other[0] - one[0]) * (point[1] - one[1]) - (other[1] - one[1]) * (point[0] - one[0]))
 
 
 def write_hdr_metadata(stream: VideoStream, codec: str, light: HdrMetadata) -> None:
-    """To a stream that is to be written, before anything else of it is set, as the rest is overwritten.
+    """Set the HDR metadata of an output stream. Call it before setting anything else, which it would overwrite.
 
-    PyAV has no name for the side data that libavformat writes there, but copies that of a stream it reads: the header of a Matroska
-    file (RFC 9559) that holds a stream of the codec and nothing besides.
+    PyAV cannot set the side data that libavformat writes, but copies the side data of a stream that it reads: here a
+    Matroska header (RFC 9559) with a single stream of the codec.
     """
     with av.logging.Capture(), open_input(io.BytesIO(_header(codec, light)), {}) as file:
         BitStreamFilterContext("null", file.streams.video[0], stream)
@@ -136,12 +134,18 @@ def _whole(name: int, value: int) -> bytes:
     return _element(name, value.to_bytes(8))
 
 
-# Less than this of the longer side is the rounding of whoever wrote the matrix.
+# Deviations below this share of the longer side are rounding errors in the matrix.
 SLANT = 0.02
 
 
 class Turn(NamedTuple):
-    """degrees: counter-clockwise, as FFmpeg prints them. warning: what of the matrix could not be followed, None when it was."""
+    """How a frame has to be turned.
+
+    Attributes:
+        orientation: Transposition and flips.
+        degrees: Counter-clockwise rotation, as FFmpeg prints it.
+        warning: The part of the matrix that cannot be applied; None if all of it is.
+    """
 
     orientation: Orientation = Orientation()
     degrees: int = 0
@@ -158,10 +162,11 @@ def turn_of(frame: VideoFrame) -> Turn:
 
 
 def turn_by(a: int, b: int, c: int, d: int) -> Turn:
-    """A display matrix as transpose and flips.
+    """Return a display matrix as transpose and flips.
 
     The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
-    is no multiple of 90 degrees goes to the nearest one; the angle is that of FFmpeg, which a matrix without area has none of.
+    is no multiple of 90 degrees goes to the nearest one; the angle is that of FFmpeg, which a matrix without area has
+    none of.
     """
     area = a * d - b * c
     if not area:
@@ -173,7 +178,7 @@ def turn_by(a: int, b: int, c: int, d: int) -> Turn:
         )
     angle = -math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c)))
     degrees = round(angle)
-    # Where the x axis goes, and on which side of it the y axis lies.
+    # Direction of the x axis, and the side of the y axis.
     if round(angle / 90) % 2:
         turned = Orientation(True, flip_horizontal=(area > 0) == (b > 0), flip_vertical=b < 0)
     else:
@@ -210,7 +215,7 @@ def cropping_of(stream: VideoStream) -> Cropping:
 
 
 def followed(crop: Cropping, frame: VideoFrame) -> Cropping:
-    """As ffmpeg's crop filter follows it: it begins with a sample of chroma, and ends with a whole one. None where it leaves nothing."""
+    """Round a crop to whole chroma samples, as ffmpeg's crop filter does; NO_CROPPING if nothing would remain."""
     across, down = 64 // frame.format.chroma_width(64), 64 // frame.format.chroma_height(64)
     width, height = frame.width - crop.left - crop.right, frame.height - crop.top - crop.bottom
     width, height = width - width % across, height - height % down
@@ -221,7 +226,9 @@ def followed(crop: Cropping, frame: VideoFrame) -> Cropping:
 
 
 def _cropping_told_in_matroska(stream: VideoStream) -> Cropping:
-    """PyAV 18 does not give side data of a stream; libavformat writes it where it can be read."""
+    """Return the cropping of a Matroska stream, read from a file that libavformat writes: PyAV 18 does not return a
+    stream's side data.
+    """
     header = io.BytesIO()
     try:
         with av.logging.Capture(), open_output(header, format="matroska", options={}) as container:

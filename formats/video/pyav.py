@@ -1,6 +1,7 @@
-"""The one place that knows what differs between PyAV 18.1 (Python 3.11) and PyAV 19 (Python 3.12 and newer).
+"""All that differs between PyAV 18.1 (Python 3.11) and PyAV 19 (Python 3.12 and newer), and samples of planes.
 
-Everything else opens containers, reads rationals and reads side data through these functions, and asks for no version.
+All other modules open containers, read rationals and side data through these functions, and never ask for PyAV's
+version.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class Rational(Protocol):
 
 
 def fraction(value: Rational | None) -> Fraction | None:
-    """A rational of PyAV as a Fraction; None where it is unset, which is None, 0/1, 0/0 or n/0."""
+    """Return a rational of PyAV as a Fraction; None where it is unset, which is None, 0/1, 0/0 or n/0."""
     if value is None or not value.numerator or not value.denominator:
         return None
     return Fraction(value.numerator, value.denominator)
 
 
 def time_base_of(timed: Any) -> Fraction:
-    """Seconds per tick of a stream, packet, frame or codec context. Raises ValueError when it has none."""
+    """Return seconds per tick of a stream, packet, frame or codec context. Raises ValueError when it has none."""
     found = fraction(timed.time_base)
     if found is None:
         raise ValueError(f"{timed!r} has no time base")
@@ -70,10 +71,11 @@ def open_input(
     hwaccel: HWAccel | None = None,
     probes: bool = True,
 ) -> InputContainer:
-    """A container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError.
+    """Return a container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError.
 
-    probes: decode the first frames already, as libavformat does to learn what some containers do not say, such as the pixel format; that
-    takes five times as long as the rest. A local file is a regular one: a named pipe in its place would be waited for.
+    probes: decode the first frames already, as libavformat does to learn what some containers do not say, such as the
+    pixel format; that takes five times as long as the rest. A local file is a regular one: a named pipe in its place
+    would be waited for.
     """
     if isinstance(file, str) and file.startswith("file:"):
         check_regular(file.removeprefix("file:"))
@@ -101,18 +103,18 @@ def demuxed(container: InputContainer, stream: Stream | None = None) -> Iterator
 
 
 def open_output(file: str | BinaryIO, *, format: str, options: dict[str, str]) -> OutputContainer:
-    """A container to write. Raises PyAV's errors and OSError."""
+    """Return a container to write. Raises PyAV's errors and OSError."""
     return av.open(file, "w", format=format, container_options=options)
 
 
 def display_matrix(frame: VideoFrame) -> bytes | None:
-    """The nine little-endian int32 of ISO/IEC 14496-12, 6.2.2, when the frame has them."""
+    """Return the nine little-endian int32 of ISO/IEC 14496-12, 6.2.2, when the frame has them."""
     found: Any = frame.side_data.get("DISPLAYMATRIX")
     return None if found is None else bytes(found)
 
 
 def light_side_data(frame: VideoFrame) -> tuple[bytes | None, bytes | None]:
-    """An AVMasteringDisplayMetadata and an AVContentLightMetadata, when the frame has them."""
+    """Return an AVMasteringDisplayMetadata and an AVContentLightMetadata, when the frame has them."""
     kinds: Any = frame.side_data
     found = [kinds.get(kind) for kind in ("MASTERING_DISPLAY_METADATA", "CONTENT_LIGHT_LEVEL")]
     display, levels = (None if each is None else bytes(each) for each in found)
@@ -120,13 +122,13 @@ def light_side_data(frame: VideoFrame) -> tuple[bytes | None, bytes | None]:
 
 
 def is_one_of_views(frame: VideoFrame) -> bool:
-    """Whether its picture is one of several views of the scene, which only multi-view codecs (MV-HEVC) say."""
+    """Return whether its picture is one of several views of the scene, which only multi-view codecs (MV-HEVC) say."""
     kinds: Any = frame.side_data
     return SideDataType(VIEW_ID) in kinds
 
 
 def _unknown_side_data(cls: Any, value: object) -> Any:
-    """A member for a kind of side data that FFmpeg learnt after PyAV 18 was written, as PyAV 19 makes one itself."""
+    """Return a member for a kind of side data that FFmpeg learnt after PyAV 18 was written, as PyAV 19 makes one itself."""
     if not isinstance(value, int):
         return None
     member: Any = object.__new__(cls)
@@ -139,18 +141,23 @@ if IS_18:  # without it, one frame with such side data (MV-HEVC views, EXIF) mak
 
 
 def reason_of(error: Exception) -> str:
-    """What FFmpeg said last, rather than the call and the options that PyAV names."""
+    """Return FFmpeg's last message instead of PyAV's call and options."""
     logged = getattr(error, "log", None)
     return logged[2].strip() if logged else getattr(error, "strerror", None) or str(error)
 
 
 def video_decoder(name: str) -> VideoCodecContext:
-    """A decoder by its name in libavcodec. Raises ValueError when that has none."""
+    """Return a decoder by its name in libavcodec. Raises ValueError when that has none."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
 
 
 def visible_bytes(plane: VideoPlane, line_bytes: int) -> bytes | memoryview:
-    """Without the padding of its lines. line_bytes: those that are seen."""
+    """Return the samples of a plane without line padding.
+
+    Args:
+        plane: The plane.
+        line_bytes: Bytes of a line without padding.
+    """
     data, line = memoryview(plane), plane.line_size
     if line == line_bytes:
         return data[: line * plane.height]
@@ -160,7 +167,10 @@ def visible_bytes(plane: VideoPlane, line_bytes: int) -> bytes | memoryview:
 
 
 def plane_lines(plane: VideoPlane) -> npt.NDArray[np.uint8]:
-    """(H, bytes of a line with its padding), a view of the memory."""
+    """Return a view of a plane's memory, (H, bytes of a line with its padding), top line first.
+
+    A decoder, or a flip, may store the bottom line first.
+    """
     import numpy as np
 
     lines = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, abs(plane.line_size))

@@ -1,10 +1,11 @@
-"""A decoded frame as 8-bit RGB: the nearest levels to what its numbers mean, whatever its depth and subsampling.
+"""Convert decoded frames to 8-bit RGB, rounded to the nearest level, for any depth and subsampling.
 
-libswscale on its own is quick and up to four levels dark, more with ten bits than with eight. Told to round, and to have chroma for
-every pixel (bilinear between samples in the middle of theirs, as in a JPEG), it is within half a level of exact arithmetic,
-and five times as slow. It does so quickest into planes, so those come in between.
+libswscale alone is fast but up to four levels too dark, and worse with ten bits than with eight. With exact rounding
+and interpolated chroma (bilinear, sited in the middle as in JPEG) it is within half a level of exact arithmetic, and
+five times slower. It does so fastest into planes, so planes are made first.
 
-Another size is made in the same pass, before there is RGB: bicubic, its kernel widened where pictures shrink, so that nothing aliases.
+Scaling happens in the same pass, before the conversion to RGB: bicubic, with a wider kernel for smaller pictures to
+avoid aliasing.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 ROUNDED = "accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
 EXACT, RESIZED = f"bilinear+{ROUNDED}", f"bicubic+{ROUNDED}"
 PACKED, PLANES = "rgb24", "gbrp"
-# Of all kinds of frames for which filters are kept, which hold some 10 bytes for each pixel and 384 kB beside.
+# Bounds of the graphs that are kept. A graph takes some 10 bytes per pixel and 384 kB.
 KEPT_PIXELS, KEPT_KINDS = 1 << 24, 16
 # ITU-T H.273. A picture of so many lines that does not say is taken for BT.709, of fewer for BT.601.
 HD_LINES = 720
-# Of three bits libswscale makes no more than 252.
+# libswscale expands three bits to at most 252.
 SHORT_OF_WHITE, STRETCH = ("rgb8", "bgr8"), ("lutrgb", "r=val*255/252:g=val*255/252")
 RGB, BT709, UNSPECIFIED, SMPTE170M, MATRICES = 0, 1, 2, 6, {1, *range(4, 18)}
 
@@ -45,7 +46,7 @@ class ToRgb:
         self._fast = VideoReformatter() if fast else None
 
     def plane(self, frame: VideoFrame) -> VideoPlane:
-        """Of (H, W, 3), its lines padded."""
+        """Return the plane of (H, W, 3), with padded lines."""
         if self._fast is not None:
             frame.colorspace = matrix_of(frame)
             return self._fast.reformat(frame, format=PACKED, threads=1).planes[0]
@@ -60,21 +61,21 @@ def resized(frame: VideoFrame, picture: Picture) -> None:
 
 
 def resized_picture(picture: Picture, into: Picture) -> None:
-    """The same for (H, W, 3) that is RGB already."""
+    """Scale an RGB array (H, W, 3) as `resized` scales a frame."""
     import numpy as np
 
     resized(VideoFrame.from_ndarray(np.ascontiguousarray(picture), format=PACKED), into)
 
 
 def converted(frame: VideoFrame, size: tuple[int, int] | None, pixel_format: str) -> VideoFrame:
-    """The frame scaled to (height, width), None is its own, in another format; its range stays where that is no RGB. The memory is
-    overwritten by the next frame of its kind. Raises PyAV's errors.
+    """Return the frame scaled to (height, width), None is its own, in another format; its range stays where that is no
+    RGB. The memory is overwritten by the next frame of its kind. Raises PyAV's errors.
     """
     return _filters_for(frame, size, pixel_format).converted(frame)
 
 
 def matrix_of(frame: VideoFrame) -> int:
-    """The code of H.273; where the frame does not say, or says what is reserved, what it is taken for."""
+    """Return the code of H.273; where the frame does not say, or says what is reserved, what it is taken for."""
     if frame.format.is_rgb:
         return RGB
     matrix = int(frame.colorspace)
@@ -97,7 +98,9 @@ _mine = threading.local()
 
 
 def _filters_for(frame: VideoFrame, size: tuple[int, int] | None, made: str) -> _Filters:
-    """Of this thread, which keeps the last ones: making them takes as long as converting two frames."""
+    """Return this thread's filter graph for such frames. Recent ones are kept: building one takes as long as converting
+    two frames.
+    """
     kind = _Kind(
         frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range), size, made
     )

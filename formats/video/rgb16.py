@@ -1,7 +1,7 @@
-"""A decoded frame as RGB of 16 bits, 0..65535, without a loss of what 10 or 12 bits hold.
+"""Convert decoded frames to 16-bit RGB, 0..65535, without losing precision of 10 or 12 bits.
 
-libswscale subsamples and scales; what it makes of these into RGB of more than 8 bits is up to four levels of 10 bits dark, so the matrix is
-reckoned here.
+libswscale subsamples and scales. Its own conversion to RGB of more than 8 bits is up to four levels (of 10 bits) too
+dark, so the colour matrix is computed here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BT601 = 0.299, 0.114
 
 
 def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Picture:
-    """(H, W, 3), scaled to (height, width). Raises PyAV's errors."""
+    """Return (H, W, 3), scaled to (height, width). Raises PyAV's errors."""
     depth = max(8, *(component.bits for component in frame.format.components))  # what has less is made into eight
     if frame.format.is_rgb:
         picture = _of_rgb(frame, depth)
@@ -45,7 +45,7 @@ def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Picture:
 
 
 def deep_resized(picture: Picture, size: tuple[int, int]) -> Picture:
-    """(H, W, 3) to (height, width, 3), plane by plane: libswscale scales RGB by way of YCbCr."""
+    """Return (H, W, 3) to (height, width, 3), plane by plane: libswscale scales RGB by way of YCbCr."""
     planes = [VideoFrame.from_ndarray(np.ascontiguousarray(picture[..., n]), format="gray16le") for n in range(3)]
     return np.stack([_values(converted(plane, size, "gray16le").planes[0], size[1], 16).copy() for plane in planes], -1)
 
@@ -63,12 +63,12 @@ def _of_rgb(frame: VideoFrame, depth: int) -> Picture:
 
 
 def _values(plane: VideoPlane, count: int, depth: int) -> npt.NDArray[Any]:
-    """(H, count), a view of the memory."""
+    """Return (H, count), a view of the memory."""
     lines = plane_lines(plane)
     return lines[:, :count] if depth <= 8 else lines[:, : 2 * count].view("<u2")
 
 
 def _rounded(values: npt.NDArray[Any]) -> Picture:
-    """Of 0 to 1."""
+    """Round values of 0 to 1 to 16 bits."""
     rounded: Picture = np.rint(np.clip(values, 0, 1) * WHITE).astype(np.uint16)
     return rounded

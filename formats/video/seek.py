@@ -1,4 +1,4 @@
-"""Where decoding begins, and what packets tell of a video without decoding it."""
+"""Find where to begin decoding, and read what packets tell about a video without decoding it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class SeekPoint:
     """Where decoding begins.
 
     Attributes:
-        packets: From a keyframe on.
-        origin_pts: PTS of the first frame shown in the source; None if decoding begins there.
-        frames_before: Number of shown frames before `first_tick`; None if decoding begins with the first frame.
-        first_tick: When the frame with that number begins, in ticks from the first frame shown.
+        packets: Packets from a keyframe on.
+        origin_pts: PTS of the first frame displayed in the source; None if decoding begins there.
+        frames_before: Number of displayed frames before `first_tick`; None if decoding begins with the first frame.
+        first_tick: Start of the frame with that number, in ticks from the first frame displayed.
     """
 
     packets: Iterator[Packet[VideoStream]]
@@ -40,8 +40,13 @@ class SeekPoint:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What packets tell of a video. origin_pts: PTS of the first frame shown. shown: ticks from there, of each frame, in order;
-    keyframes: the same of those."""
+    """What the packets of a video tell.
+
+    Attributes:
+        origin_pts: PTS of the first frame displayed.
+        shown: Start of each frame in display order, in ticks from there.
+        keyframes: The same for keyframes.
+    """
 
     origin_pts: int
     shown: array[int]
@@ -49,8 +54,9 @@ class Survey:
 
 
 def survey_of(source: Source) -> Survey | None:
-    """When each frame is shown, by its packet; None where a packet is not always one frame, or does not tell, or where one changes what
-    later ones are decoded by. Reads to the end, decodes nothing.
+    """Read all packets without decoding. Return the start of each frame.
+
+    Return None if a packet is not always one frame, has no timestamp, or changes parameters of later ones.
     """
     packets, origin = _with_origin(source)
     if origin is None:
@@ -68,7 +74,9 @@ def survey_of(source: Source) -> Survey | None:
 
 
 def _is_entry(packet: Packet[VideoStream]) -> bool:
-    """Not where pictures become whole only some frames later, as with intra refresh."""
+    """Return whether decoding can begin at a packet. Not with intra refresh, where pictures are complete only some frames
+    later.
+    """
     return packet.is_keyframe and shown_by(packet).is_entry is not False
 
 
@@ -88,7 +96,7 @@ def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int, 
 
 
 def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | None]:
-    """All packets, and the PTS of the first frame shown; None where packets do not tell which frames they show."""
+    """Return all packets, and the PTS of the first frame shown; None where packets do not tell which frames they show."""
     packets = source.packets()
     if not source.tells_shown_frames:
         return packets, None
@@ -104,7 +112,7 @@ def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | N
 
 
 def _shows_in_order(source: Source, head: list[Packet[VideoStream]]) -> bool:
-    """Whether the frames of the first packets come out of the decoder in the order of their timestamps.
+    """Return whether the frames of the first packets come out of the decoder in the order of their timestamps.
 
     A few are decoded to tell; more where packets are reordered otherwise than the stream says of itself, as when
     timestamps only count them.

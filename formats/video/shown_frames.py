@@ -1,13 +1,15 @@
-"""How many frames a coded packet shows, from its own headers: a packet may be hidden, or one field of two; and whether decoding can
-begin there.
+"""Read from a packet's headers how many frames it displays, and whether decoding can begin there.
 
-H.264   ITU-T H.264, 7.3.2.1 and 7.3.3: a field is shown with the other one of its frame, and counted with the first.
-HEVC    ITU-T H.265, 7.3.2.3 and 7.3.6: pictures that say they are not output, and RASL pictures after a broken link.
-VP9     VP9 bitstream specification, annex B and 6.2: frames that are only there for others to lean on.
+A packet may be hidden, or be one of two fields.
+
+H.264   ITU-T H.264, 7.3.2.1 and 7.3.3: a field is displayed with the other field of its frame, and counted with the first.
+HEVC    ITU-T H.265, 7.3.2.3 and 7.3.6: pictures marked as not output, and RASL pictures after a broken link.
+VP9     VP9 bitstream specification, annex B and 6.2: frames that are never displayed and only serve as references.
 AV1     AV1 bitstream specification, 5.5 and 5.9: the same.
 
-Parameter sets stand in the configuration record of the container (ISO/IEC 14496-15) or in the packets; without such a record
-units stand behind start codes (annex B of H.264 and HEVC). What does not parse is counted as one frame, as nearly every packet is.
+Parameter sets are in the container's configuration record (ISO/IEC 14496-15) or in packets; without such a record,
+units follow start codes (annex B of H.264 and HEVC). A packet that cannot be parsed counts as one frame, as nearly
+every packet is.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ PADDING = 15  # type of open bitstream units
 
 
 class Shown(NamedTuple):
-    """What a packet says of the frames it shows.
+    """What a packet tells about its frames.
 
     Attributes:
-        frames: How many there are.
-        is_entry: Whether every frame from this packet on can be decoded; None where its headers do not say.
-        turns: Whether it says which way up pictures are.
-        needed_later: Whether later packets need what it brings: which way up pictures are, or other parameters than before.
+        frames: Number of frames that it displays.
+        is_entry: Whether every frame from this packet on can be decoded; None if its headers do not tell.
+        needed_later: Whether later packets need its contents, such as the orientation or other parameters.
+        turns: Whether it contains the orientation.
     """
 
     frames: int = 1
@@ -44,7 +46,9 @@ class Shown(NamedTuple):
 
 
 def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], Shown] | None:
-    """Of packets in decode order; None where packets do not tell."""
+    """Return a function that reads packets in decode order; None if this codec's packets do not tell how many frames they
+    display.
+    """
     record = configuration or b""
     counters: dict[str, type[_H264 | _Hevc | _Vp9 | _Av1]] = {"h264": _H264, "hevc": _Hevc, "vp9": _Vp9, "av1": _Av1}
     if codec not in counters:
@@ -89,8 +93,9 @@ def _without_emulation(unit: bytes, most: int) -> bytes:
 
 
 def _units(packet: bytes, length_bytes: int) -> Iterator[bytes]:
-    """The beginnings of NAL units, behind start codes where length_bytes is 0. Raises ValueError where a length leads out of the
-    packet."""
+    """Yield the beginnings of NAL units, behind start codes where length_bytes is 0. Raises ValueError where a length
+    leads out of the packet.
+    """
     if not length_bytes:
         begin = packet.find(START_CODE)
         while begin >= 0:
@@ -111,7 +116,7 @@ def _units(packet: bytes, length_bytes: int) -> Iterator[bytes]:
 
 
 def _sized_units(record: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """Units of a configuration record, each behind two bytes of length, and where they end."""
+    """Return units of a configuration record, each behind two bytes of length, and where they end."""
     units = []
     for _ in range(count):
         size = int.from_bytes(record[at : at + 2], "big")
@@ -122,7 +127,7 @@ def _sized_units(record: bytes, at: int, count: int) -> tuple[list[bytes], int]:
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """Of an H.264 sequence parameter set, what slice headers need."""
+    """Fields of an H.264 sequence parameter set that slice headers need."""
 
     has_fields: bool
     frame_num_bits: int
@@ -209,7 +214,7 @@ class _H264:
         return shown
 
     def _opens_frame(self, unit: bytes) -> bool:
-        """Whether a slice is the first of a frame."""
+        """Return whether a slice is the first of a frame."""
         if not unit[1] & 0x80:  # it begins at another macroblock than the first
             return False
         bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
@@ -251,7 +256,7 @@ def _h264_sequence(bits: _Bits) -> tuple[int, _Sequence]:
 
 
 def _messages(unit: bytes) -> Iterator[tuple[int, bytes]]:
-    """Kind and payload of supplemental information (H.264 and H.265, 7.3.2.3.1)."""
+    """Yield type and payload of supplemental enhancement information (H.264 and H.265, 7.3.2.3.1)."""
     data, at = _without_emulation(unit, UNIT_BYTES), 0
     while at + 2 < len(data):
         sizes = []
@@ -352,7 +357,7 @@ class _Vp9:
         return sum(self._is_shown(frame) for frame in self._frames(packet))
 
     def _frames(self, packet: bytes) -> Iterator[bytes]:
-        """Those of a superframe, or the only one."""
+        """Yield the frames of a superframe, or the only frame."""
         marker = packet[-1]
         count, size_bytes = (marker & 7) + 1, (marker >> 3 & 3) + 1
         index = len(packet) - 2 - count * size_bytes
@@ -402,7 +407,7 @@ class _Av1:
 
 
 def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, content) of open bitstream units, of the base layer alone."""
+    """Yield (type, content) of open bitstream units of the base layer."""
     at = 0
     while at < len(data):
         header = data[at]
@@ -430,6 +435,6 @@ def has_zeros_outside_padding(data: bytes, zeros: bytes) -> bool:
 
 
 def shown_by(packet: Packet[VideoStream]) -> Shown:
-    """What a packet of `Source.packets` shows. One frame where its codec is not known to do otherwise."""
+    """Return what a packet of `Source.packets` tells; one frame for codecs that always have one per packet."""
     marked = cast("list[Shown] | None", packet.opaque)
     return Shown() if marked is None else marked[0]

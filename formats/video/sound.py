@@ -1,7 +1,8 @@
-"""The audio of one file by times, to the sample: what is heard between two moments of its video.
+"""Read the audio of one file by time, exact to the sample.
 
-Where the container counts time in samples (mp4 does), decoding begins shortly before; elsewhere (Matroska counts milliseconds) the
-number of a sample is known only by counting from the first, so everything before is decoded too, which takes a second for an hour.
+If the container counts time in samples (as MP4 does), decoding begins shortly before. Elsewhere (Matroska counts
+milliseconds) the number of a sample is known only by counting from the first one, so everything before is decoded too:
+a second per hour of audio.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from vidprep.formats.video.pyav import open_input, reason_of, time_base_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 Samples = npt.NDArray[np.float32]
-PREROLL_SECONDS = Fraction(1, 4)  # decoders lean on what they decoded before: Opus for 80 ms
+PREROLL_SECONDS = Fraction(1, 4)  # decoders depend on previous audio: Opus on 80 ms
 FILTER_SECONDS = Fraction(1, 20)  # what a resampled sample is made of lies closer than this
 HOLE_SECONDS = Fraction(1, 10)
 
@@ -61,7 +62,9 @@ class Sound:
         return None if self._stream is None else self._stream.codec_context.sample_rate
 
     def read(self, start: Fraction, end: Fraction, *, rate: int | None, num_channels: int | None) -> Samples:
-        """(C, N), -1 to 1, N = round(end rate) - round(start rate); zeros where the file has no audio. Raises StoreError."""
+        """Return (C, N), -1 to 1, N = round(end rate) - round(start rate); zeros where the file has no audio. Raises
+        StoreError.
+        """
         own = self.rate
         if self._stream is None or not own:
             raise StoreError(
@@ -76,7 +79,7 @@ class Sound:
         try:
             if rate == own and layout.name == self._stream.layout.name:
                 return self._own(first, last)
-            # A sample of the result lies on one of ours every `step` of them: there the resampler is begun.
+            # Every `step` samples, an output sample coincides with an input sample: resampling starts at one of these.
             step, margin = own // math.gcd(own, rate), FILTER_SECONDS * own
             low = math.floor((Fraction(first * own, rate) - margin) / step) * step
             high = math.ceil(Fraction(last * own, rate) + margin)
@@ -86,7 +89,7 @@ class Sound:
             raise StoreError(f"{self._id}: its audio does not decode: {reason_of(error)}", path=self._path) from error
 
     def _own(self, low: int, high: int) -> Samples:
-        """Samples of the file, counted from where the video begins."""
+        """Return samples of the file, counted from where the video begins."""
         assert self._stream is not None
         try:
             found: Samples = np.zeros((self._stream.codec_context.layout.nb_channels, high - low), np.float32)
@@ -103,7 +106,7 @@ class Sound:
         return found
 
     def _blocks(self, low: int) -> Iterator[tuple[int, Samples]]:
-        """What is decoded from before a sample on, and the sample that each block begins with."""
+        """Yield decoded blocks from before a sample on, each with the number of its first sample."""
         assert self._stream is not None
         base, rate = time_base_of(self._stream), cast(int, self.rate)
         counts_samples = (1 / (base * rate)).denominator == 1
@@ -122,7 +125,7 @@ class Sound:
             due = (at or 0) + block.shape[1]
 
     def _seek(self, ticks: int) -> bool:
-        """False where the container cannot, as an AVI without an index."""
+        """Seek. Return False if the container cannot, like an AVI without an index."""
         try:
             self._container.seek(ticks, stream=self._stream)
         except AvError:
@@ -131,7 +134,7 @@ class Sound:
 
 
 def _as_floats(frame: AudioFrame) -> Samples:
-    """(C, N), -1 to 1."""
+    """Return (C, N), -1 to 1."""
     values: npt.NDArray[Any] = frame.to_ndarray()
     if not frame.format.is_planar:
         values = values.reshape(-1, frame.layout.nb_channels).T
@@ -144,8 +147,8 @@ def _as_floats(frame: AudioFrame) -> Samples:
 def _resampled(samples: Samples, layout: str, rate: int, to_layout: str, to_rate: int) -> Samples:
     """Resample (C, N) samples.
 
-    The graph has one thread, the caller's. PyAV's own resampler starts threads, and is freed by the garbage collector: in a forked child,
-    where those threads do not exist, that waits for ever.
+    The graph runs in the caller's thread. PyAV's own resampler starts threads and is freed by the garbage collector: in
+    a forked child, where those threads do not exist, that blocks for ever.
     """
     frame = AudioFrame.from_ndarray(np.ascontiguousarray(samples), format="fltp", layout=layout)
     frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)

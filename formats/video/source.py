@@ -1,9 +1,9 @@
-"""Video containers: sources opened with the doors shut, packets and frames out of them.
+"""Open a source video safely; yield its packets and frames.
 
-A source is hostile until shown otherwise. It is opened by absolute path with the `file:` prefix, so no name is taken
-for a protocol or an option; only the demuxers in DEMUXERS may read it, so no playlist or script is followed; only the
-file protocol is open, so nothing else is read and nothing is called. Each of these options has a test where it bites:
-libav ignores an unknown name in silence.
+Sources are untrusted. A file is opened by absolute path with the `file:` prefix, so that no name is taken for a
+protocol or an option. Only the demuxers in DEMUXERS are allowed, so no playlist or script is followed; only the file
+protocol is allowed, so nothing else is read. libav silently ignores misspelt options, so each of them has a test that
+fails without it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DEMUXERS = (
 )
 READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
 
-# What the decoder of H.264 says of pictures before the one that it began with, which later ones tell it to forget.
+# Warning of H.264's decoder when it should forget pictures from before the first one that it decoded.
 MISSED_BEFORE = "mmco: unref short failure"
 
 # Decoders that know the alpha layer a WebM carries beside the picture; the native ones drop it and show what is below.
@@ -69,19 +69,22 @@ STREAM_PACKETS = 2000  # that show which stream has more than one picture
 
 
 def file_url(path: str | Path) -> str:
-    """The one way to name a file to libav and ffmpeg: absolute, with the protocol said."""
+    """Return the name of a file for libav and ffmpeg: absolute, with the protocol."""
     return f"file:{os.path.abspath(path)}"  # noqa: PTH100 (Path.absolute keeps '..', which a symlink may change)
 
 
 def open_video(path: str | Path) -> InputContainer:
-    """A file that vidprep or a test made, by the rules for sources. Raises PyAV's errors and OSError."""
+    """Open a file that vidprep or a test made, with the options for sources. Raises PyAV's errors and OSError."""
     return open_input(file_url(path), READ_OPTIONS)
 
 
 class Source:
-    """An opened source: its best video stream, decoded in display order, and what went wrong on the way.
+    """An open source: its best video stream, decoded in display order, and signs of damage. Not thread-safe.
 
-    Raises ReadError and its kin when opened. Not thread-safe. Close it, or use it in a `with`.
+    Close it, or use it in a `with` block.
+
+    Raises:
+        ReadError: The file cannot be opened; also subclasses of it.
     """
 
     def __init__(self, path: str | Path, *, max_pixels: int, threads: int = 1) -> None:
@@ -94,7 +97,7 @@ class Source:
         self._damage_log = DamageLog()
         self._other_decoders: frozenset[str] = frozenset()
         self._own_names: frozenset[str] | None = None
-        self._head: deque[Packet[VideoStream]] = deque()  # read ahead of whoever takes packets
+        self._head: deque[Packet[VideoStream]] = deque()  # packets that were read ahead
         self._reading = self._read()
         self.begins_inside = False  # decoding, so that pictures before are missed
         try:
@@ -193,7 +196,9 @@ class Source:
         return stream
 
     def _num_frames_each(self, streams: list[VideoStream], best: int) -> Counter[int]:
-        """Return how many frames streams have, by their index: as headers say, else as far as it takes to find a second one of the best."""
+        """Return the number of frames of streams, by index: from headers, else counted until the best stream has a second
+        one.
+        """
         if all(stream.frames for stream in streams):
             return Counter({stream.index: stream.frames for stream in streams})
         counts = Counter({stream.index: 0 for stream in streams})
@@ -246,13 +251,13 @@ class Source:
 
     @property
     def coded_size(self) -> FrameSize | None:
-        """Of the frame that was decoded last, before anything was cropped; None where the decoder does not say."""
+        """Size of the last decoded frame before cropping; None if the decoder does not tell."""
         size = FrameSize(self._decoder.coded_width, self._decoder.coded_height)
         return size if min(size) else None
 
     @property
     def delays(self) -> bool:
-        """Whether the decoder may keep frames for later, as it puts them in order."""
+        """Whether the decoder may hold frames back to put them in order."""
         return bool(self._decoder.codec.capabilities & Capabilities.delay) or self._decoder.thread_count > 1
 
     def _harvest(self) -> None:
@@ -261,14 +266,15 @@ class Source:
         self._damage_log.add_lines(self._log, self._other_decoders, self._own_names)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
-        """Coded packets of the stream in decode order. Damage that ends them early is kept for `damage`."""
+        """Yield the packets of the video stream in decode order. Damage that ends them early is reported by `damage`.
+        """
         while self._head:
             yield self._head.popleft()
         yield from self._reading
 
     @cached_property
     def pace(self) -> Pace:
-        """How far apart its frames are, by the first timestamps, before a packet is taken, and by its header."""
+        """Distance between frames, from the first timestamps and the header, before packets are read."""
         size = 0
         for packet in self._reading:
             self._head.append(packet)
@@ -316,18 +322,20 @@ class Source:
             if self._count is not None:
                 packet.opaque = [
                     self._shown(packet, data, self._count)
-                ]  # an object of its own, by which PyAV 18 finds it
+                ]  # PyAV 18 finds an opaque object by identity, so each packet needs its own
             yield cast("Packet[VideoStream]", packet)
 
     def _shown(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], Shown]) -> Shown:
-        """What a packet shows. It may bring another sample description (ISO/IEC 14496-12, 8.5.2), by which later ones are decoded."""
+        """Return what a packet displays. It may contain another sample description (ISO/IEC 14496-12, 8.5.2), which
+        applies to later packets.
+        """
         if not packet.is_keyframe or not packet.has_sidedata("new_extradata"):
             return count(data)
         self._count = shown_counter(self.info.codec, bytes(packet.get_sidedata("new_extradata"))) or count
         return self._count(data)._replace(needed_later=True)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
-        """Frames of these packets as the decoder gives them: in display order, with PTS that may be missing or wrong."""
+        """Yield the frames of these packets in display order. PTS may be missing or wrong."""
         decoded = chain.from_iterable(map(self._decoded, chain(packets, [None])))
         return self._midway.marked(decoded)
 
@@ -363,13 +371,15 @@ class Source:
 
     @cached_property
     def tells_shown_frames(self) -> bool:
-        """Whether each packet says how many frames it shows, and when: those of several edits may come twice."""
+        """Whether each packet tells how many frames it displays, and when. With several edits, frames may be displayed
+        twice.
+        """
         if self._count is None or self.info.format_name not in INDEXED:
             return False
         return self.info.format_name != "mov" or num_edits(self.path, self._stream.id) <= 1
 
     def seek(self, ticks: int) -> None:
-        """To a keyframe at or before a PTS. Raises ReadError."""
+        """Seek to a keyframe at or before a PTS. Raises ReadError."""
         self.begins_inside = True
         self._head.clear()
         self._reading = self._read()
@@ -380,13 +390,13 @@ class Source:
 
     @property
     def reorder_depth(self) -> int:
-        """By how many frames the stream says that its packets are out of order."""
+        """Number of frames by which packets are out of order, according to the stream."""
         return self._decoder.reorder_depth
 
     def glimpse(self, packets: Iterable[Packet[VideoStream] | None]) -> list[int | None]:
-        """PTS of the frames that come of these packets, as the decoder gives them; it has forgotten them afterwards."""
+        """Decode packets and return the PTS of their frames in the decoder's order; then reset the decoder."""
         shown: list[int | None] = []
-        with av.logging.Capture():  # what is damaged is told when it is decoded to be shown
+        with av.logging.Capture():  # damage is reported when these packets are decoded for display
             for packet in packets:
                 with suppress(AvError):
                     shown += [frame.pts for frame in self._decoder.decode(packet)]

@@ -1,8 +1,9 @@
-"""One true time line for decoded frames, whoever reads them: timestamps in order, none missing.
+"""Give each decoded frame a timestamp: ascending, none missing.
 
-Decoded frames come in display order, and that order is kept. Their timestamps may be missing, doubled or permuted (AVI, and MP4
-of some writers, number B-frames in decode order; packed B-frames, VC-1 in WMV): they are sorted onto the frames. Frames are held
-back while an earlier timestamp is on its way, and the packets ahead of the decoder tell whether one is.
+Decoders return frames in display order, which is kept. Their timestamps may be missing, doubled or permuted (AVI, and
+MP4 of some writers, number B-frames in decode order; packed B-frames, VC-1 in WMV): the sorted timestamps are assigned
+to the frames. A frame is held back while an earlier timestamp may still come, which the packets ahead of the decoder
+tell.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ AHEAD_BYTES = 16 << 20
 
 
 class Timed(NamedTuple):
-    """A frame on the time line. pts: ticks. duration: what its packet says, 0 when it says nothing."""
+    """A frame with its time.
+
+    Attributes:
+        frame: The frame.
+        pts: Start in ticks.
+        duration: Duration that its packet states, in ticks; 0 if it states none.
+    """
 
     frame: VideoFrame
     pts: int
@@ -43,7 +50,13 @@ class Timed(NamedTuple):
 
 @dataclass(slots=True)
 class StampCounts:
-    """Timestamps that were mended. sorted: earlier than the one before. joined: the clock jumped back. guessed: missing."""
+    """Numbers of corrected timestamps.
+
+    Attributes:
+        stamps_sorted: Earlier than the one before.
+        stamps_joined: After a jump of the clock.
+        stamps_guessed: Missing.
+    """
 
     stamps_sorted: int = 0
     stamps_joined: int = 0
@@ -51,10 +64,13 @@ class StampCounts:
 
 
 class PacketsAhead:
-    """Packets on their way to a decoder, read a little ahead of it, and the timestamps that are still to come out of it.
+    """Packets on their way to a decoder, read a little ahead, and timestamps of frames that the decoder has not returned
+    yet.
 
-    delays: whether the decoder may keep a frame for later; one that does not gives it at once or never. from_middle: whether
-    they begin at a keyframe that is not the first, where frames that are shown before it cannot be decoded.
+    Args:
+        packets: The packets.
+        delays: Whether the decoder may hold a frame back; otherwise it returns a frame at once or never.
+        from_middle: Whether they begin at a later keyframe, so that frames displayed before it cannot be decoded.
     """
 
     def __init__(self, packets: Iterator[VideoPacket], *, delays: bool, from_middle: bool = False) -> None:
@@ -93,11 +109,11 @@ class PacketsAhead:
         return packet
 
     def came(self, stamp: int) -> None:
-        """A frame with this timestamp came out of the decoder."""
+        """Record that the decoder returned a frame with this timestamp."""
         self._coming.pop(stamp, None)
 
     def expects_before(self, stamp: int) -> bool:
-        """Whether a timestamp before this one is still to come. One that has not come when it must have is lost."""
+        """Return whether a timestamp before this one is still to come. One that has not come when it must have is lost."""
         while self._earliest and self._earliest[0] < stamp:
             number = self._coming.get(self._earliest[0])
             if number is not None:
@@ -110,7 +126,11 @@ class PacketsAhead:
 
 
 class _Clock:
-    """Timestamps as they are read, and as they are given out. step: ticks of a frame whose time nobody knows."""
+    """Timestamps as they are read, and as they are assigned.
+
+    Args:
+        step: Ticks of a frame without a timestamp.
+    """
 
     def __init__(self, step: int) -> None:
         self.waiting: list[int] = []  # a heap
@@ -122,7 +142,7 @@ class _Clock:
         self._last: int | None = None  # the same on the time line
 
     def guess(self) -> int:
-        """For a frame that has none."""
+        """Return a timestamp for a frame that has none."""
         return 0 if self._newest is None else self._newest + (self._newest_duration or self.usual)
 
     def take(self, stamp: int, duration: int) -> None:
@@ -131,7 +151,9 @@ class _Clock:
             self._newest, self._newest_duration = stamp, duration
 
     def jumps_at(self, stamp: int, following: int | None) -> bool:
-        """Whether the clock was set back: by more than reordering can, or to what it has told already and tells again."""
+        """Return whether the clock was set back: by more than reordering can, or to what it has told already and tells
+        again.
+        """
         if self._given is not None and stamp < self._given:
             return True
         if following is None or self._newest is None or stamp >= min(self._newest, following):
@@ -144,7 +166,7 @@ class _Clock:
         return stamp == self._given or stamp in self.waiting
 
     def begin_anew(self) -> None:
-        """After a jump: time goes on where it left off."""
+        """Continue after a jump of the clock, without a gap."""
         self._newest = self._given = None
 
     def give(self) -> int:
@@ -162,10 +184,13 @@ class _Clock:
 def on_time_line(
     frames: Iterable[VideoFrame], step: int, counts: StampCounts, ahead: PacketsAhead | None = None
 ) -> Iterator[Timed]:
-    """Each frame with its timestamp: in order, none missing.
+    """Yield each frame with a timestamp: ascending, none missing.
 
-    step: ticks of a frame whose time nobody knows. ahead: the packets of these frames; without them as many frames are held
-    back as ever may be needed.
+    Args:
+        frames: Decoded frames.
+        step: Ticks of a frame without a timestamp.
+        counts: Counts corrections.
+        ahead: Packets of these frames; None holds back as many frames as could ever be needed.
     """
     clock = _Clock(step)
     held: deque[VideoFrame] = deque()

@@ -1,11 +1,9 @@
-"""Encoded outputs into containers.
+"""Encode and mux outputs; and compare packets of an encoder with those of a container.
 
-Coded packets without what a container adds: so that what an encoder gave and what a file holds can be compared.
-
-H.264 and HEVC leave the encoder with start codes (ITU-T H.264 and H.265, annex B) and stand in MP4 and Matroska with
-four-byte lengths in front (ISO/IEC 14496-15). MP4's hvc1 keeps HEVC's parameter sets in its header alone, and x265
-repeats them in every packet where each frame is a keyframe: they do not count. AV1 loses its temporal delimiters in a
-container (AV1 in ISOBMFF, 2.4). VP9 is the same in both.
+H.264 and HEVC leave the encoder with start codes (ITU-T H.264 and H.265, annex B); MP4 and Matroska store four-byte
+lengths instead (ISO/IEC 14496-15). MP4's hvc1 keeps HEVC's parameter sets only in its header, and x265 repeats them in
+every packet if each frame is a keyframe: comparisons ignore them. AV1 loses its temporal delimiters in a container (AV1
+in ISOBMFF, 2.4). VP9 is the same in both.
 """
 
 from __future__ import annotations
@@ -43,7 +41,16 @@ _HEVC_PARAMETER_SETS = (32, 33, 34)
 
 
 def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
-    """CRC-32 of what both sides share. framing: "encoder" or "container". Raises ValueError on broken lengths."""
+    """Return the CRC-32 of the payload that encoder and container share.
+
+    Args:
+        packet: The packet.
+        codec: Name of the codec.
+        framing: "encoder" or "container".
+
+    Raises:
+        ValueError: Lengths are broken.
+    """
     if CODECS[codec].has_units:
         units = _units_by_start_code(packet) if framing == "encoder" else _units_by_length(packet)
         units = [unit.rstrip(b"\x00") for unit in units]
@@ -59,12 +66,14 @@ def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
 
 
 def with_start_codes(packet: bytes) -> bytes:
-    """A packet of H.264 or HEVC out of MP4 as it left the encoder. Raises ValueError on broken lengths."""
+    """Return an H.264 or HEVC packet of MP4 with start codes, as it left the encoder. Raises ValueError if lengths are
+    broken.
+    """
     return b"".join(b"\x00" + _START_CODE + unit for unit in _units_by_length(packet))
 
 
 def _units_by_start_code(packet: bytes) -> list[bytes]:
-    """NAL units; emulation prevention keeps the start code out of them, and none ends in a zero byte."""
+    """Return NAL units. Emulation prevention keeps start codes out of them, and none ends with a zero byte."""
     head, *units = packet.split(_START_CODE)
     if head.strip(b"\x00"):
         raise ValueError("a coded packet does not begin with a start code")
@@ -85,7 +94,7 @@ def _units_by_length(packet: bytes) -> list[bytes]:
     return units
 
 
-# libx265 takes DTS from the frame so many later, and where there is none from memory that nobody has set.
+# libx265 takes a DTS from a frame this much later; if there is none, from uninitialised memory.
 DELAYED_BY_X265 = 2
 FINEST_TICKS_PER_SECOND = 10**9  # that libvpx starts with
 UNTOLD = "Generic error in an external library"  # AVERROR_EXTERNAL, where the encoder logs no reason
@@ -93,8 +102,10 @@ UNTOLD = "Generic error in an external library"  # AVERROR_EXTERNAL, where the e
 
 @contextmanager
 def _ordinary_priority() -> Iterator[None]:
-    """Takes back what SVT-AV1 does when root opens it: it gives the calling thread and its own the highest real-time
-    priority (SCHED_FIFO 99), which starves the machine, and every process that is started afterwards inherits it.
+    """Restore the thread's priority after the block.
+
+    SVT-AV1, when opened by root, sets the calling thread and its own to the highest real-time priority (SCHED_FIFO 99),
+    which starves the machine and is inherited by later processes.
     """
     if not hasattr(os, "sched_getscheduler") or not Path("/proc/self/task").is_dir():
         yield
@@ -110,8 +121,8 @@ def _ordinary_priority() -> Iterator[None]:
 
 
 def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
-    """Whether this encoder gives packets the very PTS that frames had; else it is given their numbers, and packets get theirs
-    back here.
+    """Return whether this encoder gives packets the very PTS that frames had; else it is given their numbers, and packets
+    get theirs back here.
     """
     if not profile.ticks_per_second:
         return True
@@ -127,7 +138,7 @@ def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
 def _opened(
     stream: VideoStream, options: EncoderOptions, output: OutputFormat, time_base: Fraction, cores: int
 ) -> VideoCodecContext:
-    """The encoder of a stream, told everything. Raises EncodeError."""
+    """Return the encoder of a stream, told everything. Raises EncodeError."""
     name = options.profile.name
     context = stream.codec_context
     context.width, context.height = output.size
@@ -166,7 +177,14 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat, cores: int = 1) -> None:
-        """cores: that have nothing else to do."""
+        """Open the encoder and the file.
+
+        Args:
+            path: The file.
+            options: Options of the encoder.
+            output: Properties of the frames.
+            cores: Idle cores that the encoder may use.
+        """
         self.path = path
         self._time_base = output.time_base
         profile, box = options.profile, CONTAINERS[options.container_name]
@@ -215,17 +233,18 @@ class VideoWriter:
 
     @property
     def lead_seconds(self) -> Fraction:
-        """How far DTS are moved ahead. Other streams must move by as much, so that the muxer can interleave them."""
+        """Time by which DTS are moved ahead. Other streams must move by as much, so that the muxer can interleave them.
+        """
         return self._lead * self._time_base
 
     def take_order(self, pts: Sequence[int]) -> None:
-        """The PTS of all packets that will be muxed, in their order."""
+        """Take the PTS of all packets that will be muxed, in their order."""
         self._in_order.extend(sorted(pts))
         if not self._lead:
             self._ahead = max(due - shown for due, shown in zip(self._in_order, pts, strict=True))
 
     def encode(self, frame: VideoFrame, pts: int) -> list[Packet[VideoStream]]:
-        """Packets that are ready after this frame, whose own PTS and picture type are overwritten."""
+        """Return packets that are ready after this frame, whose own PTS and picture type are overwritten."""
         if pts > self._latest_pts:
             raise EncodeError(
                 f"a frame is shown after {float(pts * self._time_base):g} s, the limit is "
@@ -241,7 +260,7 @@ class VideoWriter:
         return list(self._packets(frame))
 
     def flush(self) -> Iterator[Packet[VideoStream]]:
-        """The rest, each packet as soon as it is encoded."""
+        """Yield the rest, each packet as soon as it is encoded."""
         has_no_dts = self.context.name == "libx265" and self._num_encoded <= DELAYED_BY_X265
         for packet in self._packets(None):
             if has_no_dts:
@@ -260,7 +279,7 @@ class VideoWriter:
             raise EncodeError(f"{self.context.name} failed: {reason_of(error)}") from error
 
     def mux(self, packet: Packet[VideoStream], duration: int) -> None:
-        """Raises EncodeError where the container cannot hold the packet's time, OSError when there is no room."""
+        """Raise EncodeError where the container cannot hold the packet's time, OSError when there is no room."""
         assert packet.pts is not None
         due = self._in_order.popleft()
         self._check_distance(packet.pts, due, duration)
@@ -281,8 +300,8 @@ class VideoWriter:
             raise EncodeError(f"the muxer refuses the packet at tick {packet.pts}: {reason_of(error)}") from error
 
     def _check_distance(self, pts: int, due: int, duration: int) -> None:
-        """Of a packet that is muxed at the place of the frame at `due`. Past these limits mp4 is written wrongly, or the
-        muxer aborts the process.
+        """Raise an error if a packet is too far from its place. Beyond these limits MP4 is written wrongly, or the muxer
+        aborts the process.
         """
         step = duration if self._last_due is None else max(duration, due - self._last_due)
         offset = abs(pts - due)

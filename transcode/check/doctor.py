@@ -188,7 +188,7 @@ def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
 def _tried(
     what: str, folder: Path, settings: RunSettings, done: str, advice: str, *, ffmpeg: str = "", needed: bool = True
 ) -> Finding:
-    """The clip made with these settings, validated against its source, and its frames read back by number."""
+    """Return the clip made with these settings, validated against its source, and its frames read back by number."""
     destination = folder / what.lstrip("-").replace(" ", "-")
     try:
         db = _make_and_prove(folder / "sources", destination, settings, ffmpeg)

@@ -34,7 +34,7 @@ class StreamLoader(ABC):
 
     @abstractmethod
     def in_order(self) -> Iterator[Picture]:
-        """All frames, from the first, by a reader of its own."""
+        """Return all frames, from the first, by a reader of its own."""
 
 
 class Loader(StreamLoader):
@@ -42,11 +42,11 @@ class Loader(StreamLoader):
 
     @abstractmethod
     def at(self, number: int) -> Picture:
-        """A frame by its number, 0-based, reached by a seek."""
+        """Return a frame by its number, 0-based, reached by a seek."""
 
     @abstractmethod
     def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
-        """Frames by their numbers, which ascend, as the library does it best."""
+        """Return frames by their numbers, which ascend, as the library does it best."""
 
 
 class PyAvLoader(Loader):
@@ -80,7 +80,7 @@ class PyAvLoader(Loader):
         raise ReadError(f"a seek to frame {number} ends past it", path=self.path)
 
     def several(self, numbers: list[int]) -> Sequence[Picture]:
-        """One seek, and on from there."""
+        """Return one seek, and on from there."""
         stream = self._container.streams.video[0]
         due = [self._pts[number] for number in numbers]
         found: dict[int, Picture] = {}
@@ -182,7 +182,7 @@ class OpenCvLoader(Loader):
         return found
 
     def several(self, numbers: list[int]) -> Sequence[Picture]:
-        """One seek; what lies between is decoded and not converted."""
+        """Return one seek; what lies between is decoded and not converted."""
         pictures = [self.at(numbers[0])]
         for before, number in pairwise(numbers):
             for _ in range(before + 1, number):
@@ -238,5 +238,5 @@ STREAM_LOADERS: dict[str, type[StreamLoader]] = {
 
 
 def installed() -> list[str]:
-    """Names of the loaders with a seek that can be imported here."""
+    """Return names of the loaders with a seek that can be imported here."""
     return [name for name, loader in LOADERS.items() if importlib.util.find_spec(loader.package) is not None]

@@ -88,7 +88,7 @@ MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
 
 
 def opened_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
-    """The ids of the videos that `open_store` finds; None where it opens nothing of the kind, and why.
+    """Return the ids of the videos that `open_store` finds; None where it opens nothing of the kind, and why.
 
     Args:
         destination: A finished one.
@@ -113,8 +113,8 @@ def differing_ids(known: pa.ChunkedArray, found: pa.Array) -> tuple[list[str], l
 
 
 def sample_of(row: ManifestRow) -> list[int]:
-    """Numbers of the frames that are read: all of a short video; else the first, the last, the two that are closest in time,
-    and sequences that begin anywhere. The same for the same video.
+    """Return numbers of the frames that are read: all of a short video; else the first, the last, the two that are closest
+    in time, and sequences that begin anywhere. The same for the same video.
     """
     count = row.num_frames or 0
     if count <= ALL_OF:

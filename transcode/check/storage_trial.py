@@ -84,7 +84,9 @@ def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
 
 
 def try_store(url: str) -> Iterator[Finding]:
-    """Whether what lies behind a URL can be written, and on a condition. Raises MissingError, SettingsError, StorageError."""
+    """Yield whether what lies behind a URL can be written, and on a condition. Raises MissingError, SettingsError,
+    StorageError.
+    """
     there, name = ObjectStorage(url), f".vidprep/trial-{secrets.token_hex(4)}"
     there.send(name, b"1")
     try:
@@ -105,7 +107,7 @@ def leave(path: str, name: str) -> None:
 
 
 def seen_after(path: str, name: str) -> float | None:
-    """How long it took until a file was there; None for too long."""
+    """Return how long it took until a file was there; None for too long."""
     begun = time.monotonic()
     while not Path(path, name).exists():
         if time.monotonic() - begun > WAIT_SECONDS:
@@ -115,7 +117,7 @@ def seen_after(path: str, name: str) -> float | None:
 
 
 def take_all(path: str) -> tuple[str, list[int]]:
-    """How names are created in this folder, and which of them this worker created, as a run does it."""
+    """Return how names are created in this folder, and which of them this worker created, as a run does it."""
     own, storage = Path(path, f"own-{secrets.token_hex(4)}"), LocalStorage(Path(path))
     own.write_bytes(b"")
     how = "link"

@@ -84,7 +84,7 @@ class Check:
         return isinstance(self.settings.output, VideoOutput)
 
     def read_as(self) -> list[int]:
-        """Sizes and times of the files that are read, by which one is known that changed since."""
+        """Return sizes and times of the files that are read, by which one is known that changed since."""
         path = self.destination / self.row.file_name
         output = [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
         return output + ([*self.source.state] if self.source else [])
@@ -227,7 +227,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
 
 
 def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], bytes]:
-    """The frames of a unit, and all its bytes in the shard."""
+    """Return the frames of a unit, and all its bytes in the shard."""
     assert row.offset is not None and row.stored_bytes is not None
     with open_regular(path) as shard:
         shard.seek(row.offset)
@@ -286,7 +286,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
 
 
 def _first_other(found: Sequence[int], due: Sequence[int]) -> int:
-    """The first place at which two lists differ."""
+    """Return the first place at which two lists differ."""
     return next((n for n, (one, other) in enumerate(zip(found, due, strict=False)) if one != other), len(due))
 
 
@@ -333,7 +333,7 @@ def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
 def _compare_stored(
     path: Path, row: ManifestRow, settings: RunSettings, stream: FrameStream
 ) -> Generator[str, None, QualityReport | None]:
-    """Frames of a store against those that the source makes. Returns their scores, None where they have no loss."""
+    """Yield frames of a store against those that the source makes. Returns their scores, None where they have no loss."""
     output = stream.output
     frames, _ = _stored(path, row, layout_of(settings.stored_frames.store))
     sums = QualitySums()
@@ -357,7 +357,7 @@ def _compare_stored(
 
 
 def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
-    """The largest difference of two samples; 256 where the sizes differ."""
+    """Return the largest difference of two samples; 256 where the sizes differ."""
     if made.size != len(stored):
         return 256
     return int(np.abs(made.reshape(-1).astype(np.int16) - np.frombuffer(stored, np.uint8)).max(initial=0))
@@ -367,7 +367,7 @@ def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
 
 
 def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
-    """Each loader against itself: a frame that a seek reaches is the frame of that number in order."""
+    """Yield each loader against itself: a frame that a seek reaches is the frame of that number in order."""
     count = check.row.num_frames or 0
     rng = random.Random(check.row.id)
     wanted = rng.sample(range(count), min(check.seeks, count))

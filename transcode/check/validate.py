@@ -216,7 +216,7 @@ def _seen(destination: Path) -> pa.Table:
 def _rows_to_read(
     destination: Path, there: pa.Table, sources: Mapping[str, Unit] | None, sample: int | None
 ) -> list[ManifestRow]:
-    """The rows of what was made, or of what was made of some sources, or of a sample of either."""
+    """Return the rows of what was made, or of what was made of some sources, or of a sample of either."""
     if sample is None:
         return [row for row in manifest_rows(destination) if row.ok and (sources is None or row.id in sources)]
     if sources is not None:
@@ -225,7 +225,7 @@ def _rows_to_read(
 
 
 def _missing(destination: Path, ids: pa.ChunkedArray, sources: Mapping[str, Unit] | None) -> dict[str, str]:
-    """Units without a row, and why."""
+    """Return units without a row, and why."""
     missing, known = array_status(destination).missing, set(ids.to_pylist()) if sources else set()
     without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in known and id_ not in missing}
     return missing | {id_: f"no row: {unit.path} was not made" for id_, unit in without.items()}
@@ -312,8 +312,9 @@ def _checks(
 
 
 def _witness(asked: str | Path | None, *, vmaf: bool) -> str:
-    """The ffmpeg asked for, else the one in imageio-ffmpeg: it is of an age with the libraries in PyAV, and older ones paint
-    some sources otherwise. Raises MissingError."""
+    """Return the ffmpeg asked for, else the one in imageio-ffmpeg: it is of an age with the libraries in PyAV, and older
+    ones paint some sources otherwise. Raises MissingError.
+    """
     import imageio_ffmpeg
 
     binary = find_ffmpeg(asked or os.environ.get("VIDPREP_FFMPEG") or imageio_ffmpeg.get_ffmpeg_exe())

@@ -290,7 +290,7 @@ def _timed(cell: Cell, root: Path, ids: list[str], options: SweepOptions) -> dic
 
 
 def _as_png(video: StoredVideo) -> dict[str, float]:
-    """Bytes of all frames of a video as PNG, by a few of them; and median milliseconds to decode one, by Pillow."""
+    """Return bytes of all frames of a video as PNG, by a few of them; and median milliseconds to decode one, by Pillow."""
     from PIL import Image
 
     spread = sorted({(2 * n + 1) * len(video) // (2 * STILLS_EACH) for n in range(STILLS_EACH)})

@@ -26,11 +26,12 @@ CHROMA_GAIN_DB = 20 * math.log10(255 / 224)
 
 
 def bd_rate(anchor: Curve, test: Curve) -> float | None:
-    """How much more (0.1: 10 %) or less the test takes than the anchor at equal PSNR, on average over the dB that both reach.
+    """Return how much more (0.1: 10 %) or less the test takes than the anchor at equal PSNR, on average over the dB that
+    both reach.
 
-    G. Bjøntegaard, "Calculation of average PSNR differences between RD-curves", ITU-T VCEG-M33, 2001: log10 of the rate as a
-    cubic of the PSNR, integrated over the common interval. None with fewer than four finite points on a side, or nothing in
-    common.
+    G. Bjøntegaard, "Calculation of average PSNR differences between RD-curves", ITU-T VCEG-M33, 2001: log10 of the rate
+    as a cubic of the PSNR, integrated over the common interval. None with fewer than four finite points on a side, or
+    nothing in common.
     """
     curves = [_finite(anchor), _finite(test)]
     if any(len(curve) < MIN_POINTS for curve in curves):
@@ -49,13 +50,15 @@ def bd_rate(anchor: Curve, test: Curve) -> float | None:
 
 
 def size_at(curve: Curve, db: float) -> float | None:
-    """Bytes at a PSNR, between the two points next to it: the logarithm of the size is taken for linear in dB. None outside."""
+    """Return bytes at a PSNR, between the two points next to it: the logarithm of the size is taken for linear in dB. None
+    outside.
+    """
     found = value_at([(math.log(size), point_db) for size, point_db in _finite(curve)], db)
     return None if found is None else math.exp(found)
 
 
 def value_at(values: Sequence[tuple[float, float]], db: float) -> float | None:
-    """A CRF or quality, or another figure, at a PSNR: linear between the two (figure, dB) next to it. None outside."""
+    """Return a CRF or quality, or another figure, at a PSNR: linear between the two (figure, dB) next to it. None outside."""
     points = sorted((point for point in values if math.isfinite(point[1])), key=lambda point: point[1])
     for (low_value, low), (high_value, high) in pairwise(points):
         if low <= db <= high:
@@ -144,7 +147,7 @@ def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
 
 
 def _at(name: str, cells: Sequence[Row], db: float) -> dict[str, Any]:
-    """A curve at one PSNR; None where its cells do not reach from below it to above."""
+    """Return a curve at one PSNR; None where its cells do not reach from below it to above."""
     mine = [cell for cell in cells if cell["curve"] == name]
     return {
         "curve": name,

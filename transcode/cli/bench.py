@@ -83,7 +83,7 @@ def bench(
     on_note: Callable[[str], object] | None = None,
     on_step: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
-    """Time video loaders on stores, side by side. A loader that returns wrong pixels is named and not timed.
+    """Return time video loaders on stores, side by side. A loader that returns wrong pixels is named and not timed.
 
     Args:
         stores: One path or several: destinations of runs, exports, or folders of raw videos.

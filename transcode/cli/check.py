@@ -245,7 +245,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given
 
 
 def missing_for_pages() -> str | None:
-    """The library that a page needs and that is not there; None where all are."""
+    """Return the library that a page needs and that is not there; None where all are."""
     try:
         import itables  # noqa: F401
         import jinja2  # noqa: F401

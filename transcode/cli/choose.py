@@ -310,7 +310,7 @@ def tune_command(source: Path, **given: Any) -> None:
 
 
 def _again(given: dict[str, Any]) -> list[str]:
-    """The options of sources and pictures that were given, as they were."""
+    """Return the options of sources and pictures that were given, as they were."""
     words = []
     for keyword in (
         each.keyword

@@ -39,7 +39,7 @@ QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
 
 
 def options(declared: Iterable[Declared]) -> Decorator:
-    """A flag for each. Choices and bounds are checked where the values go, so that Python hears of them too."""
+    """Return a flag for each. Choices and bounds are checked where the values go, so that Python hears of them too."""
 
     def apply(function: Callable[..., None]) -> Callable[..., None]:
         for each in reversed(list(declared)):

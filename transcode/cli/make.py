@@ -108,7 +108,7 @@ def _counted(values: list[str]) -> str:
 
 
 def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels) -> Iterator[dict[str, Any]]:
-    """The same for machines, the summary last."""
+    """Yield the same for machines, the summary last."""
     for job in todo.jobs:
         yield {
             "what": "to do",

@@ -141,7 +141,7 @@ def _merged(path: Path) -> MergedParts:
 
 
 def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:
-    """Units that other settings made, and the digest of those."""
+    """Yield units that other settings made, and the digest of those."""
     import pyarrow.compute as pc
 
     if (table := read_table(root, list(_UnitSettings._fields))) is not None:

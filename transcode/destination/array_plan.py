@@ -182,7 +182,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
 
 
 def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:
-    """The plan of which a merge found parts that did not finish, where this task is one of theirs."""
+    """Return the plan of which a merge found parts that did not finish, where this task is one of theirs."""
     path = None if overwrite else place.shared_file(MERGED_PLAN_NAME)
     if path is None:
         return None

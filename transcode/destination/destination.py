@@ -81,19 +81,21 @@ class Outputs(Protocol):
     is_put_by_workers: bool
 
     def holds(self, unit: KnownUnit, file_name: str) -> bool:
-        """Whether the output of a unit is there, as its row says, under the name that it would be given now."""
+        """Return whether the output of a unit is there, as its row says, under the name that it would be given now."""
         ...
 
     def has(self, row: ManifestRow) -> bool:
-        """Whether what a row of a part names is there: a task that was killed may have told of a shard that never came."""
+        """Return whether what a row of a part names is there: a task that was killed may have told of a shard that never
+        came.
+        """
         ...
 
     def has_foreign(self, file_name: str) -> bool:
-        """Whether a file that no row mentions stands where an output would go."""
+        """Return whether a file that no row mentions stands where an output would go."""
         ...
 
     def check_folder(self) -> None:
-        """Raises DestinationError for a folder of no run that holds files of the names of outputs."""
+        """Raise DestinationError for a folder of no run that holds files of the names of outputs."""
         ...
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:
@@ -273,7 +275,7 @@ class Destination:
     # ------------------------------------------------------------------------------------------- files of its state
 
     def shared_file(self, name: str) -> Path | None:
-        """A file of the whole destination in DST/.vidprep, as it is now; None where it is not there."""
+        """Return a file of the whole destination in DST/.vidprep, as it is now; None where it is not there."""
         return self.storage.local(f"{STATE_DIR}/{name}")
 
     def create_shared(self, name: str, data: bytes) -> None:
@@ -337,7 +339,7 @@ class Destination:
     # ------------------------------------------------------------------------------------------- outputs and rows
 
     def known_units(self) -> dict[str, KnownUnit]:
-        """Every unit that has a row, by id."""
+        """Return every unit that has a row, by id."""
         with explained(self.storage):
             return known_units(self.root, self.journal)
 
@@ -442,7 +444,7 @@ def _put_unreadable_aside(place: Destination) -> list[str]:
 
 
 def _lease_written(path: Path) -> int:
-    """The lease that the manifest was written under. Raises DestinationError."""
+    """Return the lease that the manifest was written under. Raises DestinationError."""
     try:
         return int(read_json(path, WRITTEN_BYTES_MAX)["lease"])
     except (OSError, ValueError, LookupError, TypeError) as error:

@@ -107,7 +107,7 @@ class LeaseEntry:
         return self.holder is not None and self.holder.released
 
     def is_of(self, holder: Holder) -> bool:
-        """Whether it is the lease of this run."""
+        """Return whether it is the lease of this run."""
         return self.holder is not None and self.holder.token == holder.token
 
 
@@ -152,7 +152,7 @@ class LeasePlace:
         return None
 
     def _entry(self, name: str, size: int = 0) -> LeaseEntry:
-        """One of another size was not written by a run."""
+        """Return one of another size was not written by a run."""
         data = self._storage.read(f"{self._folder}/{name}") if size <= LEASE_BYTES_MAX else b""
         holder = Holder.of(data)
         return LeaseEntry(data, _number_in(name) or (holder.number if holder else 0), holder)
@@ -202,12 +202,12 @@ class LeasePlace:
 
 
 def _number_in(name: str) -> int:
-    """The number that the name of a lease says; 0 for the one of earlier versions, which says it in its text."""
+    """Return the number that the name of a lease says; 0 for the one of earlier versions, which says it in its text."""
     return 0 if name == OLD_LEASE else int(name.removeprefix("lease-"))
 
 
 def first_at_work(places: Sequence[LeasePlace], say: Callable[[str], object]) -> str | None:
-    """The holder of one of these leases that is at work; None when all are free or their holders are dead."""
+    """Return the holder of one of these leases that is at work; None when all are free or their holders are dead."""
     watched = {number: entry for number, place in enumerate(places) if (entry := place.read()) and not entry.is_free}
     for number, entry in list(watched.items()):
         if entry.holder is not None and (is_dead := entry.holder.is_dead) is not None:
@@ -292,7 +292,7 @@ class Lease:
         self._place.remove(self.mine)
 
     def check(self) -> None:
-        """Raises TakenOverError when another has taken over. Asks the storage, unless it has just answered."""
+        """Raise TakenOverError when another has taken over. Asks the storage, unless it has just answered."""
         if _clock() - self._confirmed > self._place.trusted_seconds:
             begun = _clock()
             if not self._place.is_mine(self.mine):
@@ -321,5 +321,5 @@ class Lease:
 
 
 def _clock() -> float:
-    """Seconds that also pass while the machine sleeps, where the kernel counts those."""
+    """Return seconds that also pass while the machine sleeps, where the kernel counts those."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -56,7 +56,9 @@ def clear_other_stores(place: Destination, settings: RunSettings) -> None:
 
 
 def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
-    """Files that runs of another kind than `kept` made, by name. Raises DestinationError for one that is a link, or no regular file."""
+    """Return files that runs of another kind than `kept` made, by name. Raises DestinationError for one that is a link, or
+    no regular file.
+    """
     root = storage.root
     rows = [*read_rows(root, _Output), *(_Output(row.file_name, row.status, row.container) for row in journal.rows())]
     kinds = {_kind(row.container) for row in rows} | {kind_made_by_run(root)}
@@ -88,7 +90,7 @@ def _kind(container: str | None) -> str:
 
 
 def _indexed_as(storage: Storage, kind: str) -> str | None:
-    """The kind, where an index file says that vidprep made it."""
+    """Return the kind, where an index file says that vidprep made it."""
     path = storage.local(f"{kind}.json")
     try:
         return (
@@ -111,13 +113,13 @@ def open_finished(where: Path | str) -> Destination:
 
 
 def is_unfinished(root: Path) -> bool:
-    """Whether a run left rows or labels in a folder that are not in the manifest."""
+    """Return whether a run left rows or labels in a folder that are not in the manifest."""
     state_dir = root / STATE_DIR
     return bool(Journal(state_dir / "journal.jsonl").files()) or (state_dir / GIVEN_LABELS_NAME).exists()
 
 
 def is_at_work(root: Path) -> bool:
-    """Whether a run works in a folder, or was killed in it."""
+    """Return whether a run works in a folder, or was killed in it."""
     lease = LeasePlace(storage_of(root), STATE_DIR).read()
     return lease is not None and not lease.is_free
 
@@ -130,7 +132,7 @@ def _opened(storage: Storage, output: Output, part: Partition | None = None) -> 
 
 
 def _storage(where: Path | str) -> Storage:
-    """The storage of a destination. Files from behind a URL are kept in a folder that goes with this process."""
+    """Return the storage of a destination. Files from behind a URL are kept in a folder that goes with this process."""
     if isinstance(where, Path):
         return storage_of(where)
     stack = ExitStack()

@@ -44,7 +44,7 @@ class Files:
         return True
 
     def has_foreign(self, file_name: str) -> bool:
-        """Lines of the journal that were lost may mention a file, and so may other parts."""
+        """Return lines of the journal that were lost may mention a file, and so may other parts."""
         place = self._place
         if place.part is not None or place.journal.unreadable or self._storage.is_remote:
             return False
@@ -56,7 +56,7 @@ class Files:
         """Each file is looked at before it would be replaced."""
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:  # noqa: ARG002
-        """An output is found by its partial name."""
+        """Return an output is found by its partial name."""
         return row
 
     def publish(self, row: ManifestRow, partial: Path) -> None:
@@ -137,7 +137,7 @@ class ShardSizes:
         return self.there.keys() & self.alive.keys()
 
     def dead(self, name: str) -> int:
-        """Bytes of a shard that no row names."""
+        """Return bytes of a shard that no row names."""
         return self.there[name] - self.alive.get(name, 0) - self.tail
 
     def small(self, shard_bytes: int) -> set[str]:
@@ -157,7 +157,9 @@ class Shards:
         self._there: dict[str, int] | None = None
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each shard that is there, by name. Raises DestinationError for one that is a link, or no regular file."""
+        """Return bytes of each shard that is there, by name. Raises DestinationError for one that is a link, or no regular
+        file.
+        """
         return self._storage.list(self._layout.is_shard)
 
     def has(self, row: ManifestRow) -> bool:
@@ -236,7 +238,7 @@ class Shards:
         return row
 
     def _stored(self, row: ManifestRow) -> Iterator[bytes]:
-        """The bytes of a unit in its shard. Raises OSError."""
+        """Return the bytes of a unit in its shard. Raises OSError."""
         assert row.offset is not None and row.stored_bytes is not None
         return self._storage.read_range(row.file_name, row.offset, row.stored_bytes)
 
@@ -281,7 +283,7 @@ class Shards:
         return ShardSizes(self.sizes(), _alive_bytes(self._place.root), len(self._layout.tail))
 
     def _due(self, sizes: ShardSizes) -> set[str]:
-        """The shards that have too many dead bytes, and the small ones where most are."""
+        """Return the shards that have too many dead bytes, and the small ones where most are."""
         allowed = 0.0 if self._layout.shows_dead_bytes else DEAD_SHARE_MAX
         due = {name for name in sizes.named if sizes.dead(name) > allowed * sizes.there[name]}
         small = sizes.small(self._options.shard_bytes)
@@ -339,7 +341,7 @@ class _StoredUnit(NamedTuple):
 
 
 def _alive_bytes(root: Path) -> dict[str, int]:
-    """Bytes that rows name, by shard."""
+    """Return bytes that rows name, by shard."""
     alive: dict[str, int] = defaultdict(int)
     for row in read_rows(root, _StoredUnit):
         if row.status == "ok":

@@ -41,7 +41,7 @@ class Partition:
 
 
 def assign_partitions(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit, int]]:
-    """Each unit with the part that does it: the costliest first, each goes to the part that has least."""
+    """Yield each unit with the part that does it: the costliest first, each goes to the part that has least."""
     loads = [(0, index) for index in range(count)]
     for unit in sorted(units, key=_cost, reverse=True):
         load, index = loads[0]
@@ -50,7 +50,7 @@ def assign_partitions(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit,
 
 
 def _cost(unit: Unit) -> int:
-    """Bytes to be read, as far as is known without opening it."""
+    """Return bytes to be read, as far as is known without opening it."""
     cost = unit.size_bytes
     if unit.cut.end_seconds is not None:
         cost = min(cost, int((unit.cut.end_seconds - (unit.cut.start_seconds or 0.0)) * BYTES_PER_SECOND))

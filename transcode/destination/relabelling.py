@@ -62,7 +62,7 @@ class _Known:
         return self.cut.start_seconds or 0.0
 
     def means(self, cut: Cut) -> bool:
-        """Whether its frames are those of this cut."""
+        """Return whether its frames are those of this cut."""
         own, near = self.cut, self.tolerance
         return (own.start_frame or 0, own.end_frame) == (cut.start_frame or 0, cut.end_frame) and (
             near.means_same(own.start_seconds or 0.0, cut.start_seconds or 0.0)

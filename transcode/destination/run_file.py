@@ -61,7 +61,7 @@ def no_room(storage: Storage, source_bytes: int = 0) -> str:
 
 
 def disk_of(storage: Storage) -> str:
-    """The folder whose room is used, in messages."""
+    """Return the folder whose room is used, in messages."""
     if storage.is_remote:
         return f"{tempfile.gettempdir()} (TMPDIR), where outputs wait until they are in {storage.shown}"
     return storage.shown
@@ -101,7 +101,7 @@ def settings_of(destination: Path, shown: str = "") -> RunSettings:
 
 
 def made_by_run(folder: Path) -> bool:
-    """Whether a run of vidprep says that it made this."""
+    """Return whether a run of vidprep says that it made this."""
     return (folder / STATE_DIR / "run.json").is_file()
 
 
@@ -117,7 +117,7 @@ def read_run(state_dir: Path) -> dict[str, Any]:
 
 
 def value_found_for(target: Target, state_dir: Path) -> int | None:
-    """The CRF or quality that an earlier run found for this target, or None."""
+    """Return the CRF or quality that an earlier run found for this target, or None."""
     try:
         before = RunSettings.from_dict(read_run(state_dir)["settings"])
     except (OSError, ValueError):
@@ -155,7 +155,7 @@ def _brief(value: Any) -> str:
 
 
 def is_other_store(before: Mapping[str, Any], settings: RunSettings) -> bool:
-    """Whether what these settings made lies in files of another kind."""
+    """Return whether what these settings made lies in files of another kind."""
     return _store_of(before) != _store_of(settings.as_dict())
 
 

@@ -47,7 +47,9 @@ from vidprep.transcode.sources import STATE_DIR, storable
 
 
 def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:
-    """The videos of each split; all under "" where the store has no splits. Raises StoreError where a video has none."""
+    """Return the videos of each split; all under "" where the store has no splits. Raises StoreError where a video has
+    none.
+    """
     column = store.label_columns().columns.get(SPLIT_LABEL)
     if column is None or not pa.types.is_string(column.type):
         return {"": store.ids}
@@ -127,14 +129,14 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput
 
 
 def refuse_odd_ids(store: FrameStore) -> None:
-    """Raises StoreError that lists ids which lead out of the folder that is made of them: other people's stores name any."""
+    """Raise StoreError that lists ids which lead out of the folder that is made of them: other people's stores name any."""
     odd = [id_ for id_ in store.ids if not {"", ".", ".."}.isdisjoint(id_.split("/"))]
     if odd:
         raise StoreError(f"has ids that cannot be names in a folder: {', '.join(map(repr, odd[:5]))}", path=store.path)
 
 
 def refuse_linked_files(store: FrameStore) -> None:
-    """Raises StoreError for a store whose files are links: they may lead to what nobody meant to pack."""
+    """Raise StoreError for a store whose files are links: they may lead to what nobody meant to pack."""
     names = (
         [store.file(id_).relative_to(store.path).as_posix() for id_ in store.ids]
         if isinstance(store, VideoStore)
@@ -174,7 +176,9 @@ def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None
 
 
 def coded(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
-    """The frames of a video as `options` stores them: the very JPEGs where the store has them, else encoded from RGB."""
+    """Return the frames of a video as `options` stores them: the very JPEGs where the store has them, else encoded from
+    RGB.
+    """
     video = store[id_]
     if not options.is_coded:
         return [frame.tobytes() for frame in video.frames()]

@@ -119,11 +119,11 @@ class AudioSource:
         return [holes] if self._num_holes else []
 
     def _sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
-        """A time of the source as a sample of the output."""
+        """Return a time of the source as a sample of the output."""
         return round_half_away((ticks * time_base - self._origin) * rate)
 
     def _packets(self) -> Iterator[AudioPacket]:
-        """Coded packets from shortly before time 0, with PTS that do not jump back."""
+        """Yield coded packets from shortly before time 0, with PTS that do not jump back."""
         assert self.stream is not None
         base = time_base_of(self.stream)
         shift, end = 0, None
@@ -151,7 +151,7 @@ class AudioSource:
             yield packet
 
     def packets_from(self, lowest: int, rate: int) -> Iterator[AudioPacket]:
-        """Packets that begin at this sample of the output or later, up to the end, their times counted in samples."""
+        """Yield packets that begin at this sample of the output or later, up to the end, their times counted in samples."""
         due, last = 0, lowest - 1
         for packet in self._packets():
             at = due if packet.pts is None else self._sample_at(packet.pts, time_base_of(packet), rate)
@@ -216,7 +216,7 @@ class AudioSource:
 def _read_ahead(
     blocks: Iterator[tuple[int | None, Samples]], ahead: deque[tuple[int | None, Samples]], rate: int
 ) -> bool:
-    """Whether there is a block left, and some that follow it."""
+    """Return whether there is a block left, and some that follow it."""
     held = sum(block.shape[1] for _, block in ahead)
     while not ahead or (held < AHEAD_SECONDS * rate and len(ahead) < AHEAD_BLOCKS):
         following = next(blocks, None)
@@ -400,7 +400,7 @@ class AudioTrack:
         return True
 
     def _encoded(self, blocks: Iterator[tuple[int, Samples]]) -> Iterator[AudioPacket]:
-        """Packets of these blocks with silence between them."""
+        """Yield packets of these blocks with silence between them."""
         import numpy as np
 
         due = _opus_delay(self._out) if not self._has_delay and self._mode == "opus" else 0
@@ -439,5 +439,5 @@ class AudioTrack:
 
 
 def _opus_delay(stream: AudioStream) -> int:
-    """Samples of 48 kHz that readers skip: bytes 10 and 11 of its OpusHead."""
+    """Return samples of 48 kHz that readers skip: bytes 10 and 11 of its OpusHead."""
     return int.from_bytes((stream.codec_context.extradata or b"")[10:12], "little")

@@ -17,7 +17,7 @@ ANY_FRAMES = 2**31 - 1  # where the run that made an output had its own limit
 
 
 def most_repeats(max_frames: int) -> int:
-    """How often one source frame may stand in a row: 5½ minutes at 30/s, longer with a larger --max-frames."""
+    """Return how often one source frame may stand in a row: 5½ minutes at 30/s, longer with a larger --max-frames."""
     return max(MAX_REPEATS, max_frames // 100)
 
 

@@ -96,7 +96,7 @@ def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
 
 
 def build_command(binary: str, source: str, partial: Path, stream: FrameStream, settings: RunSettings) -> list[str]:
-    """The command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
+    """Return the command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
     import ffmpeg  # every child process imports this module, and few run ffmpeg
 
     options, info, output = settings.video.encoder, stream.info, stream.output
@@ -148,7 +148,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
 
 
 def _reading(binary: str, info: VideoInfo, settings: RunSettings) -> dict[str, object]:
-    """The options that the source is opened with."""
+    """Return the options that the source is opened with."""
     reading: dict[str, object] = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels}
     reading["flags"] = "+unaligned"
     if info.cropping != NO_CROPPING and crops_for_containers(binary):
@@ -268,7 +268,7 @@ class CliScores:
 def score_with_ffmpeg(
     binary: str, source: str, made: Path, stream: FrameStream, settings: RunSettings, *, vmaf: bool
 ) -> CliScores:
-    """An output against its source, n-th frame with n-th, by one ffmpeg command. Raises FfmpegError."""
+    """Return an output against its source, n-th frame with n-th, by one ffmpeg command. Raises FfmpegError."""
     info = stream.info
     counted = f"format={settings.output.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from vidprep.transcode.settings import FrameOutput, RunSettings
 
 
 def find_ffmpeg(asked: str | Path | None) -> str:
-    """The ffmpeg to run: as asked, else VIDPREP_FFMPEG, else on PATH, else the one in imageio-ffmpeg.
+    """Return the ffmpeg to run: as asked, else VIDPREP_FFMPEG, else on PATH, else the one in imageio-ffmpeg.
 
     Raises MissingError when the one asked for is not there.
     """
@@ -39,7 +39,7 @@ def find_ffmpeg(asked: str | Path | None) -> str:
 
 
 def ffmpeg_version(binary: str) -> str:
-    """The version that an ffmpeg says it has. Raises MissingError when it does not run."""
+    """Return the version that an ffmpeg says it has. Raises MissingError when it does not run."""
     try:
         output = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -48,13 +48,15 @@ def ffmpeg_version(binary: str) -> str:
 
 
 def crops_for_containers(binary: str) -> bool:
-    """Whether this ffmpeg crops as containers say, as from 7.1 on; one that was built between releases has no number."""
+    """Return whether this ffmpeg crops as containers say, as from 7.1 on; one that was built between releases has no
+    number.
+    """
     number = re.match(r"n?(\d+)\.(\d+)", ffmpeg_version(binary))
     return number is None or (int(number[1]), int(number[2])) >= (7, 1)
 
 
 def has_encoder(binary: str, encoder: str) -> bool:
-    """Whether this ffmpeg was built with the encoder (a driver may still be missing)."""
+    """Return whether this ffmpeg was built with the encoder (a driver may still be missing)."""
     output = subprocess.run(
         [binary, "-hide_banner", "-encoders"], capture_output=True, text=True, timeout=30, check=False
     ).stdout
@@ -62,7 +64,7 @@ def has_encoder(binary: str, encoder: str) -> bool:
 
 
 def has_filter(binary: str, name: str) -> bool:
-    """Whether this ffmpeg was built with the filter."""
+    """Return whether this ffmpeg was built with the filter."""
     output = subprocess.run(
         [binary, "-hide_banner", "-filters"], capture_output=True, text=True, timeout=30, check=False
     ).stdout
@@ -85,7 +87,7 @@ def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
 
 
 def is_of_this_pyav(encoder_version: str | None) -> bool:
-    """Whether the frames of an output were made by the libraries that are here, and so are the same to the bit."""
+    """Return whether the frames of an output were made by the libraries that are here, and so are the same to the bit."""
     import av
 
     return encoder_version is None or f"PyAV {av.__version__}" in encoder_version.replace("measured by ", "").split(

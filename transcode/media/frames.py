@@ -286,7 +286,8 @@ class _Bwdif:
 
 
 def buffer_arguments(frame: VideoFrame) -> str:
-    """A buffer source that says everything about the frame: what PyAV's own template drops makes scale guess colours.
+    """Return a buffer source that says everything about the frame: what PyAV's own template drops makes scale guess
+    colours.
 
     But for a matrix of a reserved code, which it does not take.
     """
@@ -298,9 +299,10 @@ def buffer_arguments(frame: VideoFrame) -> str:
 
 
 def _with_ends(frames: Iterable[Timed], source: Source, facts: SourceFacts) -> Iterator[tuple[VideoFrame, int, int]]:
-    """Each frame with its start and its end: the next frame's start; for the last one its own duration.
+    """Yield each frame with its start and its end: the next frame's start; for the last one its own duration.
 
-    A duration that is missing or one short tick says nothing (FLV, Matroska), and one field is not a frame: the step before it stands in.
+    A duration that is missing or one short tick says nothing (FLV, Matroska), and one field is not a frame: the step
+    before it stands in.
     """
     step, base = source.info.usual_step, source.info.time_base
     held: Timed | None = None
@@ -372,11 +374,10 @@ def retimed(
 def _own_times(
     frames: Iterable[SourceFrame], facts: SourceFacts, origin: int, time_base: Fraction, file_base: Fraction
 ) -> Iterator[OutputFrame]:
-    """The source's own times from 0; what was on screen before that begins there.
+    """Yield the source's own times from 0; what was on screen before that begins there.
 
-    A frame that would not come after the one before it, in ticks of the file too, is moved
-    one tick behind it; where ticks are long and the next frame stands there, it takes the place of the one before, which is shown
-    for no time.
+    A frame that would not come after the one before it, in ticks of the file too, is moved one tick behind it; where
+    ticks are long and the next frame stands there, it takes the place of the one before, which is shown for no time.
     """
     held: OutputFrame | None = None
     own_before = 0
@@ -406,5 +407,5 @@ def _own_times(
 
 
 def _next_file_tick(pts: int, time_base: Fraction, file_base: Fraction) -> int:
-    """The first tick that the file rounds to a later one of its own than `pts`. file_base: longer than time_base."""
+    """Return the first tick that the file rounds to a later one of its own than `pts`. file_base: longer than time_base."""
     return math.ceil((rescale(pts, time_base, file_base) + Fraction(1, 2)) * file_base / time_base)

@@ -76,7 +76,7 @@ def _coded(
 
 
 def _raw(frame: VideoFrame) -> bytes:
-    """(H, W, 3) uint8 RGB, C order."""
+    """Return (H, W, 3) uint8 RGB, C order."""
     (plane,) = frame.planes
     return bytes(visible_bytes(plane, frame.width * 3))
 

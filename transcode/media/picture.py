@@ -35,7 +35,7 @@ ROUNDING = 2  # pixels between even sizes of one aspect
 
 
 def _even(value: Fraction | float) -> int:
-    """The nearest even number, at least 2."""
+    """Return the nearest even number, at least 2."""
     return max(2, 2 * int(Fraction(value) / 2 + Fraction(1, 2)))
 
 
@@ -174,10 +174,10 @@ class Picture:
 def plan_picture(
     source: SourcePicture, settings: RunSettings, pixel_format: str, like: Picture | None = None
 ) -> Picture:
-    """The picture that settings make of this source.
+    """Return the picture that settings make of this source.
 
-    like: what the output already is, when a source changes half way: the same size and colours.
-    Raises PictureError for what cannot be made.
+    like: what the output already is, when a source changes half way: the same size and colours. Raises PictureError for
+    what cannot be made.
     """
     warnings: list[Remark] = []
     colour_in = input_colour(source, warnings)
@@ -361,7 +361,7 @@ def _scale(size: FrameSize, colour_in: Colour, colour_out: Colour, scaler: str) 
 
 
 def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[str, str]:
-    """Another matrix and range, by libavfilter's colorspace filter, to half a level; primaries and transfer stay."""
+    """Return another matrix and range, by libavfilter's colorspace filter, to half a level; primaries and transfer stay."""
     spaces = [CONVERTER_NAMES[colour.matrix] for colour in (colour_in, colour_out)]
     ranges = ["pc" if colour.full_range else "tv" for colour in (colour_in, colour_out)]
     return "colorspace", (
@@ -378,7 +378,9 @@ def _turn(turn: Orientation) -> list[tuple[str, str]]:
 
 
 def _held_as(pixel_format: str, *, turned: bool) -> str:
-    """The pixel format in which `crop` takes such a picture, and `transpose` too: chroma in planes, as high as it is wide."""
+    """Return the pixel format in which `crop` takes such a picture, and `transpose` too: chroma in planes, as high as it
+    is wide.
+    """
     layout = VideoFormat(pixel_format)
     if layout.is_bit_stream:
         return "gray"

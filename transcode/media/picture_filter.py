@@ -122,7 +122,9 @@ class PictureFilter:
         )
 
     def _orientation_of(self, frame: VideoFrame, told: Told) -> Orientation:
-        """The same object as long as nothing hints at another: to look at side data takes as long as to decode a small frame."""
+        """Return the same object as long as nothing hints at another: to look at side data takes as long as to decode a
+        small frame.
+        """
         hint = frame.rotation, told.matrix
         if self._turned is None or hint != self._turned[0] or self._info.codec in TURN_EACH:
             self._turned = hint, turn_of(frame).orientation
@@ -201,5 +203,5 @@ class _Graph:
 
 @lru_cache(maxsize=2)
 def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
-    """A tone map costs three seconds to set up, so it outlives its video; frames leave no trace in it."""
+    """Return a tone map costs three seconds to set up, so it outlives its video; frames leave no trace in it."""
     return _Graph(arguments, filters)

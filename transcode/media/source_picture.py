@@ -118,7 +118,7 @@ def tags_of(frame: VideoFrame) -> Colour:
 
 
 def is_refused(tagged: Colour) -> bool:
-    """Whether libswscale takes no frame that is tagged so."""
+    """Return whether libswscale takes no frame that is tagged so."""
     return (
         tagged.primaries not in PRIMARIES | {UNSPECIFIED}
         or tagged.transfer not in TRANSFERS - LOGARITHMIC | {UNSPECIFIED}
@@ -163,7 +163,9 @@ class SourcePicture:
 
 
 def describe(frame: VideoFrame, info: VideoInfo, *, ignores_alpha: bool = False) -> SourcePicture:
-    """The facts of a decoded frame; of its container only what it crops, and the shape of a pixel as long as no frame says another."""
+    """Return the facts of a decoded frame; of its container only what it crops, and the shape of a pixel as long as no
+    frame says another.
+    """
     turn = turn_of(frame)
     warnings = [turn.warning] if turn.warning else []
     if is_one_of_views(frame):
@@ -224,7 +226,7 @@ def input_colour(source: SourcePicture, warnings: list[Remark]) -> Colour:
 
 
 def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[Remark]:
-    """One line, or none."""
+    """Return one line, or none."""
     codes = {
         "matrix": (tagged.matrix, MATRICES),
         "primaries": (tagged.primaries, PRIMARIES),
@@ -263,5 +265,5 @@ def tags_for_scaling(colour: Colour, *, is_rgb: bool) -> str:
 
 
 def alike(one: Colour, other: Colour) -> bool:
-    """Whether the numbers mean the same: matrices that have one name are one."""
+    """Return whether the numbers mean the same: matrices that have one name are one."""
     return one.full_range == other.full_range and MATRIX_NAMES[one.matrix] == MATRIX_NAMES[other.matrix]

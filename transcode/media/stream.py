@@ -38,12 +38,13 @@ LOOK_SECONDS = 0.05
 
 
 def waiting_frames(size: FrameSize) -> int:
-    """How many frames of this size wait between two stages: of 4:2:0 with 8 bits as many as WAITING_BYTES holds."""
+    """Return how many frames of this size wait between two stages: of 4:2:0 with 8 bits as many as WAITING_BYTES holds."""
     return max(1, min(WAITING_FRAMES, WAITING_BYTES // (size.width * size.height * 3 // 2)))
 
 
 def made_ahead(items: Generator[A, None, None], waiting: int, cores: Callable[[], int]) -> Generator[A, None, None]:
-    """The items; made when they are asked for as long as there is one core, and from then on by a thread, `waiting` of them ahead.
+    """Yield the items; made when they are asked for as long as there is one core, and from then on by a thread, `waiting`
+    of them ahead.
 
     What making them raises is raised here, at its place. Closing this closes `items`, when their thread has ended.
     """
@@ -205,7 +206,7 @@ class FrameStream:
         return self._frames
 
     def filtered(self) -> Generator[FilteredFrame, None, None]:
-        """The frames as they are to be encoded."""
+        """Yield the frames as they are to be encoded."""
         for frame in self._frames:
             yield FilteredFrame(self.picture_filter.apply(frame.frame), frame.pts, frame.duration)
 

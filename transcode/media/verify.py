@@ -47,7 +47,7 @@ def peak_of(pixel_format: str) -> int:
 
 
 def frame_checksum(frame: VideoFrame) -> int:
-    """CRC-32 of the visible samples of all planes: lines end in padding that holds anything."""
+    """Return CRC-32 of the visible samples of all planes: lines end in padding that holds anything."""
     checksum = 0
     sample_bytes = 2 if peak_of(frame.format.name) > 255 else 1
     for plane in frame.planes:
@@ -302,7 +302,7 @@ def _check_packets(
 
 
 def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:
-    """A single-threaded decoder for the packets of an encoder of this codec."""
+    """Return a single-threaded decoder for the packets of an encoder of this codec."""
     decoder = video_decoder(CODECS[codec].check_decoder)
     decoder.extradata = extradata
     decoder.thread_count = 1

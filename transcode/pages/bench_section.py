@@ -51,7 +51,7 @@ def write(results: dict[str, Any], out: Path) -> Path:
 
 
 def _filled(rows: Sequence[Row]) -> list[Row]:
-    """Every column in every row: a table is made of those of the first."""
+    """Return every column in every row: a table is made of those of the first."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in names} for row in rows]
 
@@ -72,7 +72,7 @@ def place_name(row: Row) -> str:
 
 
 def timed(results: dict[str, Any]) -> list[Row]:
-    """The rows that have figures."""
+    """Return the rows that have figures."""
     return [row for row in results["cell"] if not row["refused"]]
 
 

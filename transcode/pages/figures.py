@@ -169,7 +169,7 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
 
 
 def numbers(table: pa.Table, name: str) -> Doubles:
-    """The values of a column that are there."""
+    """Return the values of a column that are there."""
     column: Doubles = table[name].drop_null().to_numpy().astype(np.float64)
     return column
 
@@ -195,7 +195,9 @@ def _distribution(values: Doubles) -> dict[str, float] | None:
 
 
 def _classes(good: pa.Table) -> dict[str, Any] | None:
-    """Videos and seconds of each class, and of each split of it; None where there is neither a label `label` nor `split`."""
+    """Return videos and seconds of each class, and of each split of it; None where there is neither a label `label` nor
+    `split`.
+    """
     columns = labels_in(good).columns
     if not {CLASS_LABEL, SPLIT_LABEL} & columns.keys():
         return None
@@ -221,7 +223,7 @@ def _classes(good: pa.Table) -> dict[str, Any] | None:
 
 
 def _keyframes(destination: FinishedDestination) -> dict[str, int]:
-    """The contract: no keyframe interval is longer than was asked; a video of one GOP may be shorter."""
+    """Return the contract: no keyframe interval is longer than was asked; a video of one GOP may be shorter."""
     good, asked = destination.good, int(destination.settings["encoder"]["gop"])
     longest = pc.fill_null(good["keyframe_interval_max"], 0)
     return {

@@ -96,7 +96,7 @@ def _row(title: str, values: Sequence[float], text: str) -> Text:
 
 
 def bars(values: Sequence[float]) -> str:
-    """A bar for each value, the highest full."""
+    """Return a bar for each value, the highest full."""
     top = max(values, default=0.0) or 1.0
     return "".join(BARS[max(0, round(value / top * (len(BARS) - 1)))] for value in values)
 
@@ -185,7 +185,9 @@ class Seen:
 
 
 def _scalars(fields: dict[str, Any]) -> dict[str, Any]:
-    """An event, whose values are texts and numbers. Raises ValueError for others, and for numbers that nothing is counted to."""
+    """Return an event, whose values are texts and numbers. Raises ValueError for others, and for numbers that nothing is
+    counted to.
+    """
     for value in fields.values():
         if not isinstance(value, str | int | float | None) or (
             isinstance(value, int | float) and not abs(value) < LARGEST

@@ -133,7 +133,7 @@ class Page:
 
 
 def as_html(page: Page) -> str:
-    """One file. Raises MissingError where extra `report` is not installed."""
+    """Return one file. Raises MissingError where extra `report` is not installed."""
     try:
         import jinja2
         from plotly.offline import get_plotlyjs
@@ -158,7 +158,7 @@ def as_html(page: Page) -> str:
 
 
 def _datatables() -> tuple[str, str]:
-    """The script, a module that leaves its main export in `window.DataTable`, and the style sheet."""
+    """Return the script, a module that leaves its main export in `window.DataTable`, and the style sheet."""
     try:
         folder = files("itables") / "html"
     except ImportError as error:
@@ -173,7 +173,7 @@ def _datatables() -> tuple[str, str]:
 
 
 def as_markdown(page: Page) -> str:
-    """The same without pictures and charts; long tables are cut, and say so."""
+    """Return the same without pictures and charts; long tables are cut, and say so."""
     lines = [f"# {_literal(page.title)}", "", _literal(page.subtitle), ""]
     for section in page.sections:
         if (section.charts or section.strips) and not section.tiles and not section.tables:
@@ -196,12 +196,12 @@ def as_markdown(page: Page) -> str:
 
 
 def _literal(text: str) -> str:
-    """Text that Markdown, and the HTML in it, leave as it is."""
+    """Return text that Markdown, and the HTML in it, leave as it is."""
     return re.sub(r"([\\`*_{}\[\]<>|#~$])", r"\\\1", html.escape(printable(text), quote=False))
 
 
 def chart_text(text: str) -> str:
-    """Text of a chart that plotly takes for no markup: it reads tags and entities."""
+    """Return text of a chart that plotly takes for no markup: it reads tags and entities."""
     return html.escape(printable(text), quote=False)
 
 

@@ -122,7 +122,7 @@ def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> 
 
 
 def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
-    """The frames with the lowest PSNR-Y, one of each video, lowest first."""
+    """Return the frames with the lowest PSNR-Y, one of each video, lowest first."""
     good = _comparable(destination)
     good = good.filter(pc.is_finite(pc.fill_null(good["psnr_y_min_db"], float("inf"))))
     rows = good.take(pc.sort_indices(good, [("psnr_y_min_db", "ascending"), ("id", "ascending")])[:count]).to_pylist()
@@ -130,7 +130,7 @@ def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
 
 
 def _comparable(destination: FinishedDestination) -> pa.Table:
-    """Videos whose frames can be made from their sources again: vidprep 0.1 chose other frames for cuts and --fps."""
+    """Return videos whose frames can be made from their sources again: vidprep 0.1 chose other frames for cuts and --fps."""
     good = destination.good
     cuts = [pc.is_valid(good[each.name]) for each in fields(Cut)]
     chosen = functools.reduce(pc.or_, cuts, pa.scalar(destination.settings.get("frame_rate") is not None))
@@ -152,7 +152,9 @@ def _compared(destination: FinishedDestination, row: dict[str, Any], number: int
 
 
 def _samples(destinations: list[FinishedDestination]) -> list[list[SizeTask]]:
-    """Videos that stand for each destination. Frames that several hold are measured in the first, so that their sizes agree."""
+    """Return videos that stand for each destination. Frames that several hold are measured in the first, so that their
+    sizes agree.
+    """
     tasks: dict[_Sized, SizeTask] = {}
     samples = []
     for destination in destinations:

@@ -296,7 +296,7 @@ def _hover(row: dict[str, Any]) -> str:
 
 
 def _points(table: pa.Table) -> pa.Table:
-    """All rows, or the worst ones and a random sample of the others, the same each time."""
+    """Return all rows, or the worst ones and a random sample of the others, the same each time."""
     if table.num_rows <= POINTS:
         return table
     order = pc.sort_indices(table, [("psnr_y_db", "ascending"), ("id", "ascending")]).to_numpy()

@@ -133,7 +133,7 @@ def _take(task: Task) -> Taken:
 
 
 def _source_frame(task: CompareTask) -> Frames:
-    """The frame that went in, (H, W, 3) uint8."""
+    """Return the frame that went in, (H, W, 3) uint8."""
     unit = task.unit
     settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
     number = -1

@@ -61,7 +61,7 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
 
 
 def _with_short_names(summary: dict[str, Any]) -> dict[str, Any]:
-    """The preset of a curve is named where its codec has several."""
+    """Return the preset of a curve is named where its codec has several."""
     presets: dict[str, set[Any]] = {}
     for cell in summary["cells"]:
         presets.setdefault(cell["codec"], set()).add(cell["preset"])

@@ -43,7 +43,7 @@ NOT_READ = "is a named pipe that nobody reads; start `vidprep monitor` on it fir
 
 
 def _opened(target: str) -> int:
-    """A file to append to. A named pipe is given a moment for its reader to come. Raises OSError."""
+    """Return a file to append to. A named pipe is given a moment for its reader to come. Raises OSError."""
     deadline = time.monotonic() + READER_SECONDS
     while True:
         try:

@@ -27,7 +27,7 @@ ROW = "a row of the table: "
 
 
 def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Files by why they are passed over, the most frequent reason first; unknown extensions each for itself.
+    """Return files by why they are passed over, the most frequent reason first; unknown extensions each for itself.
 
     ignored: (path, reason), as SourceList has them.
     """
@@ -215,7 +215,7 @@ def plan(
 
 
 def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
-    """Whether the source of a row is there, outside of a folder, also where either is reached through a link."""
+    """Return whether the source of a row is there, outside of a folder, also where either is reached through a link."""
     path = str(row.source or "")
     if not path or is_url(path) or Path(path).is_relative_to(folder) or not os.path.exists(path):  # noqa: PTH110 (of any length)
         return False

@@ -265,7 +265,9 @@ def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
 
 
 def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
-    """The row, or the failed one in its place when the manifest cannot hold it: whatever came from a child or a cluster."""
+    """Return the row, or the failed one in its place when the manifest cannot hold it: whatever came from a child or a
+    cluster.
+    """
     fitting = checked(row)
     if fitting is not row:
         partial.unlink(missing_ok=True)

@@ -290,7 +290,9 @@ def _find(request: RunRequest) -> SourceList:
 
 
 def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
-    """The settings, with the value that a run before found for the whole dataset; and whether it has yet to be searched."""
+    """Return the settings, with the value that a run before found for the whole dataset; and whether it has yet to be
+    searched.
+    """
     settings, target = request.settings, request.settings.target
     if target is None or target.per_video:
         return settings, False
@@ -410,7 +412,7 @@ def _check_opens(place: Destination) -> None:
 
 
 def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSettings) -> None:
-    """Raises DestinationError where outputs of other settings would stay beside those of now."""
+    """Raise DestinationError where outputs of other settings would stay beside those of now."""
     place, why = request.place, request.why_partial(sources)
     if why is None or place.part is not None:
         return

@@ -35,7 +35,9 @@ def run_trial(
     ffmpeg: str = "",
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:
-    """The rows of these units, made with these settings into `root`; what is there already is not made again. Raises StoppedError."""
+    """Return the rows of these units, made with these settings into `root`; what is there already is not made again.
+    Raises StoppedError.
+    """
     place = open_destination(root, settings.output)
     with place.lock():
         place.outputs.recover()
@@ -88,7 +90,7 @@ class Found:
 
 
 def sample_size(count: int) -> int:
-    """All of a small set; of a larger one so many that probing them stays under a third of the work."""
+    """Return all of a small set; of a larger one so many that probing them stays under a third of the work."""
     return count if count <= ALL_UP_TO else min(MAX_SAMPLED, math.ceil(count * SAMPLED_PART))
 
 

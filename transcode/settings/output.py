@@ -42,14 +42,14 @@ class QualityScale:
     slope: float
 
     def step_at(self, position: float) -> int:
-        """The coarsest step that is not coarser than a position; the finest when all are."""
+        """Return the coarsest step that is not coarser than a position; the finest when all are."""
         return max(0, bisect_right(self.positions, position) - 1)
 
     def step_of(self, value: float) -> int:
         return min(range(len(self.values)), key=lambda step: abs(self.values[step] - value))
 
     def guess(self, floor_db: float) -> int:
-        """The step to begin with."""
+        """Return the step to begin with."""
         value, db = self.usual
         return self.step_at(self.positions[self.step_of(value)] + (db - floor_db) / self.slope)
 
@@ -187,7 +187,7 @@ class VideoOutput:
         return file_time_base(self.encoder.container_name, time_base, is_constant=is_constant)
 
     def check_size(self, size: FrameSize) -> None:
-        """Raises PictureError for a picture that the encoder does not take."""
+        """Raise PictureError for a picture that the encoder does not take."""
         profile = self.encoder.profile
         if size.width < profile.smallest[0] or size.height < profile.smallest[1]:
             low = "x".join(str(n) for n in profile.smallest)

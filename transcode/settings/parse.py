@@ -116,7 +116,7 @@ def _shown_signature(
 
 
 def _is_many(declared: Declared) -> bool:
-    """Whether one text would be taken for many letters."""
+    """Return whether one text would be taken for many letters."""
     return declared.option.parse is None and typing.get_origin(declared.hint) is Sequence
 
 
@@ -146,7 +146,7 @@ NTSC_RATES = {
 
 
 def parse_rate(given: str | float | Fraction) -> Fraction:
-    """Frames per second, exactly: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
+    """Return frames per second, exactly: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
     text = str(given)
     if text in NTSC_RATES:
         return NTSC_RATES[text]
@@ -220,7 +220,7 @@ def parse_by_codec(given: Sequence[str]) -> dict[str, str]:
 
 
 def parse_bytes(given: str | int) -> int:
-    """A number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30). Raises ValueError."""
+    """Return a number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30). Raises ValueError."""
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", str(given))
     if found is None:
         raise ValueError("give bytes, such as 500MB or 1GiB")
@@ -238,7 +238,7 @@ def shortened(text: str) -> str:
 
 
 def given(path: str) -> str:
-    """A path that is not empty, which would be the current folder. Raises SettingsError."""
+    """Return a path that is not empty, which would be the current folder. Raises SettingsError."""
     if not path.strip():
         raise SettingsError("an empty path was given (an unset variable?); name a file or folder")
     return path
@@ -250,7 +250,7 @@ def as_source(source: Path | str | ArrowStream) -> Path | str | ArrowStream:
 
 
 def as_place(path: Path | str) -> Path | str:
-    """A path, or a URL, which stays text."""
+    """Return a path, or a URL, which stays text."""
     text = given(str(path)).removeprefix("file://")
     if not is_url(text):
         return Path(text)

@@ -247,7 +247,7 @@ class RunSettings:
         return self.output.is_deep
 
     def as_dict(self) -> dict[str, object]:
-        """Every setting that decides the bytes of an output or what counts as good, defaults filled in."""
+        """Return every setting that decides the bytes of an output or what counts as good, defaults filled in."""
         scale = asdict(self.scale)
         scale["size"] = str(self.scale.size) if self.scale.size else None
         rate = self.retime.frame_rate
@@ -270,7 +270,7 @@ class RunSettings:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> RunSettings:
-        """The settings that `as_dict` told, limits aside. Raises SettingsError for what is no such dict."""
+        """Return the settings that `as_dict` told, limits aside. Raises SettingsError for what is no such dict."""
         try:
             scale = dict(values["scale"])
             size = scale.pop("size")
@@ -319,12 +319,12 @@ def _homes() -> dict[str, tuple[type, Declared]]:
 
 
 def decides_output(keyword: str) -> bool:
-    """Whether a keyword is part of the settings of a run, and not of how it works."""
+    """Return whether a keyword is part of the settings of a run, and not of how it works."""
     return _homes()[keyword][0] not in (SourceOptions, RunOptions, Limits)
 
 
 def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object) -> Built:
-    """A dataclass from those of the keywords that are its own. Raises SettingsError."""
+    """Return a dataclass from those of the keywords that are its own. Raises SettingsError."""
     own = {}
     for keyword, value in keywords.items():
         home, declared = _homes()[keyword]

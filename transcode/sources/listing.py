@@ -207,15 +207,15 @@ def find_sources(
     extension: str = "mp4",
     progress: Callable[[int], None] | None = None,
 ) -> SourceList:
-    """The units of a folder, of one file, or of a table (.csv, .tsv, .parquet, .jsonl, or in memory: of Arrow, pandas, polars). Places
-    may be URLs, given as str.
+    """Return the units of a folder, of one file, or of a table (.csv, .tsv, .parquet, .jsonl, or in memory: of Arrow,
+    pandas, polars). Places may be URLs, given as str.
 
-    include, exclude: globs, case-sensitive, on the path relative to the folder (of the table) and on the base name;
-    an excluded folder is not entered; one file is tried whatever they say. limit: the first so many units by id. labels: the columns of
-    a table that are; None for all that say nothing else. split_by: names and shares of splits (splits.py), drawn by source or by the
-    column `split_group`.
-    extension: of the outputs. progress: gets the number of entries or rows seen so far, every 10,000.
-    Raises SourceError when the list cannot work as a whole, SettingsError for a limit below 1.
+    include, exclude: globs, case-sensitive, on the path relative to the folder (of the table) and on the base name; an
+    excluded folder is not entered; one file is tried whatever they say. limit: the first so many units by id. labels:
+    the columns of a table that are; None for all that say nothing else. split_by: names and shares of splits
+    (splits.py), drawn by source or by the column `split_group`. extension: of the outputs. progress: gets the number of
+    entries or rows seen so far, every 10,000. Raises SourceError when the list cannot work as a whole, SettingsError
+    for a limit below 1.
     """
     if limit is not None and limit < 1:
         raise SettingsError("<limit>: give 1 or more", limit=limit)
@@ -301,7 +301,7 @@ def _source_list(
 
 
 def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:
-    """The rows of a table that are problems, by their place among them: no row is lost to another of the same id."""
+    """Return the rows of a table that are problems, by their place among them: no row is lost to another of the same id."""
     taken = {unit.id for unit in search.units} if search.asked else set()
     found = {}
     for place, (number, unit) in search.asked.items():
@@ -328,6 +328,6 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
 
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    """A folder may be given as `a/`, which is how shells complete it."""
+    """Return a folder may be given as `a/`, which is how shells complete it."""
     kept = [pattern.rstrip("/") or pattern for pattern in patterns]
     return re.compile("|".join(map(fnmatch.translate, kept))) if kept else None

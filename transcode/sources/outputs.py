@@ -83,7 +83,7 @@ def _collisions(units: Iterable[Unit], extension: str) -> list[tuple[Unit, Unit,
 
 
 def _folded(name: str) -> str:
-    """One form for all names that some file system (macOS, Windows, their shares) takes for the same."""
+    """Return one form for all names that some file system (macOS, Windows, their shares) takes for the same."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())

@@ -139,13 +139,15 @@ LEASE = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[^/]+/)?(?:lock|lease-\d+)"
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is one that `tempfile.mkdtemp` made for this user: anyone may put something of that name there."""
+    """Return whether a folder is one that `tempfile.mkdtemp` made for this user: anyone may put something of that name
+    there.
+    """
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _holder_of(folder: Path) -> ProcessId:
-    """The process that made a scratch folder. Raises OSError, ValueError."""
+    """Return the process that made a scratch folder. Raises OSError, ValueError."""
     said = read_json(folder / "holder", HOLDER_BYTES_MAX)
     try:
         return ProcessId(str(said["host"]), str(said["machine"]), int(said["pid"]), str(said["started"]))

@@ -256,7 +256,9 @@ def read_table(
 
 
 def told_faults(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -> list[str]:
-    """A line for each row, from 0, that means nothing. Raises SourceError with the first of them, unless they are to be skipped."""
+    """Return a line for each row, from 0, that means nothing. Raises SourceError with the first of them, unless they are
+    to be skipped.
+    """
     lines = [f"row {number + 1}: {why}" for number, why in sorted(faults.items())]
     if not lines or skips_bad_rows:
         return lines
@@ -277,7 +279,7 @@ def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> 
 
 
 def _check_names(labels: list[str], path: str, *, label_from_folder: bool) -> None:
-    """Raises SourceError for columns that cannot be labels, or may mean something else."""
+    """Raise SourceError for columns that cannot be labels, or may mean something else."""
     if label_from_folder and "label" in labels:
         raise SourceError("has a column `label`: leave out the column, or --label-from-folder", path=path)
     if odd := [name for name in labels if storable(name) != name]:

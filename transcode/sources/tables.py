@@ -40,7 +40,7 @@ Row = dict[str, object]
 
 
 def is_animated(path: str) -> bool:
-    """Whether a file is a WebP that says in its head that it moves: most are still pictures, which are no sources."""
+    """Return whether a file is a WebP that says in its head that it moves: most are still pictures, which are no sources."""
     try:
         with open_regular(path) as file:
             head = file.read(21)
@@ -50,7 +50,7 @@ def is_animated(path: str) -> bool:
 
 
 def storable(name: str) -> str:
-    """The name, with escapes for what is not valid UTF-8 and Parquet and JSON cannot hold."""
+    """Return the name, with escapes for what is not valid UTF-8 and Parquet and JSON cannot hold."""
     return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -59,7 +59,9 @@ def one_line(name: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """The value for a table that others open: a text that a spreadsheet would run as a formula stands behind an apostrophe."""
+    """Return the value for a table that others open: a text that a spreadsheet would run as a formula stands behind an
+    apostrophe.
+    """
     if not isinstance(value, str) or not FORMULA.match(value):
         return value
     with suppress(ValueError):
@@ -167,8 +169,8 @@ def _kind(value: object) -> str:
 
 
 def _csv_table(table: str) -> SourceTable:
-    """Labels are whole numbers, numbers or booleans where all of a column are; empty cells are None. Cells are apart by what the header
-    has after `path` or `id`, or in front of it: a comma, a semicolon or a tab.
+    """Return labels are whole numbers, numbers or booleans where all of a column are; empty cells are None. Cells are
+    apart by what the header has after `path` or `id`, or in front of it: a comma, a semicolon or a tab.
     """
     with open(table, encoding="utf-8-sig", newline="") as file:
         header = file.readline()
@@ -233,7 +235,7 @@ def _constant(name: str) -> float | None:
 
 
 def _parquet_table(table: str) -> SourceTable:
-    """Text is counted before it takes memory: a few bytes of Parquet say a word of a megabyte a million times."""
+    """Return text is counted before it takes memory: a few bytes of Parquet say a word of a megabyte a million times."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -258,7 +260,7 @@ def _parquet_table(table: str) -> SourceTable:
 
 
 def _num_nested(metadata: FileMetaData) -> int:
-    """How many values the lists of a file have."""
+    """Return how many values the lists of a file have."""
     count = 0
     for place in range(metadata.num_columns):
         if metadata.schema.column(place).max_repetition_level:
@@ -279,7 +281,7 @@ def _bytes_of(array: pa.Array) -> int:
 
 
 def _check_size(num_rows: int, num_columns: int) -> None:
-    """Raises ValueError: a few bytes of Parquet can say that there are more than fit into memory."""
+    """Raise ValueError: a few bytes of Parquet can say that there are more than fit into memory."""
     if num_rows > MAX_ROWS:
         raise ValueError(f"it has {num_rows:,} rows, more than {MAX_ROWS:,}; give it in parts")
     if num_columns > MAX_COLUMNS:
@@ -294,12 +296,12 @@ def _arrow_table(table: pa.Table) -> SourceTable:
 
 
 def is_table(source: object) -> TypeGuard[ArrowStream]:
-    """Whether this is a table in memory."""
+    """Return whether this is a table in memory."""
     return hasattr(source, "__arrow_c_stream__")
 
 
 def read_source_table(table: object) -> SourceTable:
-    """A table in memory, or the file of one. Raises SourceError."""
+    """Return a table in memory, or the file of one. Raises SourceError."""
     path = str(table) if isinstance(table, str | os.PathLike) else "the table"
     try:
         if is_table(table):

@@ -137,7 +137,9 @@ def choose(items: Sequence[T], count: int) -> tuple[T, ...]:
 
 
 def choose_ids(table: pa.Table, count: int) -> list[str]:
-    """The ids that `choose` takes of the rows of a manifest, of which there may be millions. table: with `id` and `size_bytes`."""
+    """Return the ids that `choose` takes of the rows of a manifest, of which there may be millions. table: with `id` and
+    `size_bytes`.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -227,7 +227,7 @@ def _shared(job: Job, **other: Any) -> dict[str, Any]:
 
 
 def new_row(job: Job) -> ManifestRow:
-    """A row that knows what was asked, and nothing yet of what came out."""
+    """Return a row that knows what was asked, and nothing yet of what came out."""
     unit = job.unit
     return ManifestRow(
         id=unit.id,

@@ -70,7 +70,7 @@ def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> Non
 
 
 def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
-    """The rate that the source's steps keep to, within the rounding of one tick."""
+    """Return the rate that the source's steps keep to, within the rounding of one tick."""
     if len(facts.steps) == 1:
         return 1 / (next(iter(facts.steps)) * info.time_base)
     rate = info.frame_rate

@@ -34,8 +34,9 @@ class Search:
         return min((step for step in self.known if step > best), default=None)
 
     def crossing(self) -> float:
-        """The position where the line through the two tries that matter most falls below the floor; the middle of two
-        that have one on each side, when lines have led astray too often."""
+        """Return the position where the line through the two tries that matter most falls below the floor; the middle of
+        two that have one on each side, when lines have led astray too often.
+        """
         at = self.scale.positions
         best, miss = self.best, self.first_miss
         if best is not None and miss is not None:
@@ -51,10 +52,10 @@ class Search:
         return at[one] + (self.known[one] - self.floor_db) / slope
 
     def next(self, *, any_that_reaches: bool = False) -> int | None:
-        """The step to try, or None: when `best` is good enough, or the finest step misses.
+        """Return the step to try, or None: when `best` is good enough, or the finest step misses.
 
-        any_that_reaches: stop at the first that reaches the floor, else go on until no coarser one does, or until it
-        is closer than 0.25 dB.
+        any_that_reaches: stop at the first that reaches the floor, else go on until no coarser one does, or until it is
+        closer than 0.25 dB.
         """
         best, miss = self.best, self.first_miss
         low = 0 if best is None else best + 1

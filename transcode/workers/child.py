@@ -77,7 +77,7 @@ def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
 
 
 def _put(path: Path, upload: Upload) -> None:
-    """Raises DestinationError; TakenOverError when another run has taken over meanwhile."""
+    """Raise DestinationError; TakenOverError when another run has taken over meanwhile."""
     from vidprep.transcode.destination import LeasePlace
 
     url, name = split_url(upload.url)
@@ -230,7 +230,7 @@ def make(child: Child, job: Job) -> JobResult:
 
 
 def make_alone(child: Child, job: Job) -> JobResult:
-    """The same, segments and all, where others do not see what this host writes."""
+    """Return the same, segments and all, where others do not see what this host writes."""
     return _made_with(_made_in_turn, child, job)
 
 
@@ -284,7 +284,7 @@ def _made_by(child: Child, job: Job) -> JobResult:
 
 
 def _stored_bytes(path: str) -> int:
-    """The size of a file without its holes, which a few bytes can make as long as they like."""
+    """Return the size of a file without its holes, which a few bytes can make as long as they like."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -306,7 +306,9 @@ def _why_none_starts() -> str:
 
 
 def was_killed(row: ManifestRow) -> bool:
-    """Whether its child was killed by SIGKILL, as the kernel does when memory runs out: others at work may be to blame."""
+    """Return whether its child was killed by SIGKILL, as the kernel does when memory runs out: others at work may be to
+    blame.
+    """
     return row.error == CrashedError.__name__ and signal.SIGKILL.name in (row.message or "")
 
 

@@ -90,16 +90,18 @@ class ClusterPool(Pool[Job, JobResult]):
         """Those that are there now, and how many videos each can work on at once. Asked by a thread of its own."""
 
     def ask_first(self, _host: str) -> Any | None:
-        """A future of what `importing` says there, which needs no vidprep to run; None where `check` does no harm without it."""
+        """Return a future of what `importing` says there, which needs no vidprep to run; None where `check` does no harm
+        without it.
+        """
         return None
 
     @abstractmethod
     def check(self, host: str, expected: Expected) -> Any:
-        """A future of what `why_not_here` says there."""
+        """Return a future of what `why_not_here` says there."""
 
     @abstractmethod
     def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:
-        """A future for each task, and which of these hosts may do it."""
+        """Return a future for each task, and which of these hosts may do it."""
 
     @abstractmethod
     def ended(self) -> list[Any]:
@@ -114,11 +116,15 @@ class ClusterPool(Pool[Job, JobResult]):
 
     @abstractmethod
     def was_beside_a_death(self, error: Exception) -> bool:
-        """Whether a task's workers died too often, though another of its jobs, or another task, may have killed them."""
+        """Return whether a task's workers died too often, though another of its jobs, or another task, may have killed
+        them.
+        """
 
     @abstractmethod
     def was_lost(self, error: Exception) -> bool:
-        """Whether a task is gone because its host is, or the way to the cluster was, and it says nothing of the task."""
+        """Return whether a task is gone because its host is, or the way to the cluster was, and it says nothing of the
+        task.
+        """
 
     def settle(self) -> None:
         """Wait for what the cluster still does though nobody asked for it."""
@@ -320,13 +326,15 @@ class _Watch:
 
 
 def _jobs_per_task(made: Sequence[JobResult | None]) -> int:
-    """How many such jobs take as long as a task should."""
+    """Return how many such jobs take as long as a task should."""
     seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow) and each.encode_seconds]
     return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MAX_JOBS)) if seconds else 1
 
 
 def importing(due: str) -> str:
-    """An expression in Python whose value is the name of a host, and why it cannot run vidprep, None where it can. due: its version."""
+    """Return an expression in Python whose value is the name of a host, and why it cannot run vidprep, None where it can.
+    due: its version.
+    """
     return f"(lambda names: (exec({IMPORTING!r}, names), names['said'])[1])({{'due': {due!r}}})"
 
 

@@ -45,7 +45,7 @@ class DaskPool(ClusterPool):
         return found
 
     def ask_first(self, host: str) -> Any:
-        """A function that a worker cannot import kills it, and nothing says why."""
+        """Return a function that a worker cannot import kills it, and nothing says why."""
         return self._asked(host, eval, importing(self._expected.versions["vidprep"]))
 
     def check(self, host: str, expected: Expected) -> Any:
@@ -86,7 +86,7 @@ class DaskPool(ClusterPool):
         future.cancel()
 
     def was_beside_a_death(self, error: Exception) -> bool:
-        """A death counts against all that were on the worker, waiting ones too."""
+        """Return a death counts against all that were on the worker, waiting ones too."""
         return isinstance(error, distributed.scheduler.KilledWorker)
 
     def was_lost(self, error: Exception) -> bool:

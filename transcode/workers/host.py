@@ -79,7 +79,7 @@ def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str,
 
 
 def sample_of(units: Sequence[Unit]) -> Sample:
-    """Units of as many folders as possible: each of them may be another file system."""
+    """Return units of as many folders as possible: each of them may be another file system."""
     looked = units[:: max(1, len(units) // LOOKED_AT)]
     one_each = list({os.path.dirname(unit.path): unit for unit in looked}.values())  # noqa: PTH120
     spread = one_each[:: max(1, len(one_each) // SAMPLED)][:SAMPLED]
@@ -185,7 +185,9 @@ def classify_fault(job: Job, made: JobResult) -> JobResult:
 def resolve_fault(
     job: Job, undone: JobNotDone, sources: Sample, *, elsewhere: bool = False
 ) -> ManifestRow | JobNotDone:
-    """The row of a job whose source is to blame, as this machine sees it too; else who is. elsewhere: another machine did it."""
+    """Return the row of a job whose source is to blame, as this machine sees it too; else who is. elsewhere: another
+    machine did it.
+    """
     partials = Path(job.partial).parent
     if (
         elsewhere

@@ -143,7 +143,7 @@ class LocalPool(Pool[T, R]):
 
 
 def default_jobs() -> int:
-    """The cores that this process may use, by its affinity and by the quota of its control group; at least one."""
+    """Return the cores that this process may use, by its affinity and by the quota of its control group; at least one."""
     if hasattr(os, "sched_getaffinity") and not _has_quota() and "LOKY_MAX_CPU_COUNT" not in os.environ:
         return len(os.sched_getaffinity(0))
     from joblib import cpu_count  # a quarter of a second of CPU time, which few machines need

@@ -46,7 +46,7 @@ class RayPool(ClusterPool):
         return self._check.options(scheduling_strategy=_only(host)).remote(expected)
 
     def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:
-        """Each to the node that has least to do for its CPUs."""
+        """Return each to the node that has least to do for its CPUs."""
         loads = Counter(host for task in self._flying.values() for host in task.hosts)
         sent = []
         for jobs in tasks:

@@ -1,8 +1,10 @@
-"""Where a file ends by its own account: the last element, page or packet, and the sizes that its headers claim.
+"""Find missing bytes at the end of a file: its structure announces the last element, page or packet, and headers claim
+sizes.
 
-Each check reads a few headers and the last bytes, never the whole file, and gives a line where bytes are missing. What it does
-not understand it leaves alone: libav has read the file, so garbage behind the end of a video is no damage. A container has one here where
-frames were lost, or a cut file passed for a whole one, without it; of MXF libav and the claimed duration tell enough.
+Each check reads a few headers and the last bytes, never the whole file, and yields a line if bytes are missing.
+Anything it does not understand is ignored: libav has read the file, so garbage after the end of a video is no damage. A
+container has a check here if, without it, frames were lost or a truncated file passed as complete; for MXF, libav and
+the claimed duration suffice.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ PADDING = {b"free", b"skip", b"wide"}  # of which nothing can be missing
 ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
-# What may end anywhere, and so in zeros that were never written; fewer are padding.
+# Formats that may end anywhere, so also with zeros that were never written; fewer zeros are padding.
 WITHOUT_END = {"mov", "mpegts", "mpeg", "h264", "hevc", "m4v", "mpegvideo", "ivf", "obu"}
 MOST_PADDING_BYTES = 2048
 PACKETS_ALONE = {"yuv4mpegpipe", "dv"}
@@ -84,9 +86,12 @@ RM_SLACK_BYTES = 10  # libavformat's own files claim a DATA chunk longer than it
 
 
 def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
-    """What the file's own structure says is missing of it, a line each.
+    """Return a line for each part that the file's structure announces and its end lacks.
 
-    format_name: libavformat's, up to the first comma. end_byte: where the last packet ends, for what is packets alone.
+    Args:
+        path: The file.
+        format_name: libavformat's name, up to the first comma.
+        end_byte: End of the last packet, for formats that consist of packets alone.
     """
     if format_name in PACKETS_ALONE:
         return _packets_alone(os.path.getsize(path), end_byte)  # noqa: PTH202
@@ -131,7 +136,7 @@ def empty_chunks_at_end(path: str | Path, stream_index: int) -> int:
 
 
 def _avi_index(file: BinaryIO) -> bytes:
-    """The entries of the first idx1 chunk; nothing where there is none."""
+    """Return the entries of the first idx1 chunk; empty if there is none."""
     file.seek(12)
     while len(head := file.read(8)) == 8:
         kind, length = struct.unpack("<4sI", head)
@@ -171,7 +176,7 @@ def _tail(file: BinaryIO, size: int, length: int = TAIL_BYTES) -> bytes:
 
 
 def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
-    """ISO base media and QuickTime (ISO/IEC 14496-12, 4.2)."""
+    """Check the boxes of ISO base media and QuickTime (ISO/IEC 14496-12, 4.2)."""
     at, is_fragmented = 0, False
     while at + 8 <= size:
         file.seek(at)
@@ -215,7 +220,7 @@ def _wrong_boxes(data: bytes) -> str | None:
 
 
 def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
-    """A variable-length integer (RFC 8794, 4); None at the end, and for the size that means unknown."""
+    """Return a variable-length integer (RFC 8794, 4); None at the end, and for the size that means unknown."""
     first = file.read(1)
     if not first or not first[0]:
         return None
@@ -238,7 +243,7 @@ def segment_end(file: BinaryIO) -> int | None:
 
 
 def _segment(file: BinaryIO, size: int) -> Iterator[str]:
-    """Matroska and WebM: the elements of the segment (RFC 9559, 5.1), up to a cluster whose size is unknown."""
+    """Check the elements of a Matroska or WebM segment (RFC 9559, 5.1), up to a cluster of unknown size."""
     end = size
     while file.tell() < end:
         begin = file.tell()
@@ -300,7 +305,7 @@ def _asf(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _flv(file: BinaryIO, size: int) -> Iterator[str]:
-    """Tags of audio, video and data, each followed by its size (Adobe FLV 10.1, E.3 and E.4.1)."""
+    """Check the tags of audio, video and data, each followed by its size (Adobe FLV 10.1, E.3 and E.4.1)."""
     file.seek(5)
     at = int.from_bytes(file.read(4), "big") + 4
     while at + 11 <= size:
@@ -318,7 +323,7 @@ def _flv(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
-    """The packets from the last pack on end where the file does (ISO/IEC 13818-1, 2.5.3)."""
+    """Yield the packets from the last pack on end where the file does (ISO/IEC 13818-1, 2.5.3)."""
     tail = _tail(file, size).rstrip(b"\0")
     at = tail.rfind(b"\0\0\1\xba")
     while 0 <= at < len(tail):
@@ -343,7 +348,7 @@ def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
-    """Every logical stream ends with a page that says so, and its pages are numbered (RFC 3533, 6)."""
+    """Yield every logical stream ends with a page that says so, and its pages are numbered (RFC 3533, 6)."""
     numbers: dict[int, int] = {}
     ended: set[int] = set()
     lost = at = 0
@@ -384,7 +389,7 @@ def _real_media(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _real_packets(file: BinaryIO, at: int, end: int) -> Iterator[str]:
-    """Of a DATA chunk: version and length, then what they hold."""
+    """Check the packets of a DATA chunk: version and length, then the payload."""
     while at + 12 <= end:
         file.seek(at)
         version, length = struct.unpack(">HH", file.read(4))
@@ -395,7 +400,7 @@ def _real_packets(file: BinaryIO, at: int, end: int) -> Iterator[str]:
 
 
 def _gif(file: BinaryIO, size: int) -> Iterator[str]:
-    """Images and extensions are followed by sub-blocks of up to 255 bytes, and the last one by a trailer (GIF89a, 15)."""
+    """Check sub-blocks of up to 255 bytes after images and extensions, and the trailer (GIF89a, 15)."""
     header = file.read(13)
     if len(header) < 13:
         return
@@ -420,7 +425,7 @@ def _gif(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _png(file: BinaryIO, size: int) -> Iterator[str]:
-    """Chunks, the last of which is IEND (PNG third edition, 5.3 and 5.6)."""
+    """Check the chunks; the last one is IEND (PNG third edition, 5.3 and 5.6)."""
     at = 8
     while at + 12 <= size:
         file.seek(at)

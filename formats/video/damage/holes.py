@@ -1,9 +1,9 @@
-"""Sectors of a file that read as zeros, in codecs whose decoders show whatever there is.
+"""Find sectors of a file that read as zeros, for codecs whose decoders accept any bytes.
 
-Disks, copies and downloads lose whole sectors. A run of zeros that begins and ends with sectors of the file is such a hole, unless black
-pictures explain it: those before or behind it, or whole lines. What cannot be told from black: in raw pictures a hole of less than
-MIN_RAW_BYTES, in what is black anyway, of whole lines, or at a place where the next picture is black. Codecs that never write so many
-zeros are held to that instead (`vidprep.formats.video.damage.log`).
+Disks, copies and downloads lose whole sectors. A run of zeros that begins and ends at sector boundaries is a hole
+unless black pictures explain it: those before or after it, or whole lines. Not distinguishable from black: a hole in a
+raw picture of less than MIN_RAW_BYTES, of whole lines, in an area that is black anyway, or where the next picture is
+black. Codecs that never write so many zeros are checked in `vidprep.formats.video.damage.log`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUN, RAW_RUN = re.compile(rb"\0{%d,}" % SECTOR_BYTES), re.compile(rb"\0{%d,}" % 
 MOST_ZEROS_BESIDE = 8  # that belong to pictures
 HEAD_BYTES, MOST_HEADER_BYTES = 32, 64  # of a packet, and of what a container writes before it
 RAW = {"rawvideo", "v210", "v308", "v408", "v410", "r210", "r10k", "avrp", "ayuv", "yuv4", "y41p"}
-# Where zeros are no colour that cameras give: YCbCr whose samples stand side by side.
+# Interleaved YCbCr: cameras never produce the colour that zeros mean.
 NEVER_BLACK = {"v210", "v308", "v408", "v410", "ayuv", "yuv4", "y41p", "uyvy422", "yuyv422", "yvyu422", "uyyvyy411"}
 CODED = {"mjpeg", "dirac"}
 # The scans of a JPEG, between which anything may stand (ITU-T T.81, B.1.1): their header, and the marker that ends them.
@@ -79,14 +79,14 @@ class Holes:
         return [f"{count_of(count, 'packet')} in which sectors of the file read as zeros"] if count else []
 
     def _is_holed(self, behind: bytes | None) -> bool:
-        """Whether the last packet has zeros where the one before it has none, nor the one behind it."""
+        """Return whether the last packet has zeros where the one before it has none, nor the one behind it."""
         if self._last is None or self._before is behind is None:
             return False
         others = [data for data in (self._before, behind) if data is not None]
         return any(not any(_is_black(data, run) for data in others) for run in self._last.runs)
 
     def _runs(self, packet: Packet, data: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:  # type: ignore[type-arg]
-        """Runs of zeros that begin and end with sectors of the file; in raw pictures, as long as they do not fill whole lines."""
+        """Yield runs of zeros between sector boundaries; in raw pictures only those that do not fill whole lines."""
         place = self._place(packet.pos, data)
         if place is None:
             return
@@ -102,7 +102,8 @@ class Holes:
                     yield begin, end
 
     def _place(self, position: int | None, data: bytes) -> int | None:
-        """Where the data of a packet begins in the file, which is behind the header that the container writes."""
+        """Return the file position of a packet's data, after the header that the container writes; None if it is unknown.
+        """
         if position is None or position < 0:
             return None
         with open_regular(self._path) as file:
@@ -112,7 +113,7 @@ class Holes:
 
 
 def _scans(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the coded samples of JPEGs stand that follow one another; what thumbnails hold in their segments is passed over."""
+    """Yield the spans of coded samples in consecutive JPEGs, without thumbnails in their segments."""
     at = data.find(PICTURE_BEGIN) + 2
     while 1 < at < len(data) - 4:
         if data[at] != 0xFF:
@@ -130,6 +131,6 @@ def _scans(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _is_black(data: bytes, run: tuple[int, int]) -> bool:
-    """Whether a packet has zeros where another has a run of them."""
+    """Return whether a packet has zeros where another has a run of them."""
     part = data[run[0] : run[1]]
     return part.count(0) > 0.9 * len(part) or not part

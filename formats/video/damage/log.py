@@ -1,7 +1,7 @@
-"""What shows that a video is not whole: what libav says, what it marks, and what the file claims and does not hold.
+"""Count signs of damage in libav's warnings and flags, and in the bytes of packets.
 
-libav tells most losses as warnings, and many of them while it probes the file. So everything that the demuxer and the video's
-decoder say counts from the opening on, but for what HARMLESS lists: that is said of whole files too.
+libav reports most losses as warnings, many of them while it probes the file. So every message of the demuxer and the
+video decoder counts, from the opening on, except those in HARMLESS, which occur in undamaged files too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from vidprep.formats.video.shown_frames import Shown, has_zeros_outside_padding
 KEPT_LOG_LINES = 3
 LogLine = tuple[int, str, str]
 
-# Where packets follow one another, but for small headers, and a hole is passed over in silence.
+# Containers with adjacent packets and small headers; libavformat skips a hole between them silently.
 CONTIGUOUS = {"nut", "yuv4mpegpipe", "dv"}
 SMALL_HEADER_BYTES = 64
 
-# What no coder of these writes and no decoder of the last three notices: a block of a file that reads as zeros.
+# Encoders of these codecs never write a block of zeros, and the decoders of the last three do not notice one.
 ZEROS = bytes(256)
 WITHOUT_ZEROS = {
     "h264",
@@ -48,7 +48,7 @@ MAY_END_IN_ZEROS = {
 }  # trailing_zero_8bits of a unit, before the next start code (ITU-T H.264 and H.265, annex B)
 HOLE = re.compile(rb"\x00{256,}+(?!\x01|\Z)")
 # Nor do these stand behind start codes, where they are kept from looking like one (ITU-T H.264 and H.265, 7.4.1.1): a start code
-# that was overwritten, and hides the unit behind it in the one before.
+# that was overwritten, which hides its unit in the one before.
 START_CODES = (b"\0\0\1", b"\0\0\0\1")
 ZEROS_AND_MORE = (b"\0\0\0", b"\0\0\2")
 NO_PAYLOAD = re.compile(rb"(?<!\x00)\x00\x00(?:\x02|\x00++[^\x00\x01])")
@@ -105,7 +105,7 @@ HARMLESS = re.compile(
 
 
 class DamageLog:
-    """Counts what says that something is lost while a video is read."""
+    """Counts signs of damage while a video is read."""
 
     def __init__(self) -> None:
         self._num_lines = 0
@@ -127,8 +127,13 @@ class DamageLog:
         self.num_frames = 0
 
     def add_lines(self, log: list[LogLine], others: Collection[str] = (), own: Collection[str] | None = None) -> None:
-        """Take the lines of the log. others: decoders of other streams, whose damage is not the picture's. own: the demuxer and
-        the decoder, whose warnings count; of filters and encoders, which work meanwhile, only errors do. None: all count.
+        """Take lines of libav's log, and clear it.
+
+        Args:
+            log: (level, name, text) of each line.
+            others: Decoders of other streams, whose damage does not concern the video.
+            own: The demuxer and the video decoder, whose warnings count; of others, such as filters and encoders, only
+                errors count. None: all count.
         """
         for level, name, text in log:
             line = text.strip()
@@ -145,7 +150,7 @@ class DamageLog:
         log.clear()
 
     def record_position(self, packet: Packet) -> None:  # type: ignore[type-arg]
-        """Of every packet of a contiguous container, whichever its stream."""
+        """Record the position of a packet of any stream, if the container is contiguous."""
         if packet.pos is None or packet.pos < 0:
             return
         if self._first_byte is None:
@@ -162,7 +167,8 @@ class DamageLog:
             self._impossible_packets += any(zeros in data for zeros in ZEROS_AND_MORE) and bool(NO_PAYLOAD.search(data))
 
     def record_decoded(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
-        """Of every packet that the decoder is given; those on the way to a cut are not."""
+        """Record a packet that is sent to the decoder. Packets that are skipped on the way to a cut are not recorded.
+        """
         if packet.is_discard:
             return
         if self._opening is None:
@@ -179,8 +185,11 @@ class DamageLog:
             self._corrupt_frames += frame.is_corrupt
 
     def missing_frames(self, *, begins_whole: bool) -> int:
-        """That packets show, and that did not come. begins_whole: whether those before the first keyframe count; recordings of a
-        stream begin anywhere."""
+        """Return how many frames packets announced and the decoder did not return.
+
+        Args:
+            begins_whole: Whether frames before the first keyframe count; a recorded stream may begin anywhere.
+        """
         due = self._due_frames + (self._frames_before if begins_whole else 0)
         return max(0, due - self.num_frames)
 
@@ -223,7 +232,9 @@ def _has_zeros(data: bytes, codec: str) -> bool:
 
 
 def span_tolerance(claimed_seconds: float, frame_rate: Fraction | None, format_name: str) -> float:
-    """By how much data may end before a header says: the last frame, whose length is not always written, and some sound."""
+    """Return how many seconds the data may end before a header claims: the last frame, whose duration is not always
+    stored, and some audio.
+    """
     step = float(1 / frame_rate) if frame_rate else MAX_STEP_SECONDS
     usual = max(MIN_STEP_SECONDS, min(MAX_STEP_SECONDS, step)) + SOUND_SECONDS
     begun = step if format_name == "mov" else 0.0  # an edit that begins within a frame shows it from 0 on
@@ -231,6 +242,6 @@ def span_tolerance(claimed_seconds: float, frame_rate: Fraction | None, format_n
 
 
 def tagged_seconds(text: str | None) -> float | None:
-    """Seconds of Matroska's DURATION tag, as in 00:00:05.000000000; None where there is none."""
+    """Return the seconds of Matroska's DURATION tag, such as 00:00:05.000000000; None if there is no valid tag."""
     match = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", text or "")
     return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else None

@@ -1,8 +1,8 @@
-"""Whether the sample tables of an MP4 or MOV agree with one another (ISO/IEC 14496-12, 8).
+"""Check whether the sample tables of an MP4 or MOV file agree (ISO/IEC 14496-12, 8).
 
-One flipped bit in them moves, hides or drops frames, and what is read then looks whole. But the same facts stand there more than
-once: how many samples there are (stts, ctts, stsc, stsz), how long they last (stts, mdhd, tkhd, elst), and when they are shown
-(ctts, as regularly as stts says).
+One flipped bit in them moves, hides or drops frames, while the result looks complete. But they store the same facts
+more than once: the number of samples (stts, ctts, stsc, stsz), their durations (stts, mdhd, tkhd, elst), and display
+times (ctts, as regular as stts).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_INDEX_BYTES = 1 << 30
 UNKNOWN = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
 VISUAL_ENTRY_BYTES = 78  # of what stands before its boxes (ISO/IEC 14496-12, 12.1.3)
 NOTHING = -1  # the media time of an edit that shows nothing
-# Where the rows of a table begin, and bytes of a row.
+# Position of a table's rows, and size of a row.
 ROWS = {b"stts": (8, 8), b"ctts": (8, 8), b"stsc": (8, 12), b"stco": (8, 4), b"co64": (8, 8), b"stss": (8, 4)}
 # More samples than one in so many that differ from the others are a way to write, not an accident.
 ONE_IN = 10
@@ -51,7 +51,7 @@ def contradictions(path: str | Path, track_id: int) -> list[str]:
 
 
 def is_fragmented(path: str | Path) -> bool:
-    """Return whether a file may have fragments, each with samples of its own."""
+    """Return whether a file may have fragments, each with its own samples."""
     with suppress(*NOT_UNDERSTOOD):
         return _index_of(Path(path)).has(b"mvex")
     return False
@@ -133,15 +133,16 @@ def num_video_frames(path: str | Path, begin: int) -> int:
 
 
 def num_edits(path: str | Path, track_id: int) -> int:
-    """How many spans of its media a track shows, one after the other; 0 where it shows all."""
+    """Return how many spans of its media a track shows, one after the other; 0 where it shows all."""
     with suppress(*NOT_UNDERSTOOD):
         return sum(begin != NOTHING for _, begin in _edits_of(_track_of(_index_of(Path(path)), track_id)))
     return 0
 
 
 def has_dolby_colours(path: str | Path, track_id: int) -> bool:
-    """Whether it is Dolby Vision whose base layer no other decoder shows in its colours: dv_bl_signal_compatibility_id is 0, as in
-    profile 5 (Dolby Vision Streams Within the ISO Base Media File Format, 3.1).
+    """Return whether it is Dolby Vision whose base layer no other decoder shows in its colours:
+    dv_bl_signal_compatibility_id is 0, as in profile 5 (Dolby Vision Streams Within the ISO Base Media File Format,
+    3.1).
     """
     with suppress(*NOT_UNDERSTOOD):
         described = _track_of(_index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl", b"stsd").data
@@ -166,7 +167,7 @@ class _Box(NamedTuple):
             at += size
 
     def one(self, *path: bytes) -> _Box:
-        """The first of its kind. Raises LookupError where it is missing."""
+        """Return the first of its kind. Raises LookupError where it is missing."""
         box = self
         for kind in path:
             found = next(box.all(kind), None)
@@ -179,7 +180,7 @@ class _Box(NamedTuple):
         return any(True for _ in self.all(kind))
 
     def numbers(self, kinds: str, at: int) -> tuple[int, ...]:
-        """Raises struct.error behind the end."""
+        """Unpack numbers. Raises struct.error past the end of the box."""
         return struct.unpack_from(">" + kinds, self.data, at)
 
     @property
@@ -192,7 +193,7 @@ class _Box(NamedTuple):
 
 
 def _index_of(path: Path, begin: int = 0) -> _Box:
-    """The first moov box from a byte on, where a box begins. Raises LookupError where there is none."""
+    """Return the first moov box at or after the box at `begin`. Raises LookupError if there is none."""
     with open_regular(path) as file:
         file.seek(begin)
         while len(header := file.read(8)) == 8:
@@ -209,7 +210,7 @@ def _index_of(path: Path, begin: int = 0) -> _Box:
 
 
 def _track_of(movie: _Box, track_id: int) -> _Box:
-    """Raises LookupError."""
+    """Return the track with this id. Raises LookupError."""
     for track in movie.all(b"trak"):
         head = track.one(b"tkhd")
         if head.numbers("I", 20 if head.version else 12)[0] == track_id:
@@ -226,8 +227,8 @@ def _overfull(tables: _Box) -> Iterator[str]:
 
 
 class _Track:
-    """What the tables of a track say. Durations and times in ticks of the media, but for edits, whose durations are in ticks of the
-    movie."""
+    """Sample tables of a track. Durations and times are in ticks of the media; durations of edits in ticks of the movie.
+    """
 
     def __init__(self, movie: _Box, track: _Box) -> None:
         head = track.one(b"tkhd")
@@ -248,7 +249,8 @@ class _Track:
 
     @property
     def is_edited_throughout(self) -> bool:
-        """Whether the edits last as long as the track says that it does: otherwise nobody meant to hide what they hide."""
+        """Return whether the edits last as long as the track claims; otherwise what they hide was not hidden on purpose.
+        """
         return abs(sum(length for length, _ in self.edits) - self.duration) <= 1 + len(self.edits)
 
     @property
@@ -266,7 +268,7 @@ class _Track:
 
     @cached_property
     def step(self) -> int:
-        """What most samples last."""
+        """Most common duration of a sample."""
         lasting = Counter[int]()
         for count, step in self.steps:
             lasting[step] += count
@@ -288,18 +290,18 @@ class _Track:
 
     @cached_property
     def shown(self) -> list[int]:
-        """When each frame is, in decode order."""
+        """Return the display time of each frame, in decode order."""
         begins = accumulate(_spread(self.steps), initial=0)
         return [begin + delay for begin, delay in zip(begins, self.delay, strict=False)]
 
 
 def _spread(runs: Rows) -> list[int]:
-    """(count, value) as values."""
+    """Expand (count, value) pairs to values."""
     return list(chain.from_iterable(repeat(value, count) for count, value in runs))
 
 
 def _edits_of(track: _Box) -> Iterator[tuple[int, int]]:
-    """(duration, time in the media)."""
+    """Yield (duration, start in the media) of each edit."""
     for box in (box for lists in track.all(b"edts") for box in lists.all(b"elst")):
         kinds, size = ("Qq", 20) if box.version else ("Ii", 12)
         for number in range(box.numbers("I", 4)[0]):
@@ -358,7 +360,7 @@ def _durations(track: _Track) -> Iterator[str]:
 
 
 def _order(track: _Track) -> Iterator[str]:
-    """What is odd about when frames are shown: a few of them, where the others are not."""
+    """Yield a line if a few display times are irregular while the others are regular."""
     count, shown, delays = track.num_samples, set(track.shown), sorted(track.delay)
     most = count // ONE_IN
 
@@ -375,7 +377,7 @@ def _order(track: _Track) -> Iterator[str]:
         if 0 < (off := count - max(phases.values())) <= most:
             yield f"{off} of its frames are shown between the times of all others"
         slots = sorted({ticks // track.step for ticks in shown})
-        # What is shown before this was decoded before the end, as it is shown no earlier than decoded.
+        # No frame is displayed before it is decoded, so frames displayed before this were decoded before the end.
         begin, end = slots[len(slots) // ONE_IN], count + delays[count // ONE_IN] // track.step
         if 0 < (holes := end - begin - sum(begin <= slot < end for slot in slots)) <= most:
             yield f"{holes} of its frames are missing where they should be shown"

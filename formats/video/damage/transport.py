@@ -1,8 +1,8 @@
-"""Packets that an MPEG transport stream lacks (ISO/IEC 13818-1, 2.4.3), and video that goes on in another of its streams: libavformat
-passes over a lost packet, and over a whole frame with it, in silence, and PyAV over streams that begin later.
+"""Find packets that an MPEG transport stream lacks (ISO/IEC 13818-1, 2.4.3), and video that continues in another stream.
 
-Those of one stream are counted from 0 to 15 and again. The count may begin anew where a recording was joined to another, as segments of
-HLS are: at a keyframe, or at a frame and from 0 on, behind a program table whose own count begins anew.
+libavformat silently skips a lost packet, even one that contains a whole frame, and PyAV ignores streams that begin
+later. Packets of a stream are counted from 0 to 15 and again. The count may restart where another recording was
+appended, as HLS does: at a keyframe, or at a frame with count 0, after a program table whose own count restarts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
     packets = data[grid.offset : grid.offset + num_packets * grid.length].reshape(num_packets, grid.length)
     out_of_place = lost = without_start = with_errors = odd_stuffing = 0
     places: dict[int, _Places] = defaultdict(_Places)
-    last, num_tables = -1, 0  # the count of the stream's packet before, and program tables since that begin anew
+    last, num_tables = -1, 0  # count of the stream's last packet, and program tables since then whose count restarted
     tables_before: dict[int, int] = {}
     for begin in range(0, num_packets, PACKETS_AT_ONCE):
         block = packets[begin : begin + PACKETS_AT_ONCE, grid.prefix : grid.prefix + 188]
@@ -126,7 +126,9 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
 
 
 def _odd_stuffing(packets: Bytes, field_bytes: Numbers, field_flags: Numbers) -> int:
-    """How many packets have something else than 0xFF behind what stands in their adaptation field; a clock may stand there (2.4.3.5)."""
+    """Return how many packets have bytes other than 0xFF after the contents of their adaptation field, where a clock may
+    be (2.4.3.5).
+    """
     import numpy as np
 
     is_plain = (field_bytes > 1) & (field_flags & ~(RANDOM_ACCESS | DISCONTINUITY | PRIORITY | CLOCK) == 0)
@@ -138,7 +140,14 @@ def _odd_stuffing(packets: Bytes, field_bytes: Numbers, field_flags: Numbers) ->
 
 
 def _new_tables(block: Bytes, ids: Numbers, is_packet: Flags, before: dict[int, int]) -> Flags:
-    """Where packets of program tables do not go on from the one before. before: the count of the last one, by its PID; is changed."""
+    """Return which packets of program tables do not continue the count of the one before.
+
+    Args:
+        block: Packets.
+        ids: PID of each.
+        is_packet: Which are valid packets.
+        before: Last count of each PID; updated.
+    """
     import numpy as np
 
     is_new = np.zeros(len(block), np.bool_)
@@ -155,7 +164,7 @@ def _new_tables(block: Bytes, ids: Numbers, is_packet: Flags, before: dict[int, 
 
 @dataclass(slots=True)
 class _Places:
-    """Where frames of a stream of video begin: numbers of packets of the file."""
+    """Packet numbers in the file at which frames of a video stream begin."""
 
     first: int = -1
     last: int = -1

@@ -1,12 +1,10 @@
-"""Files that were joined end to end, as `cat a.mp4 b.mp4` does, and bytes behind the end of a file, by its own structure.
+"""Find parts of a file that libavformat silently skips: a second file after the end, and unknown elements.
 
-Of some containers libavformat reads both (Matroska, AVI, GIF, transport and program streams, chained Ogg, raw streams), of those here
-only the first, in silence. ISO/IEC 14496-12, 4.2; Adobe FLV 10.1, E.2; Microsoft ASF 01.20, 3.1; PNG third edition, 5.2.
-
-Parts of a file that its container has no name for, or that stand inside of others: libavformat passes over them, and over the frames
-in them, in silence.
-
-Tags of FLV (Adobe FLV 10.1, E.4), elements of Matroska (RFC 9559, 5.1.3), fragments of MP4 (ISO/IEC 14496-12, 8.8).
+Files may be joined end to end, as `cat a.mp4 b.mp4` does. libavformat reads both for Matroska, AVI, GIF, transport and
+program streams, chained Ogg and raw streams; for the formats here only the first (ISO/IEC 14496-12, 4.2; Adobe FLV
+10.1, E.2; Microsoft ASF 01.20, 3.1; PNG third edition, 5.2). It also skips elements that a container does not define or
+that are nested wrongly, and the frames in them: tags of FLV (E.4), elements of Matroska (RFC 9559, 5.1.3), fragments of
+MP4 (ISO/IEC 14496-12, 8.8).
 """
 
 from __future__ import annotations
@@ -79,12 +77,12 @@ def second_file(path: str | Path, format_name: str, last_byte: int) -> list[str]
 
 
 def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str]:
-    """Return a line where bytes stand behind the end of a file by its own structure; zeros, and a few, are padding.
+    """Return a line if bytes follow the end that a file's structure announces. Zeros, and a few bytes, are padding.
 
     Args:
-        path: Of the file.
-        format_name: libavformat's, up to the first comma.
-        last_byte: Where the last packet ends that libavformat read.
+        path: The file.
+        format_name: libavformat's name, up to the first comma.
+        last_byte: End of the last packet that libavformat read.
     """
     with suppress(*NOT_UNDERSTOOD):
         end = _end(path, format_name)
@@ -97,7 +95,7 @@ def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str
 
 
 def _end(path: str | Path, format_name: str) -> int:
-    """Where a file ends by its own structure; the end of the file where that does not tell."""
+    """Return the end that a file's structure announces; the end of the file if it announces none."""
     size = os.path.getsize(path)  # noqa: PTH202
     if format_name == "mov":
         *_, last = boxes(path)
@@ -125,7 +123,9 @@ def _second_header(path: str | Path, format_name: str) -> int | None:
 
 
 def _second_movie(path: str | Path) -> int | None:
-    """Fragments of a second file are read, as by the header of the first one. A second index of the same data is no second file."""
+    """Return fragments of a second file are read, as by the header of the first one. A second index of the same data is no
+    second file.
+    """
     first: list[Box] = []
     second: list[Box] = []
     for box in boxes(path):
@@ -146,7 +146,9 @@ def _second_movie(path: str | Path) -> int | None:
 
 
 def _second_segment(path: str | Path, last_byte: int) -> int | None:
-    """Where a Matroska file begins of which nothing was read, or whose video is coded otherwise; what is coded alike is read."""
+    """Return the start of a second Matroska file that was not read, or whose video has another codec; one with the same
+    codec is read.
+    """
     with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if (segment_end(file) or 0) >= len(data):
             return None
@@ -161,7 +163,9 @@ def _second_segment(path: str | Path, last_byte: int) -> int | None:
 
 
 def _coding(head: bytes) -> dict[int, bytes]:
-    """How the video of a Matroska file is coded, as far as its packets do not tell: codec, configuration, and the shape of raw pictures."""
+    """Return how the video of a Matroska file is coded, as far as its packets do not tell: codec, configuration, and the
+    shape of raw pictures.
+    """
     found: dict[int, bytes] = {}
     with suppress(IndexError):
         for name, content in elements(head):
@@ -173,7 +177,9 @@ def _coding(head: bytes) -> dict[int, bytes]:
 
 
 def _other_avi(path: str | Path) -> int | None:
-    """Where an AVI begins whose pictures are not coded as those of the first, as whose they are read."""
+    """Return the start of a second AVI file with another codec, which libavformat would decode with the first file's
+    codec.
+    """
     first: list[bytes] | None = None
     with open_regular(path) as file:
         for begin in _riff_lists(path):
@@ -195,7 +201,7 @@ def _other_avi(path: str | Path) -> int | None:
 
 
 def _asf_claim(path: str | Path) -> int | None:
-    """How many bytes an ASF file has by its header; None of a broadcast (ASF 01.20, 3.2)."""
+    """Return how many bytes an ASF file has by its header; None of a broadcast (ASF 01.20, 3.2)."""
     with open_regular(path) as file:
         head = file.read(1 << 16)
     at = head.find(ASF_FILE_PROPERTIES)
@@ -206,7 +212,7 @@ def _asf_claim(path: str | Path) -> int | None:
 
 
 def _riff_lists(path: str | Path) -> Iterator[int]:
-    """Where the RIFF lists of an AVI begin, and behind the last one its end; nothing behind one that does not tell its size."""
+    """Yield the start of each RIFF list of an AVI, and the end of the last one unless its size is unknown."""
     size, at = os.path.getsize(path), 0  # noqa: PTH202
     with open_regular(path) as file:
         while at + 8 <= size:
@@ -222,7 +228,7 @@ def _riff_lists(path: str | Path) -> Iterator[int]:
 
 
 def boxes(path: str | Path) -> Iterator[Box]:
-    """The boxes of a file, and behind the last one where there is something else, or nothing, a box without a kind."""
+    """Yield the boxes of a file, and behind the last one where there is something else, or nothing, a box without a kind."""
     size, at = os.path.getsize(path), 0  # noqa: PTH202
     with open_regular(path) as file:
         while at + 8 <= size:
@@ -248,7 +254,7 @@ FLV_ENHANCED = 0x80
 AMF_STRING = 2
 FEW = 50  # of so many tags one may be a kind that the others are not, and is then taken for damaged
 CLUSTER, BLOCK_GROUP, BLOCK, SIMPLE_BLOCK, TIME = 0x1F43B675, 0xA0, 0xA1, 0xA3, 0xE7
-# Of a cluster: time, silent tracks, position, size of the one before, blocks; and what may stand anywhere.
+# Elements of a cluster: timestamp, silent tracks, position, previous size, blocks; and those allowed anywhere.
 IN_CLUSTER = {TIME, 0x5854, 0xA7, 0xAB, SIMPLE_BLOCK, BLOCK_GROUP, 0xAF, 0xEC, 0xBF}
 TOP_ELEMENTS = {EBML_SEGMENT, *(EBML_ELEMENTS - IN_CLUSTER)}
 NUMBERS = {TIME, 0xA7, 0xAB}  # of 8 bytes at most
@@ -306,7 +312,7 @@ def _strangers(codecs: Counter[int]) -> int:
 
 
 def _elements(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
-    """Elements among the clusters, and in them, that Matroska does not have there."""
+    """Yield a line for elements between and inside clusters that Matroska does not define there."""
     at, end_of_cluster, unknown = 0, -1, 0
     while at < len(data) and data[at]:  # zeros behind the end are padding
         kind, size, value = _element(data, at)
@@ -346,7 +352,9 @@ def _element(data: mmap.mmap, at: int) -> tuple[int, int | None, int]:
 
 
 def _fragments(path: str | Path, data: mmap.mmap) -> Iterator[str]:
-    """Fragments inside of other boxes, whose size says that they go on too far. libavformat reads those that fit into an index."""
+    """Yield fragments inside of other boxes, whose size says that they go on too far. libavformat reads those that fit
+    into an index.
+    """
     found = [box for box in boxes(path) if box.kind]
     index = next((data[box.begin : box.begin + box.size] for box in found if box.kind == b"moov"), b"")
     begins = {box.begin for box in found if box.kind == b"moof"}

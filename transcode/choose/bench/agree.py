@@ -47,7 +47,7 @@ class Verdict:
 
 
 def agrees(question: Question, _ready: Ready) -> Verdict:
-    """The answer about every video; ends at the first fault. Raises what the loader raises."""
+    """Return the answer about every video; ends at the first fault. Raises what the loader raises."""
     place = question.place
     reader, reference = reader_of(place, question.loader), _reference(question)
     rng, lowest, compared = random.Random(question.seed), math.inf, 0
@@ -77,7 +77,7 @@ def _reference(question: Question) -> Reader:
 
 
 def _asked(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> list[range]:
-    """The first frame, the last, those about a keyframe, two anywhere, and a sequence of each access; not in order."""
+    """Return the first frame, the last, those about a keyframe, two anywhere, and a sequence of each access; not in order."""
     count = video.num_frames
     keyframe = rng.choice(video.keyframes or range(count))
     singles = [0, count - 1, keyframe - 1, keyframe, keyframe + 1, *(rng.randrange(count) for _ in range(2))]
@@ -90,7 +90,7 @@ def _asked(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> li
 def _pictures(
     reader: Reader, question: Question, video: Video, asked: list[range]
 ) -> Iterator[tuple[int, Picture | None]]:
-    """Pictures by number; None for what the loader does not give, or gives too much."""
+    """Yield pictures by number; None for what the loader does not give, or gives too much."""
     in_order_only = question.loader in ONLY_IN_ORDER
     if not in_order_only:
         for numbers in asked:

@@ -149,7 +149,7 @@ def _survey(what: tuple[Place, list[str]], _ready: Ready) -> tuple[Place, dict[s
 
 
 def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
-    """A row for each cell as it is measured, and one for each loader that is refused. say: gets what comes next."""
+    """Yield a row for each cell as it is measured, and one for each loader that is refused. say: gets what comes next."""
     for place in places:
         files = sorted({file for video in place.videos for file in video.files})
         chosen = [name for name in place.loaders if not options.loaders or name in options.loaders]

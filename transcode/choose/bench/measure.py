@@ -49,11 +49,11 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, id_: str, numbers: range) -> Picture:
-        """(T, H, W, 3)."""
+        """Return (T, H, W, 3)."""
 
     @abstractmethod
     def whole(self, id_: str) -> Iterator[Picture]:
-        """All frames in order, (H, W, 3) each."""
+        """Return all frames in order, (H, W, 3) each."""
 
 
 class OwnReader(Reader):
@@ -356,7 +356,7 @@ def _peak_bytes() -> int:
 
 
 def _io() -> dict[str, int]:
-    """The counters of /proc/self/io; empty where there are none."""
+    """Return the counters of /proc/self/io; empty where there are none."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

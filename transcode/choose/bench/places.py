@@ -56,7 +56,7 @@ class Access:
         return (self.length - 1) * self.step + 1
 
     def numbers(self, video: Video, rng: random.Random) -> range:
-        """A sequence of a video that is not read whole."""
+        """Return a sequence of a video that is not read whole."""
         start = rng.randrange(max(1, video.num_frames - self.span + 1))
         return range(start, min(start + self.span, video.num_frames), self.step)
 
@@ -204,7 +204,7 @@ def _encoded_as(path: Path) -> str:
 
 
 def _in_tar_order(store: TarStore) -> list[str]:
-    """A stream of shards is read as it lies."""
+    """Return a stream of shards is read as it lies."""
     return sorted(store.ids, key=store.place)
 
 
@@ -241,7 +241,7 @@ def _of_videos(path: Path, videos: Sequence[Path], *, keep_source_suffix: bool) 
 
 
 def with_source_suffix(place: Place) -> Place:
-    """A folder of raw videos as `transcode --keep-source-suffix` names them; any other as it is."""
+    """Return a folder of raw videos as `transcode --keep-source-suffix` names them; any other as it is."""
     if not isinstance(place.store, VideoFiles):
         return place
     return _of_videos(place.path, [place.store.file(id_) for id_ in place.ids], keep_source_suffix=True)
@@ -265,7 +265,7 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 
 def surveyed(place: Place, ids: Sequence[str]) -> tuple[Place, dict[str, str]]:
-    """The place with the facts of these videos; and of those that cannot be read, why. Opens every one."""
+    """Return the place with the facts of these videos; and of those that cannot be read, why. Opens every one."""
     found, unread = [], {}
     for id_ in ids:
         try:
@@ -307,7 +307,7 @@ def _why_ambiguous(video: Path, facts: VideoFacts) -> str | None:
 
 
 def numbered_pictures(folder: Path) -> list[str]:
-    """Pictures of one video, in the order of the last number in their names. Raises StoreError where that is none."""
+    """Return pictures of one video, in the order of the last number in their names. Raises StoreError where that is none."""
     found = []
     for path in folder.iterdir():
         if path.suffix.lower() not in PICTURE_SUFFIXES or path.name.startswith("."):

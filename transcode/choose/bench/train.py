@@ -141,8 +141,8 @@ def _dataset(training: Training) -> VideoDataset:
 
 
 def _cache_bytes(dataset: VideoDataset, batch_size: int) -> int:
-    """A tenth of all frames, at most what is the default: a small sample must not end up in memory, decoded, which a data set
-    would not.
+    """Return a tenth of all frames, at most what is the default: a small sample must not end up in memory, decoded, which
+    a data set would not.
     """
     height, width = dataset.frame_size
     batch = batch_size * dataset.clips.num_frames * height * width * 3
@@ -193,7 +193,9 @@ def _watch_memory(peak: list[int], over: threading.Event) -> None:
 def simulations(
     places: Sequence[Place], options: BenchOptions, step_seconds: float, batch_size: int, say: Say
 ) -> Iterator[Row]:
-    """A row for each store that videos can be read from, loader and number of workers; `failed` says why one has no figures."""
+    """Yield a row for each store that videos can be read from, loader and number of workers; `failed` says why one has no
+    figures.
+    """
     for place in (each for each in places if each.store is not None):
         for name in simulated():
             for workers in options.workers:
@@ -261,7 +263,7 @@ class Tried:
 
 
 def advised(tried: Sequence[Tried]) -> Tried:
-    """The fewest workers, and then the smallest batches, that give GOOD_ENOUGH of the best rate."""
+    """Return the fewest workers, and then the smallest batches, that give GOOD_ENOUGH of the best rate."""
     best = max(each.sequences_per_second for each in tried)
     enough = (each for each in tried if each.sequences_per_second >= GOOD_ENOUGH * best)
     return min(enough, key=lambda each: (each.workers, each.batch_size))
@@ -270,7 +272,7 @@ def advised(tried: Sequence[Tried]) -> Tried:
 def results(
     places: Sequence[Place], options: BenchOptions, step_ms: float | None, batch_size: int, advise: bool, say: Say
 ) -> Iterator[tuple[str, Row]]:
-    """Rows as they are measured, each with its kind: cell, training, advice."""
+    """Yield rows as they are measured, each with its kind: cell, training, advice."""
     for row in bench(places, options, say):
         yield "cell", row
     if step_ms is not None:
