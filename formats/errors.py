@@ -62,7 +62,7 @@ def for_json(value: Any) -> Any:
     return value
 
 
-STOPPED_CODE = 3  # exit code of a command that did not finish for a reason other than its videos and options
+STOPPED_CODE = 3  # exit code of a command that was stopped by its destination, workers or cluster
 
 
 class VidprepError(Exception):
@@ -110,7 +110,7 @@ class SettingsError(VidprepError, ValueError):
 
     @property
     def on_command_line(self) -> str:
-        """Return the message with flags in the place of keywords, for users of the command line."""
+        """Return the message with flags instead of keywords, for users of the command line."""
         text = _filled(self.template, self.options, _as_flag)
         return text if self.path is None else f"{self.path}: {text}"
 
@@ -185,8 +185,8 @@ class FfmpegError(EncodeError):
     """An ffmpeg process failed.
 
     Attributes:
-        command: Its command line.
-        stderr_tail: The last lines that it printed to stderr.
+        command: Its command line
+        stderr_tail: The last lines that it printed to stderr
     """
 
     def __init__(self, message: str, *, command: list[str], stderr_tail: str, path: str | Path | None = None) -> None:

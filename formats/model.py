@@ -44,10 +44,10 @@ class Colour:
     """Meaning of sample values, as code points of ITU-T H.273.
 
     Attributes:
-        matrix: 1 for BT.709, 5 and 6 for BT.601, 9 for BT.2020, 0 for RGB.
-        primaries: Colour primaries.
-        transfer: Transfer characteristics.
-        full_range: Whether luma of 8 bits spans 0 to 255; False means 16 to 235.
+        matrix: 1 for BT.709, 5 and 6 for BT.601, 9 for BT.2020, 0 for RGB
+        primaries: Colour primaries
+        transfer: Transfer characteristics
+        full_range: Whether luma of 8 bits spans 0 to 255; False means 16 to 235
     """
 
     matrix: int
@@ -82,10 +82,10 @@ class Cut:
     """Part of a source, as a half-open interval of times or of frame numbers. None means from the start, or to the end.
 
     Attributes:
-        start_seconds: Start time.
-        end_seconds: End time.
-        start_frame: Number of the first frame, from 0.
-        end_frame: Number of the frame after the last one.
+        start_seconds: Start time
+        end_seconds: End time
+        start_frame: Number of the first frame, from 0
+        end_frame: Number of the frame after the last one
     """
 
     start_seconds: float | None = None
@@ -114,23 +114,23 @@ class VideoInfo:
     decoding.
 
     Attributes:
-        format_name: libavformat's name of the container.
-        stream_index: Index of the stream in the container.
-        num_video_streams: Number of video streams that are no cover pictures.
-        codec: libavcodec's name of the codec.
-        decoder: libavcodec's name of the decoder to use.
-        width: Width in pixels.
-        height: Height in pixels.
-        pixel_format: libavutil's name of the pixel format.
-        time_base: Seconds per tick of the packets' timestamps.
-        frame_rate: Average rate; None if unknown.
-        sample_aspect_ratio: Shape of a pixel, width by height.
-        duration_seconds: Duration of the container; None if unknown.
-        num_frames: Number of frames; 0 if unknown.
-        has_alpha_layer: Whether a WebM file has a second layer for alpha.
-        cropping: Cropping by the container. Cropping by the codec is done by its decoder.
-        start_seconds: First timestamp of the container, in any of its streams; None if unknown.
-        has_unused_byte: Whether the fourth byte of each pixel has no meaning although libavcodec calls it alpha.
+        format_name: libavformat's name of the container
+        stream_index: Index of the stream in the container
+        num_video_streams: Number of video streams, without cover pictures
+        codec: libavcodec's name of the codec
+        decoder: libavcodec's name of the decoder to use
+        width: Width in pixels
+        height: Height in pixels
+        pixel_format: libavutil's name of the pixel format
+        time_base: Seconds per tick of the packets' timestamps
+        frame_rate: Average rate; None if unknown
+        sample_aspect_ratio: Shape of a pixel, width by height
+        duration_seconds: Duration of the container; None if unknown
+        num_frames: Number of frames; 0 if unknown
+        has_alpha_layer: Whether a WebM file has a second layer for alpha
+        cropping: Cropping by the container. Cropping by the codec is done by its decoder
+        start_seconds: First timestamp of the container, in any of its streams; None if unknown
+        has_unused_byte: Whether the fourth byte of each pixel has no meaning although libavcodec calls it alpha
     """
 
     format_name: str
@@ -190,8 +190,8 @@ class ContentLight:
     """Content light level of a video in cd/m².
 
     Attributes:
-        brightest: MaxCLL; 0 if unknown.
-        average: MaxFALL; 0 if unknown.
+        brightest: MaxCLL; 0 if unknown
+        average: MaxFALL; 0 if unknown
     """
 
     brightest: int
@@ -217,13 +217,13 @@ class OutputFormat:
     """Properties that all frames of one output share.
 
     Attributes:
-        size: Width and height in pixels.
-        pixel_format: libavutil's name of the pixel format.
-        colour: Colours of the output.
-        time_base: Seconds per tick of the frames' PTS.
-        frame_rate: Exact rate of a constant-rate output, else None.
-        nominal_rate: Rate that rate control assumes, at most 240.
-        light: HDR metadata, if HDR is kept.
+        size: Width and height in pixels
+        pixel_format: libavutil's name of the pixel format
+        colour: Colours of the output
+        time_base: Seconds per tick of the frames' PTS
+        frame_rate: Exact rate of a constant-rate output, else None
+        nominal_rate: Rate that rate control assumes, at most 240
+        light: HDR metadata, if HDR is kept
     """
 
     size: FrameSize
@@ -240,13 +240,13 @@ class VideoFacts:
     """Properties of a stored video that are known before a frame is read.
 
     Attributes:
-        num_frames: Number of frames.
-        height: Height in pixels.
-        width: Width in pixels.
-        frame_rate: Exact rate of a constant-rate video, else None.
-        pts: Start of each frame in ticks of `time_base`; None means that frame n starts at n / `frame_rate`.
-        time_base: Seconds per tick of `pts`.
-        keyframes: Numbers of the keyframes, ascending; None if unknown.
+        num_frames: Number of frames
+        height: Height in pixels
+        width: Width in pixels
+        frame_rate: Exact rate of a constant-rate video, else None
+        pts: Start of each frame in ticks of `time_base`; None means that frame n starts at n / `frame_rate`
+        time_base: Seconds per tick of `pts`
+        keyframes: Numbers of the keyframes, ascending; None if unknown
     """
 
     num_frames: int
@@ -263,10 +263,10 @@ class SourceMap:
     """Source frames that the frames of a stored video show.
 
     Attributes:
-        frames: (N,) number of each source frame, counted from the first one displayed; None means all of them in order.
+        frames: (N,) number of each source frame, counted from the first one displayed; None means all of them in order
         pts: (N,) start of each source frame, in ticks from the first one displayed; None means the same times as in the
-            store.
-        time_base: Seconds per tick of `pts`.
+            store
+        time_base: Seconds per tick of `pts`
     """
 
     frames: Sequence[int] | npt.NDArray[np.int64] | None = None

@@ -121,10 +121,10 @@ class Pace:
     """Distance between the frames of a video, which decides the frame that a time means.
 
     Attributes:
-        interval: Usual time from one frame to the next, in seconds.
-        is_variable: Whether the rate varies.
-        shortest: Shortest time between two frames at a variable rate, in seconds; `interval` at a constant rate.
-        tolerance: A quarter of the interval, and at most 5 ms at a variable rate.
+        interval: Usual time from one frame to the next, in seconds
+        is_variable: Whether the rate varies
+        shortest: Shortest time between two frames at a variable rate, in seconds; `interval` at a constant rate
+        tolerance: A quarter of the interval, and at most 5 ms at a variable rate
     """
 
     interval: Fraction
@@ -174,9 +174,9 @@ class OutputClock:
     """A constant output rate: output k shows the frame that is on screen at k / rate.
 
     Attributes:
-        rate: Output frames per second.
+        rate: Output frames per second
         tolerance: That of the source in seconds; but a quarter of an output frame if it would be an output frame or more, since the
-            output would then run ahead of its source.
+            output would then run ahead of its source
     """
 
     rate: Fraction
@@ -200,17 +200,17 @@ class Window:
     """Part of a source that one output shows. All times are in ticks and count from the first frame displayed.
 
     Attributes:
-        start: Start of the cut; None if it starts with the first frame, or is given by frame numbers.
-        end: End of the cut; None if it ends with the last frame, or is given by frame numbers.
-        begin: Earliest frame of the cut; with `holds`, the latest frame that is on screen at `start`.
-        stop: The first frame at or after this tick is no longer part of the cut.
-        start_frame: Number of the first frame, from 0; None if times are given.
-        end_frame: Number of the frame after the last; None if times are given.
-        interval: A frame that was on screen longer than this before the first frame of the cut is shown first.
-        tolerance: Tolerance of all comparisons with `start` and `end`.
-        on_clock: Whether output frames follow a constant clock (`--fps`), so that a frame is held until the next one.
-        holds: Whether the frame on screen at `start` always comes first.
-        container_start: PTS of the container's start if `start` and `end` count from there, else None.
+        start: Start of the cut; None if it starts with the first frame, or is given by frame numbers
+        end: End of the cut; None if it ends with the last frame, or is given by frame numbers
+        begin: Earliest frame of the cut; with `holds`, the latest frame that is on screen at `start`
+        stop: The first frame at or after this tick is no longer part of the cut
+        start_frame: Number of the first frame, from 0; None if times are given
+        end_frame: Number of the frame after the last; None if times are given
+        interval: A frame that was on screen longer than this before the first frame of the cut is shown first
+        tolerance: Tolerance of all comparisons with `start` and `end`
+        on_clock: Whether output frames follow a constant clock (`--fps`), so that a frame is held until the next one
+        holds: Whether the frame on screen at `start` always comes first
+        container_start: PTS of the container's start if `start` and `end` count from there, else None
     """
 
     start: Fraction | None

@@ -28,23 +28,23 @@ class Option:
     """Declares an option in an annotation: `gop: Annotated[int, Option("A keyframe every N frames.", "N", least=1)] = 16`.
 
     Attributes:
-        help: Text of `--help`.
-        metavar: Placeholder of the value in `--help`.
-        keyword: Name of the flag and keyword, if it differs from the field's.
-        choices: Allowed values.
-        other_names: Other names of choices, such as those that ffmpeg uses.
-        least: Smallest allowed value.
-        above: Exclusive lower bound.
-        most: Largest allowed value.
-        unit: Unit of the bounds, for messages.
-        must: Message for a value outside the bounds, if the generated one would not be clear.
+        help: Text of `--help`
+        metavar: Placeholder of the value in `--help`
+        keyword: Name of the flag and keyword, if it differs from the field's
+        choices: Allowed values
+        other_names: Other names of choices, such as those that ffmpeg uses
+        least: Smallest allowed value
+        above: Exclusive lower bound
+        most: Largest allowed value
+        unit: Unit of the bounds, for messages
+        must: Message for a value outside the bounds, if the generated one would not be clear
         parse: Converts what a user wrote, or raises SettingsError or ValueError; the type of its argument is the
-            keyword's type.
-        written: The default as a user would write it.
-        repeated: Whether the flag may be given several times.
-        path: "file", "folder" or "any" if the value is a path.
-        only: The single command that has this option.
-        heading: Heading of its group in `--help`, if it is not the `HEADING` of the dataclass.
+            keyword's type
+        written: The default as a user would write it
+        repeated: Whether the flag may be given several times
+        path: "file", "folder" or "any" if the value is a path
+        only: The single command that has this option
+        heading: Heading of its group in `--help`, if it is not the `HEADING` of the dataclass
     """
 
     help: str
@@ -125,11 +125,11 @@ class Declared(NamedTuple):
     """An option as its owner declares it.
 
     Attributes:
-        name: Name of the field or argument.
-        hint: Its type.
-        default: Its default; MISSING for an argument that has none.
-        option: What `Annotated` says about it.
-        heading: Heading of its group in `--help`.
+        name: Name of the field or argument
+        hint: Its type
+        default: Its default; MISSING for an argument that has none
+        option: What `Annotated` says about it
+        heading: Heading of its group in `--help`
     """
 
     name: str

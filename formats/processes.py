@@ -47,8 +47,8 @@ class DiedError(Exception):
     """The process ended.
 
     Attributes:
-        taken: Whether it had received the call.
-        exit_code: Exit code; negative for a signal.
+        taken: Whether it had received the call
+        exit_code: Exit code; negative for a signal
     """
 
     def __init__(self, *, taken: bool, exit_code: int) -> None:
@@ -378,10 +378,10 @@ class ProcessId:
     """Identity of a process, on this machine and elsewhere.
 
     Attributes:
-        host: Name of its machine.
-        machine: Identity of this boot of the machine and its process namespace; "" if unknown.
-        pid: Process number.
-        started: When it started, as the kernel counts it; "" if unknown.
+        host: Name of its machine
+        machine: Identity of this boot of the machine and its process namespace; "" if unknown
+        pid: Process number
+        started: When it started, as the kernel counts it; "" if unknown
     """
 
     host: str
@@ -411,7 +411,7 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a running process started, in clock ticks since boot; "" if there is none."""
+    """Return when a running process started, in clock ticks since boot; "" without one."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:

@@ -51,15 +51,15 @@ class CodecProfile:
     """One codec.
 
     Attributes:
-        encoder: Default encoder.
-        container: Default container.
-        check_decoder: libavcodec's decoder that verifies what was encoded.
-        matroska_id: CodecID of RFC 9559.
+        encoder: Default encoder
+        container: Default container
+        check_decoder: libavcodec's decoder that verifies what was encoded
+        matroska_id: CodecID of RFC 9559
         db_of_crf_range: Fall of the 1st percentile of PSNR-Y from the finest CRF to the coarsest, in dB; the median
             over the clips that
-        defaults were chosen on. A search for a CRF starts with it.
-        has_units: Whether packets are NAL units: with start codes after the encoder, with lengths in containers.
-        tags: Codec tag per container, if players know another one than libavformat writes.
+        defaults were chosen on. A search for a CRF starts with it
+        has_units: Whether packets are NAL units: with start codes after the encoder, with lengths in containers
+        tags: Codec tag per container, if players know another one than libavformat writes
     """
 
     encoder: str
@@ -85,17 +85,17 @@ class ContainerProfile:
     """One container.
 
     Attributes:
-        name: Its name.
-        muxer: libavformat's muxer.
-        codecs: Codecs that it can hold; empty means any.
-        audio: Values of `--audio` that it supports.
-        copied_audio: Audio codecs that can be copied into it; empty means any.
-        options: Options of the muxer.
+        name: Its name
+        muxer: libavformat's muxer
+        codecs: Codecs that it can hold; empty means any
+        audio: Values of `--audio` that it supports
+        copied_audio: Audio codecs that can be copied into it; empty means any
+        options: Options of the muxer
         milliseconds: Whether its timestamps are whole milliseconds. Others have a clock of any rate, and are seeked by
-            DTS.
+            DTS
         has_codec_delay: Whether it stores how many audio samples to discard at the start (CodecDelay of RFC 9559).
             Audio in others is cut at
-        packets.
+        packets
     """
 
     name: str
@@ -155,29 +155,29 @@ class EncoderProfile:
     pictures {rows} (1: rows of blocks in parallel) and {pools} (threads for them, which do not change the bytes).
 
     Attributes:
-        name: libavcodec's name.
-        codec: Codec that it makes.
-        pixel_formats: Pixel formats that it takes; the first one is the default.
-        crf_option: Its option for the quality.
-        crf_range: Finest and coarsest value of that option.
-        crf_default: Default of vidprep.
-        crf_is_whole: Whether only whole numbers are allowed.
-        preset_option: Its option for the speed.
-        presets: Names of presets, slowest last; or the ends of a range of numbers.
-        preset_default: Default of vidprep.
-        smallest: Smallest (width, height) that survives encoding and decoding.
-        options: Other options.
-        params_option: Its option that takes `key=value:…`, with the entries of `params_of`.
-        params: Entries of that option.
-        tune_options: Options per tune.
-        tune_params: Entries of `params_option` per tune.
-        ticks_per_second: Clock to which it rounds times; 0 means any. Such an encoder returns packets in display order.
-        in_process: Whether PyAV includes it; else it needs `--engine ffmpeg`.
-        only_ffmpeg: Pixel formats that PyAV's build of it lacks.
+        name: libavcodec's name
+        codec: Codec that it makes
+        pixel_formats: Pixel formats that it takes; the first one is the default
+        crf_option: Its option for the quality
+        crf_range: Finest and coarsest value of that option
+        crf_default: Default of vidprep
+        crf_is_whole: Whether only whole numbers are allowed
+        preset_option: Its option for the speed
+        presets: Names of presets, slowest last; or the ends of a range of numbers
+        preset_default: Default of vidprep
+        smallest: Smallest (width, height) that survives encoding and decoding
+        options: Other options
+        params_option: Its option that takes `key=value:…`, with the entries of `params_of`
+        params: Entries of that option
+        tune_options: Options per tune
+        tune_params: Entries of `params_option` per tune
+        ticks_per_second: Clock to which it rounds times; 0 means any. Such an encoder returns packets in display order
+        in_process: Whether PyAV includes it; else it needs `--engine ffmpeg`
+        only_ffmpeg: Pixel formats that PyAV's build of it lacks
         light_params: Entries of `params` for HDR metadata: the mastering display (as decimals or integers) and the
-            content light level.
+            content light level
         threads_when_large: libavcodec's threads for large pictures. They change the bytes, so they do not depend on the
-            machine.
+            machine
     """
 
     name: str

@@ -20,14 +20,14 @@ def main() -> None:
         command_line(prog_name="vidprep")
     except SystemExit as end:
         code = end.code
-    except OSError as error:  # of --help and --version, which are no commands of ours
+    except OSError as error:  # of --help and --version, which click handles
         sys.stderr.write(f"vidprep: stdout: {error.strerror}\n")
         code = CANNOT_WRITE
     sys.exit(_written(code))
 
 
 def _written(code: str | int | None) -> str | int | None:
-    """Exit code when all that was printed has gone out. Of what cannot, Python would say once more that it cannot, and end with 120."""
+    """Flush stdout and return the exit code; report a failed flush once (Python would add its own message and exit 120)."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -41,7 +41,7 @@ def _written(code: str | int | None) -> str | int | None:
 
 
 def _open_standard_streams() -> None:
-    """Those that were closed (`2>&-`), or the next files that are opened would have their numbers, and messages would go into them."""
+    """Reopen closed standard streams (`2>&-`) on /dev/null, so that the next opened file does not become stderr."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             while (null := os.open(os.devnull, os.O_RDWR)) < number:

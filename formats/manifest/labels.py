@@ -32,9 +32,9 @@ class Labels:
     """Labels of units.
 
     Attributes:
-        ids: Ids of the units.
-        columns: A value for each of `ids`, by name of the label.
-        split_rule: Rule by which the label `split` was drawn; "" if it was not.
+        ids: Ids of the units
+        columns: A value for each of `ids`, by name of the label
+        split_rule: Rule by which the label `split` was drawn; "" if it was not
     """
 
     ids: Sequence[str]
@@ -110,8 +110,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def notes_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return a file's metadata about labels: the rule of its splits, and its `classes` in the order of their numbers.
-    """
+    """Return a file's metadata about labels: the rule of its splits, and its `classes` in the order of their numbers."""
     found = json.loads((schema.metadata or {}).get(NOTES_KEY, b"{}"))
     return found if isinstance(found, dict) else {}
 

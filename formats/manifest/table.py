@@ -214,7 +214,7 @@ def _conformed(table: pa.Table) -> pa.Table:
 
 
 def _out_of_bounds(values: pa.ChunkedArray, low: int | None, high: int | None) -> Any:
-    """Return a value of a column outside its bounds; None if there is none."""
+    """Return a value of a column outside its bounds; None without one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -22,11 +22,11 @@ class Storage(Protocol):
     name of one of vidprep's files.
 
     Attributes:
-        root: The local folder; for a URL, a local folder with copies of files as they were last fetched or written.
-        shown: Name of the storage in messages.
-        is_remote: Whether it is behind a URL.
+        root: The local folder; for a URL, a local folder with copies of files as they were last fetched or written
+        shown: Name of the storage in messages
+        is_remote: Whether it is behind a URL
         is_exclusive: Whether only one of several concurrent creators of a name succeeds, and writes are visible to all
-            at once.
+            at once
     """
 
     root: Path

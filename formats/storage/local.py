@@ -337,8 +337,7 @@ def partial_of(path: Path) -> Path:
 
 
 def own_partial_of(path: Path) -> Path:
-    """Return a unique temporary name, for writers that may run concurrently, in a folder that is created if necessary.
-    """
+    """Return a unique temporary name, for writers that may run concurrently, in a folder that is created if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 

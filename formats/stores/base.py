@@ -97,9 +97,9 @@ class FrameStore(ABC):
     """A store of videos that are looked up by id: ``store[id]`` is a StoredVideo, and iterating gives the ids.
 
     Attributes:
-        path: The folder.
-        kind: Name of the kind of store, as the registry has it.
-        reads_uint16: Whether its frames can have more than 8 bits.
+        path: The folder
+        kind: Name of the kind of store, as the registry has it
+        reads_uint16: Whether its frames can have more than 8 bits
     """
 
     kind: ClassVar[str]
@@ -311,7 +311,7 @@ class StoredVideo:
 
     @property
     def sample_rate(self) -> int | None:
-        """Sample rate of the audio in Hz; None if there is none. Raises StoreError."""
+        """Sample rate of the audio in Hz; None without one. Raises StoreError."""
         return self.store.sample_rate(self.id)
 
     def samples(

@@ -74,19 +74,19 @@ class IndexedVideo:
     """One row of the index.
 
     Attributes:
-        id: Id of the video.
-        shard: File that contains its frames.
-        width: Width in pixels.
-        height: Height in pixels.
-        frame_rate: Exact rate of a constant-rate video, else None.
-        pts: (N,) int64, ticks of `time_base`.
-        time_base: Seconds per tick.
-        offsets: (N,) int64, position of each frame in bytes.
-        sizes: (N,) int32, size of each frame in bytes.
-        crc32: (N,) uint32, CRC-32 of each frame.
-        source_frames: Number of the source frame of each frame; None means all in order.
-        source_pts: Start of those source frames in ticks of `source_time_base`; None means at `pts`.
-        source_time_base: Seconds per tick of `source_pts`; None if an index of version 0.1 does not store it.
+        id: Id of the video
+        shard: File that contains its frames
+        width: Width in pixels
+        height: Height in pixels
+        frame_rate: Exact rate of a constant-rate video, else None
+        pts: (N,) int64, ticks of `time_base`
+        time_base: Seconds per tick
+        offsets: (N,) int64, position of each frame in bytes
+        sizes: (N,) int32, size of each frame in bytes
+        crc32: (N,) uint32, CRC-32 of each frame
+        source_frames: Number of the source frame of each frame; None means all in order
+        source_pts: Start of those source frames in ticks of `source_time_base`; None means at `pts`
+        source_time_base: Seconds per tick of `source_pts`; None if an index of version 0.1 does not store it
     """
 
     id: str
@@ -187,7 +187,7 @@ def _checksums(path: Path) -> dict[str, Any]:
 def _before(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the checksums and shards of the previous index, which the JSON file stores while that may still exist.
 
-    Return None if there is none, or if it is the same.
+    Return None without one, or if it is the same.
     """
     try:
         before = read_about(folder, kind)

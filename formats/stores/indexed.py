@@ -1,5 +1,4 @@
-"""Common code of stores with JPEGs or pictures: decode JPEGs into arrays; read and write shards with an `index.parquet`.
-"""
+"""Common code of stores with JPEGs or pictures: decode JPEGs into arrays; read and write shards with an `index.parquet`."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ SEARCHED = 1000  # folders in one that is no store
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """How a store is recognised.
+    """Signs by which a store is recognised.
 
     Attributes:
-        sign: Glob of the files that mark it.
-        is_coded: Whether it holds JPEGs instead of uncompressed pictures.
+        sign: Glob of the files that mark it
+        is_coded: Whether it holds JPEGs instead of uncompressed pictures
     """
 
     sign: str

@@ -30,13 +30,13 @@ class Layout(ABC):
     """Byte layout of a store. The default is frames back to back; subclasses override what differs.
 
     Attributes:
-        name: Name of the store.
-        suffix: Suffix of its shards.
-        tail: Bytes after the last unit that complete a shard.
-        index_files: Globs of the files that hold positions of units.
-        shows_dead_bytes: Whether other tools' readers see units without a row.
-        holds_labels: Whether shards contain ids and labels, so that each split is a store of its own.
-        takes_videos: Whether encoded videos can be stored as they are.
+        name: Name of the store
+        suffix: Suffix of its shards
+        tail: Bytes after the last unit that complete a shard
+        index_files: Globs of the files that hold positions of units
+        shows_dead_bytes: Whether other tools' readers see units without a row
+        holds_labels: Whether shards contain ids and labels, so that each split is a separate store
+        takes_videos: Whether encoded videos can be stored as they are
     """
 
     name: str

@@ -117,11 +117,11 @@ class _Sample:
     """Files of one sample.
 
     Attributes:
-        tar: The shard.
-        frames: (offset, size) of each frame.
-        video: (offset, size) of the encoded video, or None.
-        about: Content of its JSON file.
-        labels: Its labels.
+        tar: The shard
+        frames: (offset, size) of each frame
+        video: (offset, size) of the encoded video, or None
+        about: Content of its JSON file
+        labels: Its labels
     """
 
     tar: str

@@ -56,16 +56,16 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Video:
-    """What all items of a video share.
+    """Properties of a video that all its items share.
 
     Attributes:
-        stored: The video.
-        timing: Times of its frames.
-        timestamps: (N,) start of each frame in seconds.
-        source_frames: (N,) number of the source frame of each frame.
-        source_timestamps: (N,) start of those in seconds.
-        labels: Labels of the video.
-        class_id: Number of its class; None if the store has no classes.
+        stored: The video
+        timing: Times of its frames
+        timestamps: (N,) start of each frame in seconds
+        source_frames: (N,) number of the source frame of each frame
+        source_timestamps: (N,) start of those in seconds
+        labels: Labels of the video
+        class_id: Number of its class; None if the store has no classes
     """
 
     stored: StoredVideo

@@ -31,7 +31,7 @@ MEMORY_SECONDS = 2.0
 
 
 class LoaderEvents:
-    """Writes events immediately. If nobody reads a pipe, or it is full, lines are dropped: training never waits.
+    """Writes events immediately. If a pipe is full or has no reader, lines are dropped: training never waits.
 
     Raises:
         SettingsError: The file cannot be written.

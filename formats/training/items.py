@@ -1,4 +1,4 @@
-"""What items hold besides frames: labels, class numbers, audio, and the random numbers that decide them."""
+"""Contents of items besides frames: labels, class numbers, audio, and the random numbers that decide them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Audio:
     """Audio of items, of equal length so that they form a batch.
 
     Attributes:
-        rate: Sample rate in Hz.
-        num_channels: 1 or 2.
-        num_samples: Samples of an item.
-        clips: Sampler whose clips the audio is as long as; None if a length was given.
+        rate: Sample rate in Hz
+        num_channels: 1 or 2
+        num_samples: Samples of an item
+        clips: Sampler whose clips the audio is as long as; None if a length was given
     """
 
     rate: int
@@ -169,7 +169,7 @@ class ItemLabels(dict[str, Any]):
     """Labels of a video by name.
 
     Attributes:
-        arrays: Names of labels that become arrays in batches. Others become lists.
+        arrays: Names of labels that become arrays in batches. Others become lists
     """
 
     arrays: frozenset[str] = frozenset()

@@ -58,12 +58,12 @@ class _Batch:
     """A batch that is being made.
 
     Attributes:
-        epoch: Its epoch.
-        position: Position of its first item in the order.
-        indexes: Its items.
-        workers: Worker of each item.
-        place: Buffer for its frames; None while none is free.
-        done: Finished sequences by position.
+        epoch: Its epoch
+        position: Position of its first item in the order
+        indexes: Its items
+        workers: Worker of each item
+        place: Buffer for its frames; None while none is free
+        done: Finished sequences by position
     """
 
     epoch: int
@@ -442,7 +442,7 @@ class PrefetchLoader:
         raise AssertionError(f"position {position} was not asked for")
 
     def _replace(self, worker: int, gone: Gone) -> None:
-        """Start another worker in the place of a killed one, with its unfinished work."""
+        """Replace a killed worker, with its unfinished work."""
         now = [batch for batch in self._coming if batch.place is not None]
         at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
         if at_work is not None and gone.code < 0:

@@ -38,10 +38,10 @@ class Timing:
     """Times at which the frames of a video are displayed.
 
     Attributes:
-        num_frames: Number of frames.
-        begins: (N,) start of each frame in seconds from the first one; None if the sampler needs no times.
-        end_seconds: End of the last frame. At a variable rate it is displayed for the average frame duration.
-        tolerance: Maximum distance between a time and the start of the frame that it means.
+        num_frames: Number of frames
+        begins: (N,) start of each frame in seconds from the first one; None if the sampler needs no times
+        end_seconds: End of the last frame. At a variable rate it is displayed for the average frame duration
+        tolerance: Maximum distance between a time and the start of the frame that it means
     """
 
     num_frames: int
@@ -63,7 +63,7 @@ class ClipSampler(ABC):
     A frozen dataclass has the repr by which a loader's saved state tells one sampler from another.
 
     Attributes:
-        needs_times: Whether it asks for the times of frames. Without them `Timing` has only their number.
+        needs_times: Whether it asks for the times of frames. Without them `Timing` has only their number
     """
 
     needs_times: ClassVar[bool] = False
@@ -498,7 +498,7 @@ def _count(sampler: ClipSampler, id_: str, video: Timing) -> int:
 
 
 def _make_whole(sampler: ClipSampler, *names: str) -> None:
-    """Convert fields to int. Raises SettingsError for values that are no whole numbers from 1."""
+    """Convert fields to int. Raises SettingsError for other values than whole numbers from 1."""
     for name in names:
         object.__setattr__(sampler, name, whole(name, getattr(sampler, name), 1))
 

@@ -40,19 +40,19 @@ class Transform:
     """Transform of all frames of an item. Sizes are (height, width).
 
     Attributes:
-        size: Size to scale to, or length of the shorter side.
-        crop: Size to crop after scaling, or side of a square.
-        random_crop: Crop at a random position instead of the centre.
-        flip: Probability of a horizontal flip; True means 0.5.
-        dtype: "uint8"; "uint16" for stores of more than 8 bits, 0 to 65535; "float16" or "float32".
+        size: Size to scale to, or length of the shorter side
+        crop: Size to crop after scaling, or side of a square
+        random_crop: Crop at a random position instead of the centre
+        flip: Probability of a horizontal flip; True means 0.5
+        dtype: "uint8"; "uint16" for stores of more than 8 bits, 0 to 65535; "float16" or "float32"
         normalize: True scales to 0..1; (mean, std) of three values each, or "imagenet", gives ((0..1) - mean) / std.
-            Only for floats.
-        colour: "rgb", or "ycbcr" as in JPEGs (JFIF).
+            Only for floats
+        colour: "rgb", or "ycbcr" as in JPEGs (JFIF)
         random_resized_crop: Crop a random part and scale it to `size`. True uses torchvision's defaults; else (scale,
             ratio), two ranges: the
-        part's share of the area, and its width / height.
-        num_crops: 3 makes three items: the crops at both ends and the centre of the longer side.
-        layout: Order of the axes: T frames, H lines, W columns, C channels.
+        part's share of the area, and its width / height
+        num_crops: 3 makes three items: the crops at both ends and the centre of the longer side
+        layout: Order of the axes: T frames, H lines, W columns, C channels
 
     Raises:
         SettingsError: A value is invalid, or options contradict each other.

@@ -126,11 +126,11 @@ class Request(NamedTuple):
     """Request to make an item now.
 
     Attributes:
-        position: Position in the order.
-        item: Number of the item in the dataset.
-        epoch: Epoch of the item.
-        offset: Where its frames go in the shared memory, in bytes.
-        alone: Whether the item may be one that kills workers.
+        position: Position in the order
+        item: Number of the item in the dataset
+        epoch: Epoch of the item
+        offset: Where its frames go in the shared memory, in bytes
+        alone: Whether the item may be one that kills workers
     """
 
     position: int
@@ -144,8 +144,8 @@ class Orders(NamedTuple):
     """Work for a worker.
 
     Attributes:
-        ahead: Later items as (position in the order, item of the dataset, epoch), positions ascending.
-        now: Items to make now.
+        ahead: Later items as (position in the order, item of the dataset, epoch), positions ascending
+        now: Items to make now
     """
 
     ahead: list[tuple[int, int, int]]
@@ -156,8 +156,8 @@ class About(NamedTuple):
     """First message to a worker process.
 
     Attributes:
-        dataset: Pickled dataset, without torch's sharing of tensors between its own child processes.
-        main: How multiprocessing finds objects of the program's main file; None if there are none.
+        dataset: Pickled dataset, without torch's sharing of tensors between its own child processes
+        main: How multiprocessing finds objects of the program's main file; None if there are none
     """
 
     dataset: bytes
@@ -212,13 +212,13 @@ class Done(NamedTuple):
     """Result of a request.
 
     Attributes:
-        position: Position in the order.
-        error: Why the item could not be made, or None.
-        about: The item without its frames.
-        seconds: Decoding time.
-        hits: Frames that had been decoded before.
-        frames: Frames of the item.
-        cache_bytes: Size of the worker's cache.
+        position: Position in the order
+        error: Why the item could not be made, or None
+        about: The item without its frames
+        seconds: Decoding time
+        hits: Frames that had been decoded before
+        frames: Frames of the item
+        cache_bytes: Size of the worker's cache
     """
 
     position: int

@@ -32,8 +32,8 @@ class Gone:
     """A worker ended unexpectedly.
 
     Attributes:
-        code: Exit code of its process; negative for a signal.
-        error: The error that ended it, if it could report one.
+        code: Exit code of its process; negative for a signal
+        error: The error that ended it, if it could report one
     """
 
     code: int

@@ -28,7 +28,7 @@ class AudioDecoder:
     """Decodes the best audio stream of an open file in the caller's thread: threads do not survive a fork.
 
     Attributes:
-        stream: The stream; None if there is none that can be decoded.
+        stream: The stream; None without one that can be decoded
     """
 
     def __init__(self, container: InputContainer) -> None:

@@ -57,9 +57,9 @@ class Told(NamedTuple):
     """Values that earlier frames set for a frame.
 
     Attributes:
-        shape: Sample aspect ratio; None while it equals the header's.
+        shape: Sample aspect ratio; None while it equals the header's
         matrix: Display matrix if packets carry some; None if none holds, or if only the container or each frame carries
-            one.
+            one
     """
 
     shape: Fraction | None = None
@@ -99,7 +99,9 @@ class MidwayChanges:
         for frame, matrix in self._turned(frames):
             shape = self._shapes.at(frame)
             if shape is not None or matrix is not None:
-                frame.opaque = [Told(shape, matrix)]  # PyAV 18 finds an opaque object by identity, so each frame needs its own
+                frame.opaque = [
+                    Told(shape, matrix)
+                ]  # PyAV 18 finds an opaque object by identity, so each frame needs its own
             yield frame
 
     def _turned(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:

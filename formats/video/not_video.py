@@ -1,4 +1,4 @@
-"""Messages for files that are no video: text, a picture, a playlist; with what to do."""
+"""Messages for files that contain something else: text, a picture, a playlist; with what to do."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class NumberedFrames:
             )
 
     def _decode(self, packet: Packet[VideoStream] | None, due: dict[int, int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Yield the frames that are due, identified by PTS."""
+        """Yield the wanted frames, identified by PTS."""
         for frame in self._stream.codec_context.decode(packet):
             number = None if frame.pts is None else due.pop(frame.pts, None)
             if number is not None:

@@ -139,12 +139,12 @@ SLANT = 0.02
 
 
 class Turn(NamedTuple):
-    """How a frame has to be turned.
+    """Rotation and flips that turn a frame upright.
 
     Attributes:
-        orientation: Transposition and flips.
-        degrees: Counter-clockwise rotation, as FFmpeg prints it.
-        warning: The part of the matrix that cannot be applied; None if all of it is.
+        orientation: Transposition and flips
+        degrees: Counter-clockwise rotation, as FFmpeg prints it
+        warning: The part of the matrix that cannot be applied; None if all of it is
     """
 
     orientation: Orientation = Orientation()

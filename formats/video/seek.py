@@ -23,13 +23,13 @@ FEW_FRAMES = 6
 
 @dataclass(frozen=True, slots=True)
 class SeekPoint:
-    """Where decoding begins.
+    """Place where decoding begins.
 
     Attributes:
-        packets: Packets from a keyframe on.
-        origin_pts: PTS of the first frame displayed in the source; None if decoding begins there.
-        frames_before: Number of displayed frames before `first_tick`; None if decoding begins with the first frame.
-        first_tick: Start of the frame with that number, in ticks from the first frame displayed.
+        packets: Packets from a keyframe on
+        origin_pts: PTS of the first frame displayed in the source; None if decoding begins there
+        frames_before: Number of displayed frames before `first_tick`; None if decoding begins with the first frame
+        first_tick: Start of the frame with that number, in ticks from the first frame displayed
     """
 
     packets: Iterator[Packet[VideoStream]]
@@ -40,12 +40,12 @@ class SeekPoint:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the packets of a video tell.
+    """Times that the packets of a video tell.
 
     Attributes:
-        origin_pts: PTS of the first frame displayed.
-        shown: Start of each frame in display order, in ticks from there.
-        keyframes: The same for keyframes.
+        origin_pts: PTS of the first frame displayed
+        shown: Start of each frame in display order, in ticks from there
+        keyframes: The same for keyframes
     """
 
     origin_pts: int

@@ -30,13 +30,13 @@ PADDING = 15  # type of open bitstream units
 
 
 class Shown(NamedTuple):
-    """What a packet tells about its frames.
+    """Information of a packet about its frames.
 
     Attributes:
-        frames: Number of frames that it displays.
-        is_entry: Whether every frame from this packet on can be decoded; None if its headers do not tell.
-        needed_later: Whether later packets need its contents, such as the orientation or other parameters.
-        turns: Whether it contains the orientation.
+        frames: Number of frames that it displays
+        is_entry: Whether every frame from this packet on can be decoded; None if its headers do not tell
+        needed_later: Whether later packets need its contents, such as the orientation or other parameters
+        turns: Whether it contains the orientation
     """
 
     frames: int = 1

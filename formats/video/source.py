@@ -266,8 +266,7 @@ class Source:
         self._damage_log.add_lines(self._log, self._other_decoders, self._own_names)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
-        """Yield the packets of the video stream in decode order. Damage that ends them early is reported by `damage`.
-        """
+        """Yield the packets of the video stream in decode order. Damage that ends them early is reported by `damage`."""
         while self._head:
             yield self._head.popleft()
         yield from self._reading

@@ -38,9 +38,9 @@ class Timed(NamedTuple):
     """A frame with its time.
 
     Attributes:
-        frame: The frame.
-        pts: Start in ticks.
-        duration: Duration that its packet states, in ticks; 0 if it states none.
+        frame: The frame
+        pts: Start in ticks
+        duration: Duration that its packet states, in ticks; 0 if it states none
     """
 
     frame: VideoFrame
@@ -53,9 +53,9 @@ class StampCounts:
     """Numbers of corrected timestamps.
 
     Attributes:
-        stamps_sorted: Earlier than the one before.
-        stamps_joined: After a jump of the clock.
-        stamps_guessed: Missing.
+        stamps_sorted: Earlier than the one before
+        stamps_joined: After a jump of the clock
+        stamps_guessed: Missing
     """
 
     stamps_sorted: int = 0

@@ -94,7 +94,7 @@ def _units_by_length(packet: bytes) -> list[bytes]:
     return units
 
 
-# libx265 takes a DTS from a frame this much later; if there is none, from uninitialised memory.
+# libx265 takes a DTS from a frame this much later; without one, from uninitialised memory.
 DELAYED_BY_X265 = 2
 FINEST_TICKS_PER_SECOND = 10**9  # that libvpx starts with
 UNTOLD = "Generic error in an external library"  # AVERROR_EXTERNAL, where the encoder logs no reason
@@ -233,8 +233,7 @@ class VideoWriter:
 
     @property
     def lead_seconds(self) -> Fraction:
-        """Time by which DTS are moved ahead. Other streams must move by as much, so that the muxer can interleave them.
-        """
+        """Time by which DTS are moved ahead. Other streams must move by as much, so that the muxer can interleave them."""
         return self._lead * self._time_base
 
     def take_order(self, pts: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""A finished destination against its manifest and its sources, whoever made it."""
+"""Check a finished destination against its manifest and its sources, and check what a machine can do."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""What this machine can do, found out by doing it: a rotated clip with audio goes through each engine and into a burst store, by
-the functions that a run, `validate` and `open_store` use.
+"""`doctor`: try everything that a run needs. A rotated clip with audio goes through each engine and into a burst store.
 
-No library that could be broken is imported before it is tried.
+It uses the same functions as a run, `validate` and `open_store`. No library that might be broken is imported before it
+is tried.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BRIGHT, DARK = 160, 90
 
 
 def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
-    """Everything that a run leans on, tried out; ends early when a library that all of it needs is broken."""
+    """Yield the result of each test of this machine. Ends early if a library that all of them need is broken."""
     yield _system()
     broken = False
     for library, module in LIBRARIES.items():
@@ -90,7 +90,9 @@ def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
 
 
 def examine_destination(destination: Path | str) -> Iterator[Finding]:
-    """What its file system or store does of what runs lean on; a folder is tried by two processes of this machine."""
+    """Yield the result of each test of a destination's file system or object store. A folder is tried by two processes of
+    this machine.
+    """
     from vidprep.formats.storage import file_system_of
     from vidprep.transcode.check.storage_trial import try_store
 
@@ -112,7 +114,7 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
 
 
 def _try_by_two(folder: Path, stack: ExitStack) -> Iterator[Finding]:
-    """Raises OSError."""
+    """Try a folder with two processes. Raises OSError."""
     from vidprep.transcode.check.storage_trial import try_folder
 
     first, second = (stack.enter_context(closing(Process())) for _ in range(2))
@@ -148,7 +150,12 @@ def _first_line(error: Exception) -> str:
 
 
 def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
-    """What becomes of a clip in every codec, as burst and by ffmpeg, each tried when it is asked for. folder: an empty one."""
+    """Yield a test for every codec, for burst and for ffmpeg. Each runs when it is requested.
+
+    Args:
+        folder: An empty folder.
+        asked_ffmpeg: The ffmpeg program; None searches for one.
+    """
     reinstall = "pip install --force-reinstall"
     sources = folder / "sources"
     sources.mkdir()
@@ -199,7 +206,7 @@ def _tried(
 
 
 def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffmpeg: str) -> float:
-    """Returns its PSNR-Y in dB. Raises VerifyError saying what is not as it should be."""
+    """Encode the clip, read it back and return its PSNR-Y in dB. Raises VerifyError for a wrong result."""
     from vidprep.formats.stores import open_store
     from vidprep.formats.video import open_video
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
@@ -229,8 +236,10 @@ def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffm
 
 
 def _write_clip(path: Path) -> None:
-    """Moving pictures that lie on their side, under a display matrix that stands them up, with a tone; by libavcodec's own
-    encoders, whatever else is broken."""
+    """Write moving pictures rotated by a quarter turn, with a display matrix that turns them upright, and a tone.
+
+    It uses libavcodec's own encoders, which work even if others are broken.
+    """
     from fractions import Fraction
 
     import numpy as np
@@ -266,7 +275,7 @@ def _write_clip(path: Path) -> None:
 
 
 def _lay_on_its_side(path: Path) -> None:
-    """The matrix of the first track, a quarter turn clockwise: ISO/IEC 14496-12, 8.3.2, version 0."""
+    """Set the display matrix of the first track to a quarter turn clockwise: ISO/IEC 14496-12, 8.3.2, version 0."""
     import struct
 
     data = bytearray(path.read_bytes())
@@ -276,7 +285,7 @@ def _lay_on_its_side(path: Path) -> None:
 
 
 def _check_pictures(read: Callable[[list[int]], object]) -> None:
-    """Upright, the bright corner is the upper right one. Raises VerifyError."""
+    """Check that the bright corner is the upper right one, as in the upright picture. Raises VerifyError."""
     import numpy as np
 
     pictures = np.asarray(read([0, NUM_FRAMES // 2, -1]))
@@ -290,7 +299,7 @@ def _check_pictures(read: Callable[[list[int]], object]) -> None:
 
 
 def _torchcodec() -> Finding:
-    """Tried in a process of its own: torch may end the one that it cannot load in, and some of it complains at exit."""
+    """Try torchcodec in a child process: torch may crash a process in which it cannot load, and prints warnings at exit."""
     from vidprep.transcode.check.other_readers import TORCHCODEC_ADVICE
 
     with tempfile.TemporaryFile() as told, closing(Process(output=told)) as process:

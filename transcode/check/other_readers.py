@@ -1,7 +1,6 @@
-"""Other people's ways to read a video, one interface: the frames in order, and where there is a seek a frame by its number.
+"""Other libraries' video readers behind one interface: frames in order, and a frame by number if they can seek.
 
-They bring libraries of their own and are imported when they are asked for. What is not installed is not there. Each decodes
-with one thread.
+Each library is imported when it is requested; missing ones are skipped. Each decodes with one thread.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class StreamLoader(ABC):
 
     @abstractmethod
     def in_order(self) -> Iterator[Picture]:
-        """Return all frames, from the first, by a reader of its own."""
+        """Yield all frames from the first one, using a new reader."""
 
 
 class Loader(StreamLoader):

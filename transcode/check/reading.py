@@ -1,6 +1,7 @@
-"""A finished destination as a training run reads it: `open_store`, a video by its id, its frames by their numbers.
+"""Check the structure of a finished destination, and read it as a training run does: `open_store`, a video by id, frames
+by number.
 
-The structure of a finished destination: which files are there, how units lie in shards, and what the index says of them.
+The structure is the set of files, the positions of units in shards, and the index.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ PLACES = ["id", "file_name", "offset", "stored_bytes"]
 
 
 def files_without_row(destination: Path, names: Collection[str]) -> Iterator[str]:
-    """names: of the outputs that the manifest mentions."""
+    """Yield files of a destination that the manifest does not mention.
+
+    Args:
+        destination: The destination.
+        names: Names of the outputs in the manifest.
+    """
     suffixes = {os.path.splitext(name)[1] for name in names}  # noqa: PTH122
     root = os.path.join(destination, "")  # noqa: PTH118
     for folder, below, files in os.walk(root):
@@ -45,7 +51,13 @@ def files_without_row(destination: Path, names: Collection[str]) -> Iterator[str
 
 
 def faults_of_others(destination: Path, kept: str, names: Collection[str]) -> Iterator[str]:
-    """What stores of other kinds left. kept: the kind of this one. names: of its files, by its manifest."""
+    """Yield a line for each file that a store of another kind left.
+
+    Args:
+        destination: The destination.
+        kept: Kind of its store.
+        names: Names of its files, by its manifest.
+    """
     there = sorted(path.name for path in destination.iterdir() if path.is_file())
     own = {*names, *(filter(layout_of(kept).is_file, there) if kept in STORES_OF_FRAMES else ())}
     for kind in STORES_OF_FRAMES:
@@ -55,7 +67,14 @@ def faults_of_others(destination: Path, kept: str, names: Collection[str]) -> It
 
 
 def faults_of_store(destination: Path, layout: Layout, places: pa.Table, rows: list[ManifestRow]) -> Iterator[str]:
-    """places: PLACES of all units. rows: what the index says of these is looked at."""
+    """Yield a line for each fault in shards and index.
+
+    Args:
+        destination: The destination.
+        layout: Layout of its store.
+        places: PLACES of all units.
+        rows: Rows whose entries in the index are checked.
+    """
     shards = pc.unique(places["file_name"]).sort().to_pylist()
     for path in sorted(destination.iterdir()):
         if layout.is_shard(path.name) and path.name not in shards:
@@ -106,7 +125,7 @@ def opened_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
 
 
 def differing_ids(known: pa.ChunkedArray, found: pa.Array) -> tuple[list[str], list[str]]:
-    """Those of the manifest that were not found, and those that were found and are not in it."""
+    """Return the ids of the manifest that the store lacks, and the ids of the store that the manifest lacks."""
     lost = known.filter(pc.invert(pc.is_in(known, found))).to_pylist()
     strange = found.filter(pc.invert(pc.is_in(found, known.combine_chunks()))).to_pylist()
     return sorted(lost), sorted(strange)
@@ -131,7 +150,16 @@ def sample_of(row: ManifestRow) -> list[int]:
 
 
 def faults_of_reading(destination: Path, row: ManifestRow, expected: Mapping[int, int]) -> Iterator[str]:
-    """expected: CRC-32 of the RGB of frames, by their numbers, decoded by other means. Raises StoreError."""
+    """Yield a line for each wrong frame, read by number.
+
+    Args:
+        destination: The destination.
+        row: Row of the video.
+        expected: CRC-32 of the RGB of frames by number, decoded by other means.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
     store = _opened(destination, _state(destination))
     video = store[row.id]
     if (len(video), video.width, video.height) != (row.num_frames, row.width, row.height):
@@ -157,7 +185,7 @@ def faults_of_reading(destination: Path, row: ManifestRow, expected: Mapping[int
 
 
 def _state(destination: Path) -> tuple[Any, ...]:
-    """What changes when the files that a store is opened by do."""
+    """Return a value that changes when the files change that a store is opened from."""
     names = ("*.parquet", "*.json", "*.gmeta", "*.tar")
     stats = [(path.name, path.stat()) for name in names for path in sorted(destination.glob(name))]
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

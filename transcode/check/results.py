@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
 
 
 def table_of(results: Iterable[Checked]) -> pa.Table:
-    """Sorted by id. Raises what pyarrow raises for values that are not of their columns."""
+    """Return a table of results, sorted by id. Raises pyarrow's errors for values of a wrong type."""
 
     def values(done: Checked) -> dict[str, object]:
         return asdict(done) | {"seeks": [{"loader": name} | asdict(seeks) for name, seeks in done.seeks.items()]}
@@ -57,7 +57,7 @@ class _UnitDigest(NamedTuple):
 
 
 def read_results(destination: Path) -> pa.Table | None:
-    """None where nothing was validated, or nothing of it can be read. Columns that an older one lacks are empty."""
+    """Return earlier results; None if there are none, or if they cannot be read. Missing columns are null."""
     try:
         with arrow_file(destination / VALIDATION_NAME) as file:
             found = as_parquet(file, destination / VALIDATION_NAME).read()
@@ -69,7 +69,12 @@ def read_results(destination: Path) -> pa.Table | None:
 
 
 def write_results(destination: Path, results: Iterable[Checked]) -> None:
-    """With what is known of the same bytes: units that were not read this time, scores that were not asked for. Raises ManifestError."""
+    """Write results together with earlier ones of unchanged outputs: units that were not read this time, and scores that
+    were not requested.
+
+    Raises:
+        ManifestError: They cannot be written.
+    """
     table = table_of(results)
     earlier = read_results(destination)
     now_there = None if earlier is None else read_table(destination, list(_UnitDigest._fields))

@@ -1,9 +1,7 @@
-"""What a destination's file system or store can do of what runs lean on, found out by doing it, by two workers at once.
+"""Test whether a destination's file system or object store does what runs rely on, by two concurrent workers.
 
-The workers are two processes of this machine for `vidprep doctor DST`; with workers on two hosts, `try_folder` finds out what
-holds between hosts.
-
-What an examination of a machine, a folder or a store found out.
+For `vidprep doctor DST` the workers are two processes of this machine. With workers on two hosts, `try_folder` tests
+what holds between hosts.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ class Finding:
     """Result of one test of `doctor`.
 
     Attributes:
-        what: Name of the test.
-        ok: Whether it passed.
-        detail: What was measured, or the error.
-        advice: What to do if it failed.
-        needed: Whether a run cannot work without it.
+        what: Name of the test
+        ok: Whether it passed
+        detail: What was measured, or the error
+        advice: What to do if it failed
+        needed: Whether a run cannot work without it
     """
 
     what: str
@@ -52,7 +50,16 @@ Submit = Callable[..., Answer]
 
 
 def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Finding]:
-    """folder: one that both workers see; a folder is made in it, and removed again. Raises OSError."""
+    """Yield the result of each test. A test folder is created and removed again.
+
+    Args:
+        folder: A folder that both workers see.
+        first: Runs a call in the first worker.
+        second: Runs a call in the second worker.
+
+    Raises:
+        OSError: The folder cannot be used.
+    """
     place = folder / f".vidprep-trial-{secrets.token_hex(4)}"
     place.mkdir()
     path = str(place)

@@ -1,7 +1,7 @@
-"""One unit of a finished destination, from its bytes: what its row says, what its source makes, what other readers get.
+"""Check one unit of a finished destination: compare its bytes with its row, its source, and other readers.
 
-Nothing of the run that made it is trusted. The frames are made anew from the source, paired with those that are stored by
-their numbers, and the map of source frames in the manifest is held against the one that comes out.
+Nothing from the run that made it is trusted. Frames are made again from the source and paired by number with the stored
+ones, and the manifest's map of source frames is compared with the new one.
 """
 
 from __future__ import annotations
@@ -63,9 +63,18 @@ NEARLY_DB, NEARLY_SSIM, NEARLY_LEVELS = 0.1, 0.001, 1
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is to be checked of a unit. source: None checks it by itself. ffmpeg: scores it by that command as well.
+    """Request to check one unit.
 
-    vmaf: also by libvmaf. seeks: random seeks in each of `loaders`. opens: whether it can be read through `open_store`.
+    Attributes:
+        destination: The destination
+        row: Row of the unit
+        settings: Settings of the run
+        source: The source; None checks the output alone
+        ffmpeg: ffmpeg program that scores it as well; "" for none
+        vmaf: Also score by libvmaf
+        seeks: Number of random seeks in each of `loaders`
+        loaders: Names of other readers
+        opens: Whether it can be read through `open_store`
     """
 
     destination: Path
@@ -102,8 +111,26 @@ class Seeks:
 
 @dataclass(slots=True)
 class Checked:
-    """What came out. sha256: of the output, by its row. checked_at, scored_at: seconds since 1970. The scores are None where they were
-    not asked, or not to be had.
+    """Result of checking one unit. Scores are None if they were not requested or could not be computed.
+
+    Attributes:
+        id: Id of the unit
+        file_name: File that contains it
+        sha256: SHA-256 of the output in its row
+        checked_at: Seconds since 1970
+        read_as: Frames that were read by number
+        faults: One line for each fault
+        psnr_y_db: Mean PSNR-Y
+        psnr_yuv_db: Mean PSNR-YUV
+        psnr_y_p1_db: 1st percentile of PSNR-Y
+        ssim: Mean SSIM
+        ffmpeg_psnr_y_db: Mean PSNR-Y by the ffmpeg command
+        ffmpeg_failed: Why the ffmpeg command could not score it
+        vmaf: Mean VMAF
+        vmaf_min: Lowest VMAF of a frame
+        scored_at: Seconds since 1970
+        seeks: Results of random seeks per reader
+        seconds: Duration of the check
     """
 
     id: str
@@ -126,7 +153,7 @@ class Checked:
 
 
 def check_unit(check: Check) -> Checked:
-    """Never raises for what is wrong with the unit."""
+    """Check one unit. Faults of the unit are returned, never raised."""
     row, started = check.row, time.perf_counter()
     path = check.destination / row.file_name
     done = Checked(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
@@ -246,7 +273,7 @@ def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], 
 def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) -> Iterator[str]:
     row, settings = check.row, check.settings
     value = row.crf if row.crf is not None else row.jpeg_quality
-    if value is not None:  # a target may have given it one of its own
+    if value is not None:  # --target-psnr may have chosen another value for this video
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
@@ -297,7 +324,7 @@ def _faults_by_ffmpeg(
     assert unit is not None
     try:
         scores = score_with_ffmpeg(check.ffmpeg, unit.path, path, stream, settings, vmaf=check.vmaf)
-    except FfmpegError as error:  # an old one lacks options that a source needs: nothing of ours is wrong
+    except FfmpegError as error:  # an old ffmpeg lacks options that a source needs: no fault of the output
         done.ffmpeg_failed = f"{check.row.id}: {error.message}"
         return
     done.ffmpeg_psnr_y_db, done.vmaf, done.vmaf_min = scores.psnr_y_db, scores.vmaf, scores.vmaf_min
@@ -307,8 +334,11 @@ def _faults_by_ffmpeg(
 
 
 def _why_engines_differ(row: ManifestRow, facts: SourceFacts, picture_filter: PictureFilter) -> str:
-    """Why ffmpeg's command would make other frames, "" where it makes the same: it neither sorts timestamps nor keeps the clock when
-    sizes change or a source is damaged, and its bwdif makes another first frame."""
+    """Return why ffmpeg's command would produce other frames; "" if it produces the same.
+
+    It neither sorts timestamps nor keeps the clock when sizes change or a source is damaged, and its bwdif makes
+    another first frame.
+    """
     if any(text.startswith("damaged") for text in row.warnings):
         return "that is damaged"
     if picture_filter.num_changes:

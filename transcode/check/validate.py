@@ -1,9 +1,9 @@
-"""A finished destination against what its manifest says of it, and against its sources when they are given.
+"""`validate`: check a finished destination against its manifest, and against its sources if they are given.
 
-One child process for each core reads units again (check_unit.py), after the structure (check_store.py). What was checked is
-journalled, so that a check that was interrupted goes on; in the end it stands in DST/validation.parquet (results.py).
+First the structure is checked, then child processes (one per core) read units again. Results are journalled, so an
+interrupted check can be continued; finally they are written to DST/validation.parquet (results.py).
 
-DST/.vidprep/validation.jsonl   first what is being checked, then a line for each unit that passed
+DST/.vidprep/validation.jsonl   a header with the request, then a line for each unit that passed
 """
 
 from __future__ import annotations
@@ -62,9 +62,14 @@ UNFINISHED = "a run is still at work here, or was stopped; let it finish, then v
 
 @dataclass(frozen=True, slots=True)
 class ValidateOptions:
-    """What to check. sample: so many units, None for all. cross_check: so many are scored by the ffmpeg command too.
+    """Options of `validate`.
 
-    vmaf: all are, with libvmaf. seeks: so many random seeks in each video, in every loader that is installed.
+    Attributes:
+        sample: Number of units; None for all
+        cross_check: Number of units that the ffmpeg command scores too
+        vmaf: Let the ffmpeg command score all of them, with libvmaf
+        seeks: Number of random seeks in each video, for every installed reader
+        ffmpeg: The ffmpeg program; None searches for one
     """
 
     sample: int | None = None
@@ -76,17 +81,17 @@ class ValidateOptions:
 
 @dataclass(slots=True)
 class ValidationReport:
-    """What `validate` found.
+    """Result of `validate`.
 
     Attributes:
-        checked: Videos that were read again.
-        resumed: How many of them an interrupted check had read before.
-        failed_before: Videos that had failed in the run.
-        cross_checked: Videos that the ffmpeg command scored too.
-        ffmpeg_failed: Why the ffmpeg command could not score a video.
-        faults: One line for each fault.
-        seeks: Results of `seek_check` for each reader.
-        unwritten: Why nothing could be recorded in the destination.
+        checked: Number of videos that were read again
+        resumed: How many of them an interrupted check had read before
+        failed_before: Number of videos that had failed in the run
+        cross_checked: Number of videos that the ffmpeg command scored too
+        ffmpeg_failed: Why the ffmpeg command could not score a video
+        faults: One line for each fault
+        seeks: Results of `seek_check` per reader
+        unwritten: Why results could not be written to the destination
     """
 
     checked: int = 0
@@ -122,11 +127,24 @@ def check_destination(
     on_start: Callable[[int], None] = lambda _count: None,
     on_unit: Callable[[], object] = lambda: None,
 ) -> ValidationReport:
-    """Check the structure, then units. sources: units by id, to make the frames anew; each must have a row.
-    are_all: whether there are no others; else only what was made of these is read again.
+    """Check the structure, then the units.
 
-    on_fault: called with every fault as it is found; on_start with the number of units; on_unit after each.
-    Raises KeyboardInterrupt when a signal stopped it, ManifestError, MissingError, SettingsError, StoreError.
+    Args:
+        destination: The destination.
+        sources: Sources by id, to make their frames again; each must have a row.
+        options: What to check.
+        jobs: Number of processes.
+        are_all: Whether `sources` are all sources; else only their outputs are read again.
+        on_fault: Called with every fault as it is found.
+        on_start: Called with the number of units.
+        on_unit: Called after each unit.
+
+    Raises:
+        KeyboardInterrupt: A signal stopped it.
+        ManifestError: The manifest cannot be read.
+        MissingError: A program is not installed.
+        SettingsError: An option is invalid.
+        StoreError: The destination is not finished.
     """
     settings, states = _settings_of_finished(destination), _states(destination)
     is_video, kind = isinstance(settings.output, VideoOutput), settings.output.store_kind
@@ -192,7 +210,7 @@ def check_destination(
 
 
 def _settings_of_finished(destination: Path) -> RunSettings:
-    """Raises StoreError for what no run has finished."""
+    """Return the settings of a finished destination. Raises StoreError if no run has finished."""
     refuse_links(destination / STATE_DIR)
     settings = settings_of(destination)
     if is_unfinished(destination):
@@ -208,7 +226,7 @@ def _states(destination: Path) -> list[tuple[str, int, int]]:
 
 
 def _seen(destination: Path) -> pa.Table:
-    """What is looked at of each row, of which there may be millions."""
+    """Return the columns to check, of rows that may be millions."""
     found = read_table(destination, SEEN)
     return pa.table({name: pa.array([], pa.string()) for name in SEEN}) if found is None else with_columns(found, SEEN)
 
@@ -324,7 +342,7 @@ def _witness(asked: str | Path | None, *, vmaf: bool) -> str:
 
 
 def checked_in(child: Child, check: Check) -> Checked:
-    """What is found in a unit. One that kills the process that reads it, or never ends, has that for a fault."""
+    """Check a unit in a child process. If the process crashes or takes too long, that is a fault of the unit."""
     row = check.row
     frames = max(row.num_frames or 0, row.source_num_frames or 0)
     allowed = MIN_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND

@@ -1,10 +1,9 @@
-"""`vidprep sweep`: a sample of the sources in many settings, measured; NVVL's figure 2 on the user's own videos.
+"""`sweep`: encode a sample of the sources with many settings and measure the results; figure 2 of NVVL for the user's own
+videos.
 
-Sources are decoded, scaled and retimed once, into lossless H.264; every cell is an ordinary run over those, so it is verified,
-isolated and taken up again like any run. What was measured is left in sweep.parquet (a row for each cell and video) and
-sweep.json (what it comes to), which `vidprep report` draws.
-
-How long random frames and sequences of a finished store take to read.
+Sources are decoded, scaled and retimed once, into lossless H.264. Every cell is an ordinary run over these, so it is
+verified, isolated and resumed like any run. Measurements are written to sweep.parquet (a row for each cell and video)
+and sweep.json (the summary), which `vidprep report` draws.
 """
 
 from __future__ import annotations
@@ -45,10 +44,17 @@ READS = 40
 def read_times(
     root: Path, ids: Sequence[str], length: int, stride: int, loader: str | None = None
 ) -> tuple[float | None, float | None]:
-    """Median milliseconds of a random frame, and of a random sequence, of files that are open and in the page cache, by one
-    thread. loader: one of LOADERS, for a store of encoded videos; None reads as `open_store` does.
+    """Return the median milliseconds to read a random frame, and a random sequence, of open files in the page cache, with
+    one thread.
 
-    A video too short for a sequence is read from its start to its end.
+    A video too short for a sequence is read from start to end.
+
+    Args:
+        root: The store.
+        ids: Videos to read.
+        length: Frames of a sequence.
+        stride: Distance between them.
+        loader: One of LOADERS, for encoded videos; None reads through `open_store`.
     """
     if not ids:
         return None, None
@@ -72,7 +78,7 @@ def read_times(
 def _readers(
     root: Path, ids: Sequence[str], loader: str | None
 ) -> dict[str, tuple[Callable[[list[int]], object], int]]:
-    """Of each video: what reads frames by their numbers, and how many there are."""
+    """Return, for each video, a function that reads frames by number, and the number of frames."""
     if loader is None:
         store = open_store(root)
         return {id_: (store[id_].frames, len(store[id_])) for id_ in ids}
@@ -91,9 +97,19 @@ LOSSLESS = EncoderOptions(crf=0, preset="ultrafast")
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What is swept. values: CRFs or qualities of a codec, else four that span what people use; presets: likewise.
+    """Options of `sweep`.
 
-    videos, seconds: how much of the sources. sequence_length, stride: of the random sequences whose reading is timed.
+    Attributes:
+        codecs: Codecs
+        values: CRFs or qualities per codec; default: four values that cover common use
+        gops: Keyframe intervals
+        presets: Presets per codec
+        videos: Number of videos in the sample
+        seconds: Length of their excerpts
+        sequence_length: Frames of the random sequences whose reading is timed
+        stride: Distance between them
+        retime: Frame rate of the excerpts
+        scale: Size of the excerpts
     """
 
     codecs: tuple[str, ...] = (*CODECS, *STILL_CODECS)
@@ -112,7 +128,7 @@ class SweepOptions:
             CODEC.check("codec", codec)
 
     def cells(self) -> list[Cell]:
-        """Raises SettingsError for values that a codec does not have."""
+        """Return all cells. Raises SettingsError for values that a codec does not support."""
         found = []
         for codec in dict.fromkeys(self.codecs):
             if codec == "png":
@@ -157,7 +173,7 @@ class Cell:
 
 
 def ladder(settings: RunSettings) -> tuple[int, ...]:
-    """Four values of what sets the quality, coarsest first."""
+    """Return four quality settings, coarsest first."""
     scale = settings.output.quality_scale
     return tuple(dict.fromkeys(scale.values[scale.guess(db)] for db in LADDER_DB))
 
@@ -227,7 +243,12 @@ def measure(
 
 
 def check_out(out: Path, own: Collection[str]) -> None:
-    """Raise DestinationError where a folder holds files that are no trials: `own` are the names, up to a "_", of what trials write."""
+    """Raise DestinationError if a folder contains files that are not from trials.
+
+    Args:
+        out: The folder.
+        own: Names of trial files, up to a "_".
+    """
     found = sorted(each.name for each in out.iterdir()) if out.is_dir() else []
     others = [name for name in found if name[0] != "." and name.split("_")[0] not in own]
     if others:
@@ -251,7 +272,7 @@ def prepare(
 
 
 def made_units(rows: Sequence[ManifestRow], root: Path) -> dict[str, Unit]:
-    """Outputs of a trial as sources of the next, by id."""
+    """Return the outputs of a trial as sources of the next one, by id."""
     units = {}
     for row in rows:
         if row.ok:

@@ -1,6 +1,4 @@
-"""What the cells of a sweep come to: a curve for each codec, GOP and preset, sizes at equal PSNR, Bjøntegaard deltas.
-
-Rate–distortion curves: size at equal PSNR, and the Bjøntegaard delta rate.
+"""Summarise the cells of a sweep: rate-distortion curves, sizes at equal PSNR, Bjøntegaard deltas.
 
 A curve is a list of (bytes, dB), one point for each CRF or quality, in any order.
 """
@@ -68,7 +66,7 @@ def value_at(values: Sequence[tuple[float, float]], db: float) -> float | None:
 
 
 def on_limited_scale(luma_db: float, planes_db: float) -> tuple[float, float]:
-    """PSNR-Y and PSNR-YUV of full range 4:2:0 planes, as if they had been of limited range."""
+    """Convert PSNR-Y and PSNR-YUV of full-range 4:2:0 planes to the values of limited range."""
     luma, planes = (10 ** (-db / 10) for db in (luma_db, planes_db))
     chroma = max(0.0, 6 * planes - 4 * luma)
     luma, chroma = luma * 10 ** (-LUMA_GAIN_DB / 10), chroma * 10 ** (-CHROMA_GAIN_DB / 10)
@@ -90,7 +88,15 @@ MIN_CPU_SECONDS = 0.001  # where CPU time is counted in ticks of 10 ms, short cl
 def curves_of(
     rows: Sequence[Row], timed: Sequence[Row], png: Mapping[str, Mapping[str, float]], *, at_db: float, anchor: str
 ) -> dict[str, Any]:
-    """anchor: the name of a curve. Only videos that every cell has count."""
+    """Return a curve for each codec, GOP and preset, from the videos that all cells have.
+
+    Args:
+        rows: Rows of the cells.
+        timed: Read times of the cells.
+        png: Sizes of the same frames as PNG.
+        at_db: PSNR at which sizes are compared.
+        anchor: Name of the curve that others are compared with.
+    """
     by_cell: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in rows:
         by_cell[row["cell"]][row["id"]] = row
@@ -162,6 +168,6 @@ def _at(name: str, cells: Sequence[Row], db: float) -> dict[str, Any]:
 def _mean_delta(
     anchor: Mapping[str, list[tuple[float, float]]], test: Mapping[str, list[tuple[float, float]]], ids: Sequence[str]
 ) -> dict[str, Any]:
-    """Of the videos on which both have four points and PSNR in common."""
+    """Return the mean delta over videos on which both curves have four points and a common range of PSNR."""
     found = [delta for id_ in ids if (delta := bd_rate(anchor[id_], test[id_])) is not None]
     return {"mean": statistics.mean(found) if found else None, "videos": len(found)}

@@ -1,8 +1,8 @@
-"""`vidprep tune`: what to make of these sources for this way of reading, at a PSNR, and why.
+"""`tune`: recommend settings for these sources and this way of reading, at a given PSNR.
 
-For every codec and a few keyframe intervals the coarsest CRF that reaches the PSNR is searched on lossless excerpts, and what
-it makes is measured: bytes, PSNR, milliseconds a sequence, CPU time. Of what no other choice beats in both size and time, the
-smallest product of the two is recommended; with the speed of the storage given, the least time.
+For every codec and a few keyframe intervals, it searches the coarsest CRF that reaches the PSNR, on lossless excerpts,
+and measures bytes, PSNR, milliseconds per sequence and CPU time. Among the Pareto-optimal choices of size and time it
+recommends the smallest product; if the speed of the storage is given, the shortest time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ TIMEOUT_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the network reads. storage: bytes per second, None where it does not matter. loader: of encoded videos."""
+    """Access pattern of the network.
+
+    Attributes:
+        sequence_length: Frames of a sequence
+        stride: Distance between them
+        storage: Speed of the storage in bytes per second; None ignores it
+        loader: Reader of encoded videos
+    """
 
     sequence_length: int
     stride: int
@@ -43,15 +50,25 @@ class Reading:
         return (self.sequence_length - 1) * self.stride + 1
 
     def gops(self) -> tuple[int, ...]:
-        """Keyframe intervals worth trying: half of a sequence, all of it, and twice."""
+        """Keyframe intervals to try: half of a sequence, one sequence, and two."""
         return tuple(sorted({min(MAX_GOP, max(1, round(self.span * part))) for part in (0.5, 1, 2)}))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """value: CRF or quality. total_bytes, encode_hours: of the whole set; hours of one core.
+    """Measurements of one setting.
 
-    ms_per_sequence: decoding and, where the storage's speed was given, reading the bytes that a sequence needs.
+    Attributes:
+        codec: Codec
+        gop: Keyframe interval; None for JPEGs
+        value: CRF or quality
+        psnr_y_p1_db: 1st percentile of PSNR-Y
+        psnr_y_db: Mean PSNR-Y
+        bytes_per_frame: Size of a frame
+        total_bytes: Estimated size of the whole dataset
+        decode_ms: Decoding time of a sequence
+        storage_ms: Time to read its bytes at the given speed of the storage; 0 if none was given
+        encode_hours: Estimated time to encode the whole dataset on one core
     """
 
     codec: str
@@ -76,16 +93,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What `tune` measured and recommends.
+    """Measurements and recommendation of `tune`.
 
     Attributes:
-        choices: Everything that reached the target, smallest first.
-        best: The recommended one.
-        reason: Why, in one sentence.
-        sampled: How many videos were measured.
-        num_videos: How many videos there are.
-        left_out: A message for each codec and source that was not measured.
-        target_psnr: The target in dB.
+        choices: All choices that reached the target, smallest first
+        best: The recommended one
+        reason: Why, in one sentence
+        sampled: Number of videos that were measured
+        num_videos: Number of videos
+        left_out: A message for each codec and source that was not measured
+        target_psnr: The target in dB
     """
 
     choices: tuple[Choice, ...]
@@ -111,9 +128,20 @@ def recommend(
     *,
     say: Callable[[str], object],
 ) -> Tuned:
-    """Measure and choose. work: where trials are made; what is there is not made again. options: what of the sources, and codecs.
+    """Measure and choose.
 
-    Raises SettingsError when no source can be read or no codec reaches the PSNR, StoppedError.
+    Args:
+        units: The sources.
+        work: Folder of the trials; existing ones are reused.
+        options: Excerpts and codecs.
+        reading: How the network reads.
+        target_db: PSNR to reach.
+        workers: Creates the pool.
+        say: Receives progress messages.
+
+    Raises:
+        SettingsError: No source can be read, or no codec reaches the PSNR.
+        StoppedError: A trial was stopped.
     """
     sample = choose(units, options.videos)
     made = prepare(sample, work / "prepared", options, workers)
@@ -151,7 +179,12 @@ def recommend(
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """frames: of the whole set, estimated. decode_cpu: seconds a frame to decode and scale a source, beyond a lossless copy."""
+    """Estimates for the whole dataset.
+
+    Attributes:
+        frames: Number of frames
+        decode_cpu: CPU seconds to decode and scale a source frame, beyond a lossless copy
+    """
 
     frames: float
     decode_cpu: float
@@ -167,7 +200,7 @@ def _choice(
     whole: _Whole,
     target_db: float,
 ) -> Choice:
-    """Raises SettingsError for what is no choice."""
+    """Return the measurements of one setting. Raises SettingsError if the trial is incomplete."""
     good = [row for row in rows if row.ok]
     reached = sum((row.psnr_y_p1_db or 0.0) >= target_db for row in good)
     if not good or reached < len(good) * (1 - MISSES_ALLOWED):
@@ -220,7 +253,7 @@ def _cpu(rows: Sequence[ManifestRow]) -> float:
 
 
 def _decode_ms(root: Path, ids: list[str], reading: Reading, loader: str | None) -> float:
-    """In a child: other people's readers bring libraries of their own."""
+    """Measure reading in a child process, since other readers load their own libraries."""
     child = Child(threading.Event())
     try:
         found = child.call(_time, (root, ids, reading, loader), lambda _work: TIMEOUT_SECONDS)
@@ -242,7 +275,7 @@ def _time(what: tuple[Path, list[str], Reading, str | None]) -> float | str:
 
 
 def _total_seconds(sample: Sequence[Unit], options: SweepOptions) -> float:
-    """Of the sampled sources as a whole, by their headers; where one says nothing, what was read of it."""
+    """Return the total duration of the sampled sources by their headers; without a header, the part that was read."""
     child = Child(threading.Event())
     try:
         return sum(_seconds(child, unit) or options.seconds for unit in sample)

@@ -38,7 +38,7 @@ LEFT = ("store", "loader", "access", "cache")
 
 
 def _columns() -> list[tuple[str, int]]:
-    """Those that fit, with their widths."""
+    """Return the columns that fit, with their widths."""
     room, shown = shutil.get_terminal_size((130, 24)).columns, list(COLUMNS)
     while sum(width for _, width, _ in shown) > room and any(order for *_, order in shown):
         shown.remove(max(shown, key=lambda column: column[2]))
@@ -168,7 +168,7 @@ def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bo
     with tqdm(bar_format="{desc}", leave=False, disable=None, file=sys.stderr) as bar:
 
         def write(text: str) -> None:
-            """At once: a full disk is to stop the command, and not to be found when it has ended well."""
+            """Write and flush, so that a full disk stops the command immediately."""
             bar.write(text, file=sys.stdout)
             sys.stdout.flush()
 
@@ -181,7 +181,7 @@ def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bo
             bar.write(f"vidprep: {printable(text)}", file=sys.stderr)
 
         def step(text: str) -> None:
-            """All stores are open when the second comes."""
+            """Print progress; all stores are open when the second message comes."""
             nonlocal steps
             steps += 1
             if steps == 2 and not as_json:
@@ -201,7 +201,7 @@ def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bo
 
 
 def _check_page(out: Path) -> None:
-    """Before anything is measured. Raises MissingError, DestinationError."""
+    """Check before measuring that the page can be written. Raises MissingError, DestinationError."""
     if (absent := missing_for_pages()) is not None:
         raise MissingError(f"--out writes a page, which needs {absent}: pip install 'vidprep[report]'")
     check_writable(out, "give another --out")
@@ -218,7 +218,7 @@ def _ms(value: float) -> str:
 
 
 def _cell_line(row: dict[str, Any]) -> str:
-    """Of the table under the titles of COLUMNS."""
+    """Return a line of the table under the titles of COLUMNS."""
     if row["refused"]:
         return f"{_shown(row)}: {row['loader']}: refused: {printable(row['refused'])}"
     return _in_columns(

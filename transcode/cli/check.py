@@ -1,7 +1,4 @@
-"""Commands that look at what is there: `validate`, `report`, `monitor` and `doctor`.
-
-`vidprep show`.
-"""
+"""Commands that inspect destinations and machines: `show`, `validate`, `report`, `monitor` and `doctor`."""
 
 from __future__ import annotations
 

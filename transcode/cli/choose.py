@@ -50,7 +50,7 @@ COLUMNS = (
 
 
 def ignore(*_: object) -> None:
-    """Stand where nobody wants to be told."""
+    """Accept any arguments and do nothing."""
 
 
 def _crfs_of_codecs(written: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -193,7 +193,7 @@ def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) ->
 
 
 def _print_table(summary: dict[str, Any]) -> None:
-    """Sizes at equal PSNR, for people."""
+    """Print sizes at equal PSNR."""
     from vidprep.transcode.pages import at_rows
 
     frames = len(summary["compared_videos"]), summary["num_frames"]
@@ -330,7 +330,7 @@ def _duration(seconds: float) -> str:
 
 
 def _print_choices(tuned: Tuned) -> None:
-    """What no other beats, as a table on stdout."""
+    """Print the Pareto-optimal choices as a table on stdout."""
     click.echo(f"{'':16}{'CRF/q':>6}{'p1 dB':>8}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU time':>11}")
     for choice in tuned.pareto:
         name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"

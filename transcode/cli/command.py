@@ -1,6 +1,5 @@
-"""How commands end: their errors as one line on stderr, their exit codes, and lines on stdout for machines.
-
-Flags of commands, made of the options of dataclasses and functions; and what paths they take.
+"""Base of all commands: flags from declared options, errors as one line on stderr, exit codes, lines on stdout for
+machines.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class Flag(click.Option):
-    """heading: of the group that it stands in, in `--help`."""
+    """A click option with the heading of its group in `--help`."""
 
     def __init__(self, *args: Any, heading: str = "", **more: Any) -> None:
         super().__init__(*args, **more)
@@ -126,7 +125,7 @@ INTERRUPTED = 130
 
 
 def _say(error: Exception) -> None:
-    """What names, ids and labels from elsewhere would do to a terminal is shown, not done."""
+    """Print an error with control characters escaped."""
     text = error.on_command_line if isinstance(error, SettingsError) else str(error)
     click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
 
@@ -231,7 +230,7 @@ class Command(click.Command):
             refuse(error, f"vidprep {info_name}")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Under headings where options have them; the others come last."""
+        """Print options under their headings; options without one come last."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)) is not None:
@@ -241,7 +240,7 @@ class Command(click.Command):
                 formatter.write_dl(groups[heading])
 
     def invoke(self, ctx: click.Context) -> Any:
-        # What was not given is left to the function, which has the defaults.
+        # Flags that were not given are omitted: the function has the defaults.
         ctx.params = {
             name: value
             for name, value in ctx.params.items()

@@ -1,6 +1,6 @@
-"""The command line. Each command is a file of its own: parse, call, print, exit code. What it does not need is not imported.
+"""Entry point of the command line: a table of all commands. Only the module of the requested command is imported.
 
-The commands: the file of each, and what it does. All but `show` and `monitor` are functions of `vidprep.transcode` too.
+All commands except `show` and `monitor` are functions of `vidprep.transcode` too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if sys.platform == "win32":
 
 
 class Commands(click.Group):
-    """Those of `COMMANDS`, each imported when it is asked for."""
+    """The commands in `COMMANDS`, each imported when it is requested."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -63,7 +63,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Says which command may have been meant."""
+        """Resolve a command; if it is unknown, suggest a similar name."""
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 

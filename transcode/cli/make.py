@@ -1,9 +1,4 @@
-"""Commands that make a destination: `transcode` and `burst`.
-
-What `--dry-run` says.
-
-What `--dry-run` says.
-"""
+"""Commands that make a destination: `transcode` and `burst`, and their `--dry-run`."""
 
 from __future__ import annotations
 
@@ -149,7 +144,7 @@ DRY_RUN = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON line per row to stdout, then the summary.")
 
 
-# Of both functions.
+# Keywords of both functions.
 ARGUMENTS = """
 Args:
     source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
@@ -309,7 +304,17 @@ def request_of(
     *,
     dry_run: bool = False,
 ) -> RunRequest:
-    """What the functions and the commands ask for. settings: in the place of those that keywords say. dry_run: no events are written."""
+    """Return the request for a run from the keywords of a function or command.
+
+    Args:
+        source: Folder, file, table or URL of the sources.
+        destination: The destination.
+        keywords: Keywords that were given.
+        reporter: Receives events of the run.
+        kind: VideoOutput or FrameOutput.
+        settings: Settings in place of those in `keywords`.
+        dry_run: Whether nothing is written, not even events.
+    """
     from vidprep.transcode.run import Events, make_request
 
     settings = settings or build_settings(keywords, kind)

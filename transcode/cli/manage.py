@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What `pack` wrote.
+    """Result of `pack`.
 
     Attributes:
-        num_videos: Videos.
-        labels: Rows of `labels` that were carried over.
-        labels_unseen: Rows of `labels` at whose time no output has a frame.
+        num_videos: Number of videos
+        labels: Rows of `labels` that were carried over
+        labels_unseen: Rows of `labels` at whose time no output has a frame
     """
 
     num_videos: int

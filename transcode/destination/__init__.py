@@ -1,4 +1,4 @@
-"""Who owns a destination, what stands in it, and how partitions become one."""
+"""A destination: its lease, settings, rows and outputs; array runs and how their partitions are merged."""
 
 import lazy_loader
 

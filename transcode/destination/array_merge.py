@@ -1,9 +1,10 @@
-"""`vidprep merge`: the parts of an array run become one destination, as if one machine had made it.
+"""`merge`: join the partitions of an array run into one destination, as if one machine had made it; and report its status.
 
-What an array run was to make against the rows that are there: which parts did not finish, and which videos are missing, and why.
+The status compares the plan of the array run with the rows: which partitions did not finish, which videos are missing,
+and why.
 
-DST/.vidprep/merged.json   {"plan": digest, "ended": [0, 2], "missing": {id: why}}: the parts of the plan that ended and were
-                           joined, and videos that running the same tasks again does not make
+DST/.vidprep/merged.json   {"plan": digest, "ended": [0, 2], "missing": {id: why}}: finished partitions of the plan that were
+                           joined, and videos that running the same tasks again would not make
 """
 
 from __future__ import annotations
@@ -44,7 +45,13 @@ ABSENT = "no row: in the plan of the array run, but no longer among the sources"
 
 @dataclass(frozen=True, slots=True)
 class MergedParts:
-    """What merged.json says."""
+    """Content of merged.json.
+
+    Attributes:
+        plan_digest: Digest of the plan
+        ended: Numbers of the finished partitions that were joined
+        missing: Id of each missing video, and the reason
+    """
 
     plan_digest: str = ""
     ended: frozenset[int] = frozenset()
@@ -53,8 +60,14 @@ class MergedParts:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStatus:
-    """count: of parts, 0 where no array run is open. unended: parts of it. missing: why, by id. changed: videos that were made of other
-    sources than those of the plan. kept: for merged.json.
+    """Status of an array run.
+
+    Attributes:
+        count: Number of partitions; 0 if no array run is open
+        unended: Partitions that did not finish
+        missing: Id of each missing video, and the reason
+        changed: Videos whose source differs from that in the plan
+        kept: Content of merged.json for the next merge
     """
 
     count: int
@@ -65,7 +78,16 @@ class ArrayStatus:
 
 
 def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayStatus:
-    """Of the rows in all manifests of a destination. parts: those that stand in it. Raises DestinationError, ManifestError."""
+    """Compare the plan with the rows of all manifests of a destination.
+
+    Args:
+        root: The destination.
+        parts: Its partitions; None searches for them.
+
+    Raises:
+        DestinationError: The plan cannot be read.
+        ManifestError: A manifest cannot be read.
+    """
     state_dir = root / STATE_DIR
     parts = partitions_in(root, state_dir) if parts is None else parts
     plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
@@ -113,7 +135,9 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
 
 
 def merged_json(root: Path, found: ArrayStatus) -> bytes | None:
-    """merged.json, for the next merge: nothing else of the parts will be there. None where there is nothing to keep."""
+    """Return merged.json, from which the next merge knows the partitions that were joined; None if there is nothing to
+    store.
+    """
     if not found.count and not (root / STATE_DIR / MERGED_NAME).exists():
         return None
     content = {"plan": found.kept.plan_digest, "ended": sorted(found.kept.ended), "missing": found.kept.missing}
@@ -185,16 +209,16 @@ def _digest_of_run(state_dir: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What `merge` joined.
+    """Result of `merge`.
 
     Attributes:
-        parts: Partitions that this call joined.
-        ok: Finished videos in them.
-        failed: Failed videos in them.
-        count: Partitions of the array.
-        unended: Numbers of the partitions whose task did not finish.
-        missing: Id of each video without a valid row, and the reason.
-        changed: Ids of the videos whose source changed after the array was planned.
+        parts: Partitions that this call joined
+        ok: Finished videos in them
+        failed: Failed videos in them
+        count: Partitions of the array
+        unended: Numbers of the partitions whose task did not finish
+        missing: Id of each video without a valid row, and the reason
+        changed: Ids of the videos whose source changed after the array was planned
     """
 
     parts: int
@@ -248,7 +272,7 @@ def merge(where: Path | str) -> Merged:
 
 
 def _join(whole: Destination, given: list[Labels]) -> None:
-    """All rows that name what is there in one manifest, with the labels that the parts give."""
+    """Write one manifest with all rows whose output exists, and the labels of the partitions."""
     import pyarrow as pa
 
     from vidprep.formats.manifest import joined
@@ -261,7 +285,7 @@ def _join(whole: Destination, given: list[Labels]) -> None:
 
 
 def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
-    """All of them are joined. Before anything else their plans go: without one nobody asks for the end of a part."""
+    """Delete the state of joined partitions. Delete plans first: a partition without a plan is not reported as unfinished."""
     storage = whole.storage
     folders = [f"{STATE_DIR}/{name}" for name in storage.folders(STATE_DIR) if name.startswith("part-")]
     storage.remove(*(f"{folder}/{name}" for name in (PART_PLAN_NAME, PART_END_NAME) for folder in folders))
@@ -273,7 +297,7 @@ def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
 
 
 def _put_plan_away(whole: Destination, *, is_done: bool) -> None:
-    """What is left of the plan of an array run is for tasks that did not finish."""
+    """Keep the plan only while some tasks are unfinished."""
     plan = whole.shared_file(PLAN_NAME)
     if not is_done and plan is not None:
         whole.write_own(MERGED_PLAN_NAME, plan.read_bytes())
@@ -282,7 +306,7 @@ def _put_plan_away(whole: Destination, *, is_done: bool) -> None:
 
 
 def _to_be_merged(where: Path | str) -> Destination:
-    """Also one whose tasks were stopped before any of them began to work, which has a plan and no settings yet."""
+    """Open a destination to merge. It may have a plan but no settings, if all tasks were stopped before they began."""
     try:
         return open_finished(where)
     except StoreError:

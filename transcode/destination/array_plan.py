@@ -1,13 +1,13 @@
-"""What the tasks of an array run are to do, written down once, and what each of them says of its part.
+"""The plan of an array run: which partition makes which video. It is written once, and each task records its progress.
 
-DST/.vidprep/plan.parquet                    every video and the part that makes it; the settings of all parts
-DST/.vidprep/part-00003-of-00064/plan.json   what part 3 is about to do, by which plan
-DST/.vidprep/part-00003-of-00064/end.json    it did all of that
+DST/.vidprep/plan.parquet                    every video and its partition; the settings of all partitions
+DST/.vidprep/part-00003-of-00064/plan.json   what partition 3 is about to do, and by which plan
+DST/.vidprep/part-00003-of-00064/end.json    partition 3 did all of it
 DST/.vidprep/merged-plan.parquet             the plan of a run that `vidprep merge` found incomplete
 
-The first task writes the plan, and only then does anybody work: who makes a video never depends on what else is among the
-sources when a task starts, and all parts have one set of settings. A task that runs again after a merge takes up the plan
-that was incomplete; one with another number of parts begins a new plan.
+The first task writes the plan before any task works. So the partition of a video never depends on the sources that
+exist when a task starts, and all partitions have the same settings. A task that runs again after a merge resumes the
+incomplete plan; one with another number of partitions begins a new plan.
 """
 
 from __future__ import annotations
@@ -62,7 +62,14 @@ State = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the run was given to choose its sources by."""
+    """Options by which the run selects its sources.
+
+    Attributes:
+        source: The source folder, table or URL
+        include: Patterns of names to take
+        exclude: Patterns of names to skip
+        limit: Maximum number of videos
+    """
 
     source: str
     include: tuple[str, ...] = ()
@@ -71,14 +78,24 @@ class Selection:
 
     @property
     def narrowing(self) -> tuple[tuple[str, ...], tuple[str, ...], int | None] | None:
-        """None where nothing was left out."""
+        """Return the options that leave sources out; None if there are none."""
         found = self.include, self.exclude, self.limit
         return found if any(found) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:
-    """parts: the number of the part that makes a video, by id. states: of its source, when the plan was made. digest: of it all."""
+    """Plan of an array run.
+
+    Attributes:
+        count: Number of partitions
+        settings: Settings of the run
+        settings_digest: Their digest
+        selection: Options by which sources were selected
+        parts: Number of the partition of each video, by id
+        states: Size and time of each source when the plan was made, by id
+        digest: Digest of the whole plan
+    """
 
     count: int
     settings: dict[str, Any]
@@ -94,7 +111,14 @@ class ArrayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task does. absent: videos of the plan that are not among the sources now. unplanned: sources that the plan lacks."""
+    """The work of one task.
+
+    Attributes:
+        sources: Its sources
+        plan_digest: Digest of the plan
+        absent: Planned videos whose source no longer exists
+        unplanned: Sources that the plan lacks
+    """
 
     sources: SourceList
     plan_digest: str
@@ -104,7 +128,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEnd:
-    """What a part that ended says of itself. units: so many it did."""
+    """Record of a finished partition.
+
+    Attributes:
+        plan_digest: Digest of the plan
+        units: Number of units that it processed
+        absent: Planned videos whose source no longer existed
+        unplanned: Sources that the plan lacked
+    """
 
     plan_digest: str
     units: int
@@ -113,7 +144,7 @@ class PartitionEnd:
 
 
 def previewed(place: Destination, sources: SourceList, settings: RunSettings, *, overwrite: bool) -> SourceList:
-    """What this part would do. Writes nothing in the destination. Raises DestinationError as `begin_part`."""
+    """Return the share of this partition without writing anything. Raises DestinationError like `begin_part`."""
     assert place.part is not None
     if place.shared_file(PLAN_NAME) is not None:
         return _share(sources, place.part, _plan_in_force(place, place.part, settings).parts)
@@ -161,7 +192,7 @@ def begin_part(
 
 
 def end_part(place: Destination, share: Share) -> None:
-    """All of it was done, and its rows are in its manifest."""
+    """Record that a partition is finished, after its rows are in its manifest."""
     content = {
         "plan": share.plan_digest,
         "units": len(share.sources.units),
@@ -172,7 +203,9 @@ def end_part(place: Destination, share: Share) -> None:
 
 
 def forget_plan(place: Destination, selection: Selection) -> None:
-    """A whole run did what any part has left, unless it was given fewer sources than the array run."""
+    """Delete the plan after a whole run, which did the unfinished work of all partitions, unless it was given fewer
+    sources.
+    """
     names = (PLAN_NAME, MERGED_PLAN_NAME)
     if selection.narrowing is not None:
         for path in filter(None, map(place.shared_file, names)):
@@ -182,7 +215,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
 
 
 def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:
-    """Return the plan of which a merge found parts that did not finish, where this task is one of theirs."""
+    """Return the unfinished plan left by a merge, if this task belongs to it."""
     path = None if overwrite else place.shared_file(MERGED_PLAN_NAME)
     if path is None:
         return None
@@ -191,7 +224,7 @@ def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings,
 
 
 def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> None:
-    """A new plan takes the place of an incomplete one, and must not have fewer videos by what it was given."""
+    """Raise DestinationError if a new plan would replace an incomplete one with a narrower selection."""
     path = place.shared_file(MERGED_PLAN_NAME)
     if path is None or selection.narrowing is None:
         return
@@ -221,7 +254,7 @@ def _plan_in_force(place: Destination, part: Partition, settings: RunSettings) -
 
 
 def _check_same_sources(place: Destination, plan: ArrayPlan, units: Sequence[Unit], selection: Selection) -> None:
-    """The same folder may be mounted elsewhere here: then its files are the same."""
+    """Refuse other sources; the same files under another mount path are accepted."""
     if selection.source == plan.selection.source:
         return
     others = [unit.id for unit in units if state_of(unit) != plan.states[unit.id]]
@@ -239,7 +272,7 @@ def state_of(unit: Unit) -> State:
 
 
 def _share(sources: SourceList, part: Partition, parts: Mapping[str, int]) -> SourceList:
-    """What cannot even be started is left to the first part."""
+    """Return the sources of a partition. Sources that cannot be started at all go to the first one."""
     units = tuple(unit for unit in sources.units if parts.get(unit.id) == part.index)
     return replace(sources, units=units, problems=sources.problems if part.index == 0 else ())
 
@@ -277,7 +310,7 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
 
 
 def read_array_plan(path: Path) -> ArrayPlan:
-    """Raises DestinationError for one that cannot be read."""
+    """Read a plan. Raises DestinationError if it is invalid."""
     import pyarrow as pa
 
     try:
@@ -315,7 +348,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
 
 
 def read_end(path: Path) -> PartitionEnd | None:
-    """None where a part did not finish, or left what cannot be read."""
+    """Read what a finished partition recorded; None if it is missing or invalid."""
     try:
         found = read_json(path, RUN_BYTES_MAX)
         return PartitionEnd(str(found["plan"]), int(found["units"]), texts(found["absent"]), texts(found["unplanned"]))
@@ -324,7 +357,7 @@ def read_end(path: Path) -> PartitionEnd | None:
 
 
 def texts(values: Iterable[Any]) -> tuple[str, ...]:
-    """Raises ValueError for what is no list of texts."""
+    """Return a tuple of strings. Raises ValueError for other values."""
     found = tuple(values)
     if not all(type(value) is str for value in found):
         raise ValueError("a list of texts was expected")

@@ -1,15 +1,15 @@
-"""A destination: who works in it, with which settings, and the rows that stand in it.
+"""A destination: its lease, its settings and the rows of its outputs.
 
-DST/.vidprep/lease-000007   who works in it, or did last (lease.py)
-DST/.vidprep/run.json       the settings that its outputs were made with (run_file.py)
-DST/.vidprep/journal.jsonl  rows of finished units since the manifest was last written; behind a URL in segments (sent_rows.py)
-DST/.vidprep/labels.parquet the labels that a run gives, until its rows are in the manifest (labels.py)
-DST/.vidprep/manifest.json  under which lease the manifest was written last
-DST/.vidprep/partial/       outputs on their way; empty between runs
-DST/.vidprep/merged.json    what `vidprep merge` has joined so far, and what was missing (array_status.py)
+DST/.vidprep/lease-000007   its current or last holder (lease.py)
+DST/.vidprep/run.json       settings of its outputs (run_file.py)
+DST/.vidprep/journal.jsonl  rows of finished units since the manifest was written; behind a URL in segments (formats/manifest/journal.py)
+DST/.vidprep/labels.parquet labels given by a run, until its rows are in the manifest (labels.py)
+DST/.vidprep/manifest.json  lease under which the manifest was last written
+DST/.vidprep/partial/       unfinished outputs; empty between runs
+DST/.vidprep/merged.json    what `vidprep merge` has joined so far, and what was missing (array_merge.py)
 
-A part of an array run has a lease, a journal and partial files of its own (partition.py) and shares the rest. Where the files stand is a
-matter of the storage, here or behind a URL; what an output is, a file or a place in a shard, is one of the outputs (files.py, shards.py).
+A partition of an array run has its own lease, journal and partial files (partition.py) and shares the rest. Files are
+kept in a storage (a local folder or a URL); outputs are files or parts of shards (outputs.py).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
-# What must be here of a destination behind a URL.
+# Files to fetch from a destination behind a URL.
 STATE = re.compile(
     rf"manifest[^/]*\.parquet|{re.escape(STATE_DIR)}/(?:run\.json|(?:part-\d+-of-\d+/)?(?:{GIVEN_LABELS_NAME}|{SEGMENT.pattern}))"
 )
@@ -70,11 +70,11 @@ PART_FILE = re.compile(rf"{re.escape(STATE_DIR)}/part-\d+-of-\d+/(?:{PART_PLAN_N
 
 
 class Outputs(Protocol):
-    """What a destination holds of its units: files, or places in shards.
+    """Outputs of a destination: files, or parts of shards.
 
     Attributes:
-        torn: Files of the destination's folder that a kill may leave half written, as globs.
-        is_put_by_workers: Whether the worker that made an output puts it behind the URL of a destination.
+        torn: Globs of partial files that a killed run may leave in the destination's folder
+        is_put_by_workers: Whether the worker that made an output uploads it to a destination behind a URL
     """
 
     torn: tuple[str, ...]
@@ -85,8 +85,8 @@ class Outputs(Protocol):
         ...
 
     def has(self, row: ManifestRow) -> bool:
-        """Return whether what a row of a part names is there: a task that was killed may have told of a shard that never
-        came.
+        """Return whether the output of a row exists: a killed task may have written a row for a shard that was never
+        uploaded.
         """
         ...
 
@@ -99,13 +99,13 @@ class Outputs(Protocol):
         ...
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:
-        """Before the row of a proven output is journalled: put it where the row that is returned says that it is, unless that is its
-        name.
+        """Store a verified output where the returned row says, before that row is journalled. Files are stored by
+        `publish`.
         """
         ...
 
     def publish(self, row: ManifestRow, partial: Path) -> None:
-        """Give a proven output its final name. Raises DestinationError, OSError when the disk is full."""
+        """Give a verified output its final name. Raises DestinationError, and OSError if the disk is full."""
         ...
 
     def move(self, row: ManifestRow, before: ManifestRow) -> None:
@@ -121,27 +121,31 @@ class Outputs(Protocol):
         ...
 
     def relabel(self) -> None:
-        """Before labels that were given go into the manifest: write anew what holds labels itself."""
+        """Rewrite outputs that contain labels, before new labels are written to the manifest."""
         ...
 
     def finish(self, *, is_complete: bool) -> None:
-        """The end of a run, when the manifest is written. is_complete: all that was to be done was done."""
+        """Finish a run, when the manifest is written.
+
+        Args:
+            is_complete: Whether all work was done.
+        """
         ...
 
 
 class Destination:
-    """The place that outputs go to. Nothing is written there before `lock`.
+    """A destination. Nothing is written to it before `lock`.
 
     Attributes:
-        storage: Where its files stand.
-        outputs: What it holds of its units.
-        part: The part of an array run that works on it; None for a whole run.
-        shown: Its name in messages.
-        journal: Rows that are not in the manifest yet.
-        labels: The labels that units are given.
-        say: Told of what takes long.
-        lease: The lease, while it is held.
-        is_manifest_lost: Whether the manifest names less than is here, and all is made anew.
+        storage: Its files
+        outputs: Its outputs
+        part: The partition that works on it; None for a whole run
+        shown: Its name in messages
+        journal: Rows that are not in the manifest yet
+        labels: Labels given to its units
+        say: Receives messages about slow steps
+        lease: The lease, while it is held
+        is_manifest_lost: Whether the manifest lacks rows of existing outputs, so that everything is made again
     """
 
     def __init__(
@@ -162,7 +166,9 @@ class Destination:
         self.outputs = make_outputs(self)
 
     def refresh(self) -> None:
-        """Have here what a run must know of a destination behind a URL, as it is now; of other parts a part knows that they are there."""
+        """Fetch the state that a run needs, for a destination behind a URL. Of other partitions a partition only needs the
+        names.
+        """
         known = (STATE, PART_FILE) if self.part is None else (STATE,)
         self.storage.refresh(
             lambda name: any(kind.fullmatch(name) for kind in known), lambda name: PART_FILE.fullmatch(name) is not None
@@ -176,14 +182,15 @@ class Destination:
 
     @contextmanager
     def lock(self, *, merging: bool = False, overwrite: bool = False) -> Iterator[None]:
-        """Be the only run in this folder, or the only one that works on this part.
+        """Take the lease for the block: be the only run in this destination, or the only one of this partition.
 
         Args:
-            merging: Parts are welcome.
-            overwrite: All is made anew, whatever manifest there is.
+            merging: Whether partitions may be present.
+            overwrite: Whether everything is made again, regardless of the manifest.
 
         Raises:
-            DestinationError: Another holds it, it cannot be written, or its manifest is not the one that was written last.
+            DestinationError: Another run holds it, it is not writable, or its manifest is not the one that was last
+                written.
         """
         with explained(self.storage), ExitStack() as held:
             try:
@@ -226,14 +233,15 @@ class Destination:
             yield
 
     def _take_lease(self, held: ExitStack) -> None:
-        """Its own first, and then a look at the others: of two that do so at once, one at least sees the other.
+        """Take this run's lease, then check the others: of two runs that do so at once, at least one sees the other.
 
-        Its number is higher than any that was given here, to the whole or, before the whole, to a part: so is that of the run.
+        Its number, which is also the number of the run, is higher than any before, of the whole destination and of its
+        partitions.
         """
         manifests = [self.root / MANIFEST_NAME, self.manifest] if self.part else manifest_paths(self.root)
         given = [entry.number for other in self._other_leases() if (entry := other.read()) is not None]
         for path in manifests:
-            with suppress(ManifestError):  # whoever must read it will say so
+            with suppress(ManifestError):  # reported when it is needed
                 given.append(fence_of(path))
         lease = Lease(LeasePlace(self.storage, self.own), self.shown, self.say, waits=self.part is not None)
         lease.take(max(given, default=0))
@@ -244,21 +252,23 @@ class Destination:
             raise InUseError(holder, self.shown)
 
     def _other_leases(self) -> list[LeasePlace]:
-        """Where the leases of the parts stand; of the whole, for a part."""
+        """Return the leases of the partitions; for a partition, the lease of the whole destination."""
         folders = [STATE_DIR]
         if self.part is None:
             folders = [f"{STATE_DIR}/{name}" for name in self.storage.folders(STATE_DIR) if name.startswith("part-")]
         return [LeasePlace(self.storage, folder) for folder in folders]
 
     def _leave_nothing(self) -> None:
-        """A run that was refused before anything was made leaves no state."""
+        """Remove the state of a run that was refused before it made anything."""
         if self.lease is not None and not (self.shared / "run.json").exists() and not self.journal.files():
             with suppress(OSError):
                 self.partials.rmdir()
                 self.lease.remove()
 
     def check_held(self) -> None:
-        """Before anything takes its name. Raises TakenOverError when another run has taken this one for dead."""
+        """Raise TakenOverError if another run considered this one dead and took over. Called before an output gets its
+        name.
+        """
         if self.lease is not None:
             self.lease.check()
 
@@ -284,13 +294,13 @@ class Destination:
             self.storage.create(f"{STATE_DIR}/{name}", data)
 
     def write_own(self, name: str, data: bytes) -> None:
-        """A file beside the journal. Raises DestinationError."""
+        """Write a file beside the journal. Raises DestinationError."""
         with self._writing(f"{self.own}/{name}"):
             self.storage.write(f"{self.own}/{name}", data)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Where a file cannot be written: a successor takes away what this run was about to name, and TakenOverError says so."""
+        """Wrap a write error, or raise TakenOverError if another run has taken over and removed the file."""
         try:
             yield
         except (DestinationError, StorageError):
@@ -302,7 +312,7 @@ class Destination:
     # ------------------------------------------------------------------------------------------- settings
 
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
-        """Refuse to mix outputs of unlike settings in one folder. Raises DestinationError that shows the difference."""
+        """Raise DestinationError with the differences if the destination was made with other settings."""
         is_old = bool(manifest_paths(self.root))
         self.shared_file("run.json")  # as it is now: another run may have been here
         try:
@@ -322,7 +332,7 @@ class Destination:
             shown = f"{self.shown}/{STATE_DIR}/run.json"
             raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=shown) from error
         difference = [] if overwrite else differences(before, settings)
-        # A run in which nothing succeeded binds nobody to its settings.
+        # Without a single good output, other settings are allowed.
         if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):
             raise DestinationError(
                 "was made with different settings: "
@@ -344,18 +354,18 @@ class Destination:
             return known_units(self.root, self.journal)
 
     def partial(self, unit_id: str, extension: str) -> Path:
-        """Where an output stands until it is proven: a short name, since `unit_id` may be as long as names can be."""
-        mine = self.lease.mine.token[:TOKEN_LETTERS] if self.lease else ""  # nobody else's workers write into it
+        """Return the path of an unfinished output. It is short, since `unit_id` may be as long as a name can be."""
+        mine = self.lease.mine.token[:TOKEN_LETTERS] if self.lease else ""  # only workers of this run write there
         return self.partials / f"{partial_stem(unit_id)}{mine}.{extension}"
 
     def upload(self, file_name: str) -> Upload | None:
-        """Where a worker puts a proven output; None leaves that to `outputs.publish`."""
+        """Return where a worker uploads a verified output; None if `outputs.publish` stores it."""
         if not self.storage.is_remote or self.lease is None or not self.outputs.is_put_by_workers:
             return None
         return Upload(f"{self.shown}/{file_name}", self.shown, self.own, self.lease.mine.token)
 
     def remove_leftovers(self) -> None:
-        """What nobody works on any more, of workers that were killed."""
+        """Remove files of killed workers."""
         for leftover in self.partials.iterdir():
             with suppress(OSError):
                 leftover.unlink()
@@ -364,12 +374,16 @@ class Destination:
             remove_file(torn)
 
     def finish(self, *, is_complete: bool = True) -> None:
-        """The end of a run. is_complete: all that was to be done was done."""
+        """Finish a run.
+
+        Args:
+            is_complete: Whether all work was done.
+        """
         self.merge_journal()
         self.outputs.finish(is_complete=is_complete)
 
     def merge_journal(self) -> None:
-        """Journal into manifest; whichever of the steps is interrupted, the next run does it again."""
+        """Write the rows of the journal to the manifest. If it is interrupted, the next run repeats it."""
         self.outputs.relabel()
         labels = self.labels.given()
         if not self.journal.files() and (labels is None or (self.part and not self.manifest.exists())):
@@ -382,19 +396,22 @@ class Destination:
                 if gone[id_] not in named:
                     self.outputs.remove(gone[id_])
         self.clear_journal()
-        # What a part has not made, `vidprep merge` gives its labels.
+        # `vidprep merge` writes the labels of videos that a partition has not made.
         self.labels.are_written(stay=self.part is not None)
 
     def clear_journal(self) -> None:
-        """Its rows are in the manifest, or are to be made again."""
+        """Clear the journal, when its rows are in the manifest or will be made again."""
         self.journal.clear()
         if self._sent is not None:
             self._sent.clear()
 
     def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow], labels: Labels | None = None) -> None:
-        """As `write_rows`, in the place of the one that was there when the lease was taken, and note which it is.
+        """Replace the manifest, unless it changed since the lease was taken, and record its identity. For arguments see
+        `write_rows`.
 
-        Raises TakenOverError too, and DestinationError where another run has written one meanwhile.
+        Raises:
+            TakenOverError: A later lease has written it.
+            DestinationError: Another run has written it meanwhile.
         """
         self.check_held()
         write_rows(self.manifest, kept, rows, labels=labels, fence=self.fence)
@@ -409,7 +426,9 @@ class Destination:
 
 
 def _why_lost(place: Destination) -> str | None:
-    """Why the manifest is not the one that was written here last; None where it is. What it does not name goes when a run ends."""
+    """Return why the manifest is not the one that was last written here; None if it is. Outputs that it lacks are removed
+    when a run ends.
+    """
     path, manifest = place.shared_file(WRITTEN_NAME), place.root / MANIFEST_NAME
     if path is None:
         return None
@@ -421,7 +440,7 @@ def _why_lost(place: Destination) -> str | None:
 
 
 def _put_unreadable_aside(place: Destination) -> list[str]:
-    """Before all is made anew: what an earlier run left and nobody can read gets another name. Returns its names."""
+    """Rename unreadable files of an earlier run before everything is made again. Return their names."""
     from vidprep.formats.manifest import read_labels
 
     readers: dict[Path, Callable[[Path], object]] = {
@@ -454,5 +473,5 @@ def _lease_written(path: Path) -> int:
 
 
 def partial_stem(unit_id: str) -> str:
-    """What the name of a partial file of a unit begins with."""
+    """Return the beginning of the names of a unit's partial files."""
     return hashlib.sha256(unit_id.encode()).hexdigest()[:PARTIAL_LETTERS]

@@ -1,6 +1,6 @@
-"""The labels that a run gives, until they are in the manifest.
+"""Labels given by a run, until they are in the manifest.
 
-DST/.vidprep/labels.parquet   those that the manifest is to have when it is written next
+DST/.vidprep/labels.parquet   labels that the manifest gets when it is written next
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ GIVEN_LABELS_NAME = "labels.parquet"
 
 @dataclass(frozen=True, slots=True)
 class PlannedLabels:
-    """The labels that a run gives its units.
+    """Labels that a run gives its units.
 
     Attributes:
-        given: The labels of all listed units.
-        changed: Units that were there and whose labels change.
-        stay: Columns from before that these sources do not give.
-        num_without: How many videos are new and have none of these columns.
-        splits: The split before and the split now of each unit whose split changes.
-        is_new: Whether the manifest has to be written for them.
+        given: Labels of all listed units
+        changed: Existing units whose labels change
+        stay: Existing columns that these sources do not give
+        num_without: Number of new videos that have none of these columns
+        splits: Previous and new split of each unit whose split changes
+        is_new: Whether the manifest has to be written because of them
     """
 
     given: Labels
@@ -44,7 +44,12 @@ class PlannedLabels:
 
 
 class GivenLabels:
-    """Labels on their way to the manifest. folder: that those that were given stand in. write: writes a file of that folder."""
+    """Labels on their way to the manifest.
+
+    Args:
+        folder: Folder that contains them.
+        write: Writes a file of that folder.
+    """
 
     def __init__(self, storage: Storage, folder: str, write: Callable[[str, bytes], object]) -> None:
         self._storage, self._name, self._write = storage, f"{folder}/{GIVEN_LABELS_NAME}", write
@@ -65,11 +70,11 @@ class GivenLabels:
         return {} if labels is None else labels.of(id_)
 
     def plan(self, labels: Labels) -> None:
-        """All units have these, some of them already."""
+        """Set the labels of all units; some may have them already."""
         self._planned = labels
 
     def give(self, labels: Labels | None) -> None:
-        """The manifest is to have these when it is written next; None: what was given is not to be there. Raises OSError."""
+        """Store labels for the next manifest; None deletes stored ones. Raises OSError."""
         if labels is None:
             self._storage.remove(self._name)
         else:
@@ -77,7 +82,11 @@ class GivenLabels:
         self._given = self._planned = labels
 
     def are_written(self, *, stay: bool) -> None:
-        """The manifest has them. stay: they are still to be given to units that are in another one."""
+        """Record that the manifest has the labels.
+
+        Args:
+            stay: Keep them for units in another manifest.
+        """
         if not stay:
             self._storage.remove(self._name)
         self._given = None
@@ -94,21 +103,21 @@ def plan_labels(
     is_part: bool = False,
     starts_over: bool = False,
 ) -> PlannedLabels:
-    """Return the labels that these units will have, and what that changes. Columns that are not given stay as they are: forgetting an
-    option must not remove labels, and `vidprep label --remove` does.
+    """Return the labels that units will have, and the changes. Columns that are not given are kept: forgetting an option
+    must not remove labels (`vidprep label --remove` does).
 
     Args:
         root: The destination.
-        labels: Of all units that are listed.
-        moved: What a unit was called before.
-        removed: Units that go.
-        drawing: How their splits are drawn.
-        are_all: Whether there are no other sources.
-        is_part: Whether they go into the manifest of a part, which begins without any.
+        labels: Labels of all listed units.
+        moved: Previous id of units that were renamed.
+        removed: Units that are removed.
+        drawing: How splits are drawn.
+        are_all: Whether these are all sources.
+        is_part: Whether they go into the manifest of a partition, which starts empty.
         starts_over: Keep no other columns.
 
     Raises:
-        SourceError: Values of units that are not listed would have to change with theirs.
+        SourceError: Labels of units that are not listed would have to change too.
     """
     from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
 

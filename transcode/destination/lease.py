@@ -1,18 +1,17 @@
-"""Who works in a destination: one run at a time, from whichever machine it is seen.
+"""The lease of a destination: only one run at a time writes to it, even across machines.
 
-DST/.vidprep/lease-000007   a small JSON text that names its holder: host, process, when that process started, and a beat that it
-                            counts up every few seconds
+DST/.vidprep/lease-000007   a small JSON text that names its holder: host, process, its start time, and a beat that it increments
+                            every few seconds
 
-The lease with the highest number counts. A new one is created exclusively; where the storage cannot promise that, a run waits until others
-must see what it wrote, and looks again. Whoever finds the lease of another
+The lease with the highest number counts. A new one is created exclusively; if the storage cannot guarantee that, a run
+waits until others must see what it wrote, and checks again. A run that finds another's lease
 
-- asks the kernel, where the holder is a process of this machine: one that has ended is dead at once, and one that lives is at work,
-  unless the lease is a copy that came here with the folder;
-- watches it otherwise: a beat that changes is a run at work, one that stands still for GONE_SECONDS is not. Clocks of different
-  machines are never compared.
+- asks the kernel, if the holder is a process of this machine: a process that has ended is dead, a running one is alive,
+unless the lease is a copy that came with the folder; - otherwise watches it: if the beat changes the holder is alive;
+if it does not change for GONE_SECONDS it is dead. Clocks of different machines are never compared.
 
-Each lease has a number, one higher than the last. It goes into the manifest (a fencing number), and a holder that was paused
-until another took over finds a higher one, or a token that is not its own, before it publishes anything more.
+Each lease has a number one higher than the last. It is stored in the manifest (a fencing number). A holder that was
+paused until another run took over finds a higher number, or another token, before it publishes anything.
 """
 
 from __future__ import annotations
@@ -46,10 +45,19 @@ FOLDER_SETTLE_SECONDS, STORE_SETTLE_SECONDS = 1.0, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """machine: what tells this boot of this machine, and its process numbers, from others; "" where nothing does.
+    """Holder of a lease.
 
-    started: of the process, as the kernel counts it; "" where it does not say. beat: counts up while the holder is at work. place: that
-    it was taken in; "" where that is not known.
+    Attributes:
+        number: Number of the lease
+        token: Random identity of the holder
+        host: Name of its machine
+        machine: Identity of this boot of the machine and its process namespace; "" if unknown
+        pid: Process number
+        started: Start time of the process, as the kernel counts it; "" if unknown
+        since: When it was taken
+        beat: Counter that increases while the holder is alive
+        released: Whether it was released
+        place: Place where it was taken; "" if unknown
     """
 
     number: int
@@ -67,12 +75,12 @@ class Holder:
         return printable(f"process {self.pid} on {self.host} since {self.since}")[:SHOWN_LETTERS]
 
     def as_bytes(self) -> bytes:
-        """Padded, so that a later beat takes the place of an earlier one."""
+        """Return JSON, padded so that a later beat exactly replaces an earlier one."""
         return json.dumps({"holder": str(self)} | asdict(self)).encode().ljust(RECORD_BYTES - 1) + b"\n"
 
     @classmethod
     def of(cls, data: bytes) -> Holder | None:
-        """None for what says nothing, such as a lease that was only half written."""
+        """Parse a lease; None if it is invalid, such as one that was only partly written."""
         try:
             content = parse_json(data)
             words = {name: str(content[name]) for name in ("token", "host", "machine", "started", "since")}
@@ -112,12 +120,12 @@ class LeaseEntry:
 
 
 class LeasePlace:
-    """Where the leases of a destination, or of a part of one, stand.
+    """Place of the leases of a destination, or of a partition.
 
     Attributes:
-        beat_seconds: The holder of a lease gives a sign so often.
-        gone_seconds: After so long without a sign a holder is taken for dead.
-        trusted_seconds: For so long a sign that was written is proof enough that the lease is still one's own.
+        beat_seconds: Time between beats
+        gone_seconds: Time without a beat after which a holder is considered dead
+        trusted_seconds: Time after a written beat during which the lease is certainly still held
     """
 
     def __init__(self, storage: Storage, folder: str) -> None:
@@ -131,7 +139,7 @@ class LeasePlace:
 
     @property
     def id(self) -> str:
-        """What tells this place from one that holds a copy of it."""
+        """Return an identity that distinguishes this place from a copy of it."""
         if self._storage.is_remote:
             return f"{self._storage.shown}/{self._folder}"[:PLACE_LETTERS]
         folder = self._storage.root / self._folder
@@ -165,7 +173,7 @@ class LeasePlace:
         begun = time.monotonic()
         if not self._storage.create(self.name(mine.number), mine.as_bytes()):
             return False
-        # One that looked before, and was slow, may create a number that was free again by then: the highest counts.
+        # A slow competitor may create a number that was freed meanwhile; the highest number counts.
         if not self._storage.is_exclusive:
             settle = FOLDER_SETTLE_SECONDS
             if self._storage.is_remote:
@@ -181,13 +189,13 @@ class LeasePlace:
         return True
 
     def remove(self, mine: Holder) -> None:
-        """Remove a lease, unless it is another's by now."""
+        """Remove a lease unless another run holds it now."""
         with suppress(FileNotFoundError):
             if self._entry(f"lease-{mine.number:06d}").is_of(mine):
                 self._storage.remove(self.name(mine.number))
 
     def renew(self, mine: Holder) -> bool:
-        """Give a sign; False where the lease is another's by now."""
+        """Write a beat. Return False if another run holds the lease now."""
         if not self.is_mine(mine):
             return False
         try:
@@ -207,7 +215,7 @@ def _number_in(name: str) -> int:
 
 
 def first_at_work(places: Sequence[LeasePlace], say: Callable[[str], object]) -> str | None:
-    """Return the holder of one of these leases that is at work; None when all are free or their holders are dead."""
+    """Return a live holder of one of these leases; None if all are free or their holders are dead."""
     watched = {number: entry for number, place in enumerate(places) if (entry := place.read()) and not entry.is_free}
     for number, entry in list(watched.items()):
         if entry.holder is not None and (is_dead := entry.holder.is_dead) is not None:
@@ -238,7 +246,15 @@ class Lease:
     """Taken, kept alive by a thread, and given back. shown: the destination, in messages."""
 
     def __init__(self, place: LeasePlace, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
-        """waits: for a holder at work to end, as long as one without a sign is watched: a task that was queued again may meet itself."""
+        """Prepare to take a lease.
+
+        Args:
+            place: Place of the leases.
+            shown: Name of the destination in messages.
+            say: Receives messages.
+            waits: Wait up to `gone_seconds` for the holder: a requeued Slurm task can start while its previous attempt
+                is still running.
+        """
         self._place, self._shown, self._say, self._waits = place, shown, say, waits
         self._guard = threading.Lock()
         self._over = threading.Event()
@@ -247,7 +263,14 @@ class Lease:
         self.mine = myself(0)
 
     def take(self, at_least: int = 0) -> None:
-        """at_least: a number that was given before. Raises InUseError while another holds it."""
+        """Take the lease.
+
+        Args:
+            at_least: A number that was already used.
+
+        Raises:
+            InUseError: Another run holds it.
+        """
         deadline = time.monotonic() + (self._place.gone_seconds if self._waits else 0.0)
         while True:
             before = self._place.read()
@@ -288,7 +311,7 @@ class Lease:
             return True
 
     def remove(self) -> None:
-        """Take the file away, unless it is another's by now."""
+        """Remove the lease file unless another run holds it now."""
         self._place.remove(self.mine)
 
     def check(self) -> None:
@@ -312,7 +335,7 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Leaves what is another's by now alone."""
+        """Release the lease unless another run holds it now."""
         self._over.set()
         if self._keeper is not None:
             self._keeper.join()

@@ -1,9 +1,7 @@
-"""Destinations by where they are, and by what they hold.
+"""Open destinations, and remove what runs of another store left in them.
 
-What runs with another layout left in a destination: shards, the files that say where frames lie, videos, rows.
-
-A destination holds one store. What counts as left by a run is what its settings, its manifest, its journal or an index of ours
-say; a file that merely has such a name is not touched.
+A destination holds one store. A file belongs to an earlier run if its settings, its manifest, its journal or one of our
+indexes says so; other files with such names are left alone.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class _Output(NamedTuple):
 
 
 def clear_other_stores(place: Destination, settings: RunSettings) -> None:
-    """Before all is made anew: take away what runs of another layout made here. Raises DestinationError, ManifestError."""
+    """Remove what runs of another store made, before everything is made again. Raises DestinationError, ManifestError."""
     kept = settings.output.store_kind
     place.storage.remove(*_left_by_others(place.storage, place.journal, kept))
     place.storage.remove(*_forget_rows_of_others(place.root, kept))

@@ -1,11 +1,10 @@
-"""Outputs that stand in shards: appended whole when they are proven, indexed when the run ends.
+"""Outputs of a destination: one file per video, or parts of shards.
 
-The parent alone writes shards. A unit is appended, then its row is journalled, then its partial file goes. What a kill leaves in a
-shard behind the last unit with a row is dead bytes, and so is a unit that was made again: its new row names another shard. Dead
-bytes go when a run ends by compaction, which copies what is alive into shards of that run. The manifest and the index then name
-those, and only then the old ones are removed. Behind a URL one shard is here at a time; it goes there when it is whole.
-
-Outputs that are files: one for each video, under the name of its unit.
+Only the parent process writes shards. A unit is appended, then its row is journalled, then its partial file is removed.
+Bytes that a kill leaves after the last unit with a row are dead, and so is a unit that was made again, as its new row
+names another shard. When a run ends, compaction removes dead bytes: it copies live units to new shards, the manifest
+and the index then name these, and only then the old shards are removed. Behind a URL one shard at a time is local; it
+is uploaded when it is complete.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ class Files:
         return os.path.isfile(place.root / file_name)  # noqa: PTH113 (a name that is too long is no file)
 
     def check_folder(self) -> None:
-        """Each file is looked at before it would be replaced."""
+        """Do nothing: each file is checked before it is replaced."""
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:  # noqa: ARG002
         """Return an output is found by its partial name."""
         return row
 
     def publish(self, row: ManifestRow, partial: Path) -> None:
-        """Behind a URL the worker that made it has put it there."""
+        """Rename an output to its final name. Behind a URL the worker has uploaded it already."""
         if self._storage.is_remote:
             return
         try:
@@ -87,7 +86,7 @@ class Files:
             self._storage.remove(file_name)
 
     def recover(self) -> int:
-        """Outputs that were proven and journalled get their names; other partial files go."""
+        """Rename outputs that were verified and journalled, and remove other partial files. Return how many were renamed."""
         place, named = self._place, 0
         waiting = {path.stem[:PARTIAL_LETTERS]: path for path in place.partials.iterdir()}
         for row in place.journal.rows():
@@ -100,10 +99,10 @@ class Files:
         return named
 
     def relabel(self) -> None:
-        """Labels stand in the manifest alone."""
+        """Do nothing: labels are only in the manifest."""
 
     def finish(self, *, is_complete: bool) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 DEAD_SHARE_MAX = 0.25
@@ -113,11 +112,11 @@ SMALL_SHARDS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What `compact` did.
+    """Result of `compact`.
 
     Attributes:
-        shards: Shards that were rewritten.
-        dead_bytes: Bytes that this freed.
+        shards: Number of rewritten shards
+        dead_bytes: Number of freed bytes
     """
 
     shards: int
@@ -173,7 +172,7 @@ class Shards:
         return self._there.get(unit.file_name, 0) >= unit.offset + unit.stored_bytes
 
     def has_foreign(self, file_name: str) -> bool:  # noqa: ARG002
-        """Outputs go into shards, whose names no other file has."""
+        """Return False: outputs go into shards, whose names no other file has."""
         return False
 
     def check_folder(self) -> None:
@@ -183,7 +182,7 @@ class Shards:
             )
 
     def recover(self) -> int:
-        """After a kill shards stay as they are."""
+        """Return 0: shards need no repair after a kill."""
         self._place.remove_leftovers()
         self._there = self.sizes() if self._place.part is None else None
         return 0
@@ -208,7 +207,7 @@ class Shards:
         partial.unlink()
 
     def _put_whole(self, *, closes: bool = False) -> None:
-        """Shards that are whole go to their storage. One that could not go is tried again with the next."""
+        """Upload complete shards. A failed upload is retried with the next one."""
         if self._kept_writer is None:
             return
         if closes:
@@ -219,13 +218,13 @@ class Shards:
             self._kept_writer.whole.remove(name)
 
     def move(self, row: ManifestRow, before: ManifestRow) -> None:
-        """The frames stay where they are, but in a layout that names them by the id."""
+        """Do nothing unless the layout stores ids: frames stay where they are."""
         if self._layout.holds_labels:
             row = self._write_again(row)
         self._place.journal.append(removed(before, self._place.run), row)
 
     def remove(self, file_name: str) -> None:
-        """What a unit was before stays in its shard until the run ends."""
+        """Do nothing: an old version of a unit stays in its shard until the run ends."""
 
     def _write_again(self, row: ManifestRow) -> ManifestRow:
         """Put a unit into a shard of this run with its name and labels of now. Returns its row."""
@@ -245,7 +244,7 @@ class Shards:
     # ------------------------------------------------------------------------------------------- all of them
 
     def relabel(self) -> None:
-        """Where shards hold labels, what has other ones now is written again."""
+        """Rewrite units whose labels changed, if shards contain labels."""
         place, labels = self._place, self._place.labels.given()
         if self._layout.holds_labels and labels is not None:
             written = {row.id for row in place.journal.rows()}
@@ -256,10 +255,10 @@ class Shards:
         self._put_whole(closes=True)
 
     def finish(self, *, is_complete: bool) -> None:
-        """Dead bytes away, and the index; a run that is stopped in here leaves it to the next.
+        """Remove dead bytes and write the index; if the run is stopped here, the next one does it.
 
-        The index is written anew when nothing else was to do, too: it may have been lost or damaged. A part leaves dead bytes
-        and index to `vidprep merge`.
+        The index is written even if nothing else was done, because it may be missing or damaged. A partition leaves
+        dead bytes and index to `vidprep merge`.
         """
         if self._place.part is not None or not self._place.manifest.exists():
             return
@@ -270,7 +269,7 @@ class Shards:
             self._replace(sizes, self._due(sizes) if is_complete else set())
 
     def compact(self) -> Compacted:
-        """Write the shards anew that have dead bytes, and small ones together. Raises ManifestError, DestinationError, OSError."""
+        """Rewrite shards with dead bytes, and join small ones. Raises ManifestError, DestinationError, OSError."""
         self._place.merge_journal()
         sizes = self._measured()
         chosen = {name for name in sizes.named if sizes.dead(name) > 0}
@@ -290,9 +289,9 @@ class Shards:
         return due | (small if len(small) > max(SMALL_SHARDS_MAX, len(sizes.alive) // 2) else set())
 
     def _replace(self, sizes: ShardSizes, chosen: set[str]) -> set[str]:
-        """Write these shards anew, and remove all that no row names then; returns the names of those.
+        """Rewrite these shards and remove all shards without a row; return their names.
 
-        Whatever moment it is stopped at, the manifest and the index each name shards that are there.
+        At any moment the manifest and the index name existing shards.
         """
         self._move_units(chosen)
         self._write_index()

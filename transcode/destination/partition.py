@@ -1,6 +1,6 @@
-"""Parts of a run that array tasks work on, each alone: which units, and which files in the destination.
+"""Partitions of an array run: the units of each, and its files in the destination.
 
-DST/manifest-00003-of-00064.parquet   the rows of part 3, counted from 0; all parts are read as one
+DST/manifest-00003-of-00064.parquet   rows of partition 3, counted from 0; all partitions are read as one manifest
 DST/.vidprep/part-00003-of-00064/     its lease, journal and partial files
     plan.json                         written before its work (array_plan.py)
     end.json                          written after it
@@ -58,7 +58,7 @@ def _cost(unit: Unit) -> int:
 
 
 def parse_partition(text: str, environment: Mapping[str, str]) -> Partition:
-    """`3/64`, or `auto`: what Slurm's array says. Raises SettingsError."""
+    """Parse `3/64`, or `auto` for the numbers of Slurm's array. Raises SettingsError."""
     if text == "auto":
         try:
             last = int(environment["SLURM_ARRAY_TASK_MAX"])
@@ -91,7 +91,9 @@ _SLURM = (("MIN", "0"), ("STEP", "1"))
 
 
 def partitions_in(root: Path, state_dir: Path) -> list[Partition]:
-    """Parts that have begun, by their manifests, plans and journals: the folder of one that was refused says nothing."""
+    """Return the partitions that have started, by their manifests, plans and journals. The folder of a refused one does
+    not count.
+    """
     files = (
         *root.glob("manifest-*.parquet"),
         *state_dir.glob("part-*/plan.json"),

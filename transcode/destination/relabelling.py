@@ -72,16 +72,16 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """What `label` changed.
+    """Result of `label`.
 
     Attributes:
-        videos: Ids of the videos whose labels changed.
-        added: Names of new columns.
-        changed: Names of columns in which values changed.
-        removed: Names of columns that were removed.
-        skipped: A message for each row of the table that was not used.
-        notes: A message for each column of numbers that one cell turns to text.
-        examples: (id, labels before, labels after) of a few videos.
+        videos: Ids of the videos whose labels changed
+        added: Names of new columns
+        changed: Names of columns in which values changed
+        removed: Names of columns that were removed
+        skipped: A message for each row of the table that was not used
+        examples: (id, labels before, labels after) of a few videos
+        notes: A message for each column of numbers that one cell turns to text
     """
 
     videos: tuple[str, ...]
@@ -102,11 +102,24 @@ def relabel(
     skips_bad_rows: bool,
     dry_run: bool,
 ) -> Relabelled:
-    """Give videos the labels that a table has for them, by `id`, or by `path` and, where it has them, `start` and `end`. Columns and
-    videos that are not in the table stay as they are, and so does a value where its cell is empty. To be called while the destination
-    is held, but for a dry run.
+    """Give videos the labels that a table has for them, by `id`, or by `path` (and `start` and `end`, if it has these
+    columns).
 
-    Raises SourceError, ManifestError, DestinationError.
+    Columns and videos that are not in the table stay unchanged, and so does a value whose cell is empty. Hold the
+    destination's lease, except for a dry run.
+
+    Args:
+        place: The destination.
+        table: The table; None if labels are only removed.
+        labels: Columns to use; None means all.
+        remove: Columns to remove.
+        skips_bad_rows: Skip invalid rows instead of raising.
+        dry_run: Only return what would change.
+
+    Raises:
+        SourceError: The table is invalid.
+        ManifestError: The manifest cannot be read.
+        DestinationError: The manifest cannot be written.
     """
     kept = label_columns(place.root)
     new, skipped, notes = kept, list[str](), tuple[str, ...]()
@@ -149,7 +162,7 @@ def relabel(
 def _rows_of_units(
     found: SourceTable, places: CutColumns, names: list[str], where: str, root: Path
 ) -> tuple[dict[str, list[int]], dict[int, str]]:
-    """Which rows of the table speak of each unit, and why others speak of none."""
+    """Return the table rows of each unit, and why the remaining rows match none."""
     if not found.num_rows:
         raise SourceError("has no rows", path=where)
     if not {"id", "path"} & found.columns.keys():

@@ -1,7 +1,4 @@
-"""What an earlier run left: DST/.vidprep/run.json, the settings and versions that a destination is made with; and its rows.
-
-How much room there is where the files of a destination are written, and what is said where there is too little.
-"""
+"""State of earlier runs: DST/.vidprep/run.json (settings and versions) and the rows; and free disk space."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ LEAST_BYTES = 1 << 16
 
 @contextmanager
 def explained(storage: Storage) -> Iterator[None]:
-    """Errors in here name files as the user knows them, and say how much room there is where there is too little.
+    """Convert errors in the block: name files as the user knows them, and report a full disk.
 
     Raises:
-        DiskFullError: There is no room left for what is to be written.
+        DiskFullError: The disk is full.
     """
     try:
         yield
@@ -46,7 +43,12 @@ def explained(storage: Storage) -> Iterator[None]:
 
 
 def no_room(storage: Storage, source_bytes: int = 0) -> str:
-    """Why nothing more can be written. source_bytes: of the sources that are still to be done."""
+    """Return a message about a full disk.
+
+    Args:
+        storage: The destination's storage.
+        source_bytes: Size of the sources that are not done.
+    """
     needed = f"the sources still to do hold {source_bytes} bytes"
     if not source_bytes:
         folders = [folder for folder in (storage.root, storage.root / STATE_DIR) if folder.is_dir()]
@@ -84,7 +86,12 @@ SETTINGS = (RunSettings, VideoOutput, EncoderOptions, FrameOutput, Retime, Scale
 
 
 def settings_of(destination: Path, shown: str = "") -> RunSettings:
-    """What a destination was made with. shown: its name in messages. Raises StoreError for what no run made."""
+    """Return the settings of a destination. Raises StoreError if no run made it.
+
+    Args:
+        destination: The destination.
+        shown: Its name in messages.
+    """
     state_dir = destination / STATE_DIR
     try:
         return RunSettings.from_dict(read_run(state_dir)["settings"])
@@ -106,7 +113,7 @@ def made_by_run(folder: Path) -> bool:
 
 
 def read_run(state_dir: Path) -> dict[str, Any]:
-    """What run.json says: at least `settings` and `versions`. Raises OSError, ValueError."""
+    """Read run.json, which contains at least `settings` and `versions`. Raises OSError, ValueError."""
     found = read_json(state_dir / "run.json", RUN_BYTES_MAX)
     settings, versions = found.get("settings"), found.setdefault("versions", {})
     if not isinstance(settings, dict):
@@ -126,7 +133,7 @@ def value_found_for(target: Target, state_dir: Path) -> int | None:
 
 
 def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
-    """In words, what differs between settings that were written down and these."""
+    """Return a line for each difference between stored settings and these."""
     now = json.loads(json.dumps(settings.as_dict()))
     before = {"cut_origin": "picture", "time_rule": 1} | before  # as 0.1 did it
     if is_other_store(before, settings):
@@ -137,7 +144,7 @@ def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
 
 
 def _difference(before: Any, now: Any, flags: Mapping[str, str], name: str = "") -> Iterator[str]:
-    """What is off in a group of settings, such as a target, that the other has not at all is no difference of its own."""
+    """Yield differences. Unset fields of a group that the other settings lack entirely are ignored."""
     if isinstance(before, dict | None) and isinstance(now, dict | None):
         before, now = before or {}, now or {}
         for key in sorted(before.keys() | now.keys()):
@@ -155,7 +162,7 @@ def _brief(value: Any) -> str:
 
 
 def is_other_store(before: Mapping[str, Any], settings: RunSettings) -> bool:
-    """Return whether what these settings made lies in files of another kind."""
+    """Return whether earlier settings made another kind of store."""
     return _store_of(before) != _store_of(settings.as_dict())
 
 

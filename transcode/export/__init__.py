@@ -1,4 +1,4 @@
-"""What other tools read, and labels carried over."""
+"""`pack`: convert a store for other tools, and carry labels over."""
 
 import lazy_loader
 

@@ -1,12 +1,12 @@
-"""What other people's tools read: folders of pictures, Hugging Face, torchcodec, DALI, mmaction2.
+"""Formats of other tools: folders of pictures, Hugging Face, torchcodec, DALI, mmaction2.
 
 frames      OUT/<id>/img_00001.jpg …
-hf          OUT/metadata.csv and the videos, in a folder for each split: load_dataset("videofolder", data_dir=OUT). It takes no .webm: VP9
-            goes into mp4.
-torchcodec  OUT/<id>.json: VideoDecoder(path, custom_frame_mappings=…) opens without its scan
-dali        OUT/file_list.txt: "path label", for fn.readers.video(file_list=…); labels that are no numbers have those of OUT/labels.txt;
-            file_list_train.txt … where the store has splits
-mmaction    videos.txt "path label" of an encoded folder; of stores of pictures the folders of `frames`, and rawframes.txt
+hf          OUT/metadata.csv and the videos, in a folder for each split: load_dataset("videofolder", data_dir=OUT). It does not
+            accept .webm: VP9 is remuxed to mp4.
+torchcodec  OUT/<id>.json: VideoDecoder(path, custom_frame_mappings=…) opens without scanning
+dali        OUT/file_list.txt: "path label", for fn.readers.video(file_list=…); labels that are not numbers are numbered as in
+            OUT/labels.txt; file_list_train.txt … if the store has splits
+mmaction    videos.txt "path label" of an encoded folder; for stores of pictures the folders of `frames`, and rawframes.txt
             "dir total_frames label"; labels and splits as for dali
 """
 
@@ -99,7 +99,7 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
 
 
 def _into_mp4(source: Path, target: Path) -> None:
-    """The same packets in another container."""
+    """Remux the packets to mp4."""
     box = CONTAINERS["mp4"]
     with (
         open_video(source) as given,
@@ -144,7 +144,14 @@ def write_mmaction(store: FrameStore, out: Path, options: FrameOutput) -> None:
 
 
 def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | None) -> None:
-    """A line for each video, a list for each split. videos: None where frames are in folders."""
+    """Write a list for each split, with a line for each video.
+
+    Args:
+        store: The store.
+        out: The output folder.
+        name: Name of the list.
+        videos: The encoded videos; None if frames are in folders.
+    """
     classes = numbered_classes(store, out)
     for split, ids in ids_of_splits(store).items():
         places = (

@@ -1,11 +1,11 @@
-"""Labels on frames or seconds of the sources, carried over to the outputs through a change of rate or a cut.
+"""Carry labels of source frames or seconds over to the outputs, through changes of rate and cuts.
 
-A table (.csv, .jsonl, .parquet) names an output by `id`, or the source of one or many by `path`, and says where its label
-holds in the source, counted from the first frame shown, half-open: `start_frame` and `end_frame`, or `start` and `end` in
-seconds, or the names of these that `cut_columns` knows.
+A table (.csv, .jsonl, .parquet) names an output by `id`, or one or many sources by `path`, and the part of the source
+that its label covers, counted from the first frame displayed, half-open: `start_frame` and `end_frame`, or `start` and
+`end` in seconds, or their other names that `cut_columns` knows.
 
-labels.csv has a row for each output that shows some of it: `id`, `first_frame` and `end_frame` of the output,
-half-open, and the other columns as they were.
+labels.csv has a row for each output that shows some of that part: `id`, `first_frame` and `end_frame` of the output,
+half-open, and the other columns unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ OWN = ("id", "first_frame", "end_frame")
 
 @dataclass(frozen=True, slots=True)
 class CarriedLabels:
-    """What labels.csv will hold.
+    """Content of labels.csv.
 
     Attributes:
-        names: The columns beside OWN.
-        rows: A list of cells for each row.
-        unseen: How many rows of the table no output shows.
+        names: Columns besides OWN
+        rows: A list of cells for each row
+        unseen: Number of table rows that no output shows
     """
 
     names: list[str]

@@ -1,6 +1,6 @@
-"""One store made into another: JPEGs are copied as they are, and decoded only where the other store holds no JPEGs.
+"""Convert a store to another one. JPEGs are copied, and decoded only if the target holds no JPEGs.
 
-What `pack` makes of the labels `split` and `label`: a place for each split, and the number of each class.
+The label `split` selects a part of the output, and the label `label` becomes a class number.
 """
 
 from __future__ import annotations
@@ -86,10 +86,21 @@ PACK_NAME = ".vidprep-pack"  # no .json: people list those
 
 
 def pack_store(store: FrameStore, out: Path, options: FrameOutput, *, overwrite: bool = False) -> int:
-    """Write `out` as a store of its own, with manifest and index; in webdataset shards, one for each split. Returns how many videos went
-    into it.
+    """Write `out` as a store with manifest and index; webdataset writes shards for each split. Return the number of
+    videos.
 
-    Videos of an encoded folder go into webdataset shards as they are. Raises DestinationError, StoreError, OSError.
+    Encoded videos are stored in webdataset shards unchanged.
+
+    Args:
+        store: The store to convert.
+        out: The output folder.
+        options: Store, quality and shard size.
+        overwrite: Replace an existing output.
+
+    Raises:
+        DestinationError: The output exists.
+        StoreError: The store cannot be read.
+        OSError: The output cannot be written.
     """
     refuse_odd_ids(store)
     refuse_linked_files(store)
@@ -136,7 +147,7 @@ def refuse_odd_ids(store: FrameStore) -> None:
 
 
 def refuse_linked_files(store: FrameStore) -> None:
-    """Raise StoreError for a store whose files are links: they may lead to what nobody meant to pack."""
+    """Raise StoreError if files of a store are links, which may lead to unrelated files."""
     names = (
         [store.file(id_).relative_to(store.path).as_posix() for id_ in store.ids]
         if isinstance(store, VideoStore)
@@ -189,7 +200,7 @@ def coded(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
 
 
 def jpeg_of(frame: Any, options: FrameOutput) -> bytes:
-    """frame: (H, W, 3) uint8 RGB."""
+    """Encode (H, W, 3) uint8 RGB as a JPEG."""
     subsampling = {"gray": "Gray"}.get(options.subsampling, options.subsampling)
     return bytes(simplejpeg.encode_jpeg(frame, options.quality, "RGB", subsampling))
 

@@ -1,4 +1,4 @@
-"""What `pack` makes beside stores: lists and folders that other tools read."""
+"""List of the formats of other tools that `pack` writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class PackTarget:
 
     Attributes:
         writer: `module:function` in `vidprep.transcode.export`, imported when it is chosen. It gets a FrameStore, the empty folder to
-            write, and a FrameOutput that says how frames become JPEGs.
-        needs_videos: Whether it is made of encoded videos alone.
+            write, and a FrameOutput that says how frames become JPEGs
+        needs_videos: Whether it is made of encoded videos alone
     """
 
     writer: str

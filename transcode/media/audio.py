@@ -1,17 +1,17 @@
-"""The audio of an output: copied or encoded beside the pictures, on one clock, from time 0 to the end of the cut.
+"""Audio of an output: read from the source, then copied or encoded along with the pictures, from time 0 to the end of the
+cut.
 
-Time 0 is the first picture; audio before it is dropped. Where encoded audio starts late or has holes, silence is
-encoded, so it has no gap in any container. Encoders put a encoder delay before the audio, which must not move it: mkv and
-webm declare it and readers take it back. In mp4 only an edit list could, and the outputs have none. There
+Time 0 is the first picture; audio before it is dropped. If encoded audio starts late or has holes, silence is encoded,
+so that it has no gap in any container. Encoders put a delay before the audio, which must not move it: mkv and webm
+declare it and readers skip it. In mp4 only an edit list could, and the outputs have none. So in mp4
 
-aac     loses its first packet, which is nothing but encoder delay, and the next one begins at 0.
-opus    is given the audio from where its encoder delay ends, so packets begin at 0; readers skip the encoder delay, 6.5 ms.
+aac     loses its first packet, which contains only encoder delay, and the next one begins at 0.
+opus    gets the audio from where its encoder delay ends, so packets begin at 0; readers skip the encoder delay, 6.5 ms.
 copy    keeps the packets that begin in the range. Every track begins at 0, so the first packet lasts until the second,
-        and all but the first have their own times.
+        and all but the first keep their own times.
 
-Damaged audio never stops the pictures: what cannot be decoded is silent, and said. Copied audio is not decoded.
-
-The audio of a source, read apart from its pictures: coded packets, or samples that lie where the output wants them.
+Damaged audio never stops the pictures: undecodable parts become silence, and the row says so. Copied audio is not
+decoded.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ if TYPE_CHECKING:  # most outputs have no audio to load numpy for
 else:
     Samples = None
 
-# Decoded before time 0 and thrown away: codecs lean on what came before, Opus on 80 ms of it.
+# Audio decoded before time 0 and discarded: codecs depend on previous audio, Opus on 80 ms.
 PREROLL_SECONDS = 1
-# A clock that jumps back by more begins anew where it left off, as that of the pictures does.
+# If the clock jumps back by more, time continues without a gap, as for pictures.
 JUMP_SECONDS = 1
-# What is further from its timestamp is moved there, unless what follows shows that the timestamps jitter.
+# A block that deviates more from its timestamp is moved, unless later timestamps show jitter.
 MAX_OFFSET_SECONDS = Fraction(1, 1000)
 AHEAD_SECONDS, AHEAD_BLOCKS = Fraction(1, 4), 64
 # Shorter silence is not worth a warning.
@@ -68,10 +68,17 @@ HOLE_SECONDS = Fraction(1, 25)
 
 
 class AudioSource:
-    """The best audio stream of a source through a handle of its own. stream: None where there is none to decode.
+    """The best audio stream of a source, read through its own file handle. Must be closed.
 
-    origin: time 0 of the output, in seconds of the source's own clock. seconds: where the audio ends, None for its own
-    end. Raises PyAV's errors when it is opened; later ones are kept for `damage`. Close it.
+    Args:
+        origin: Time 0 of the output, in seconds of the source's clock.
+        seconds: Length of the output; None means to the end of the audio.
+
+    Attributes:
+        stream: The stream; None without one that can be decoded
+
+    Raises:
+        FFmpegError: The file cannot be opened. Later errors are reported by `damage`.
     """
 
     def __init__(self, path: str | Path, origin: Fraction, seconds: Fraction | None) -> None:
@@ -95,8 +102,8 @@ class AudioSource:
 
     @contextmanager
     def template(self) -> Iterator[AudioStream]:
-        """The stream as it is coded, without what an edit list hides of it: mkv would declare that as the codec's own delay, and
-        readers skip as much of what is copied.
+        """Yield the coded stream without its edit list: mkv would declare the hidden part as codec delay, and readers
+        would skip copied audio.
         """
         assert self.stream is not None
         if self._container.format.name.split(",")[0] != "mov":
@@ -107,7 +114,7 @@ class AudioSource:
 
     @property
     def damage(self) -> list[str]:
-        """What of the audio was lost, a line each."""
+        """Return a line for each kind of damage."""
         lost = (
             [f"{count_of(len(self._bad), 'audio packet')} could not be decoded ({self._bad[0]})"] if self._bad else []
         )
@@ -166,10 +173,11 @@ class AudioSource:
                 yield packet
 
     def samples(self, rate: int, layout: str) -> Iterator[tuple[int, Samples]]:
-        """Blocks of (C, N) samples in order, each with the sample of the output that it begins at; none overlap.
+        """Yield blocks of (C, N) samples in order, each with the number of its first sample in the output; blocks never
+        overlap.
 
-        What lies before 0 and after the end is cut off, to the sample. A block begins where the last one ended, unless its
-        timestamp and all that follow it for a while are on one side of that.
+        Audio before 0 and after the end is cut to the sample. A block begins where the last one ended, unless its
+        timestamp and those of the following blocks all deviate in the same direction.
         """
         due, begun = 0, False
         ahead: deque[tuple[int | None, Samples]] = deque()
@@ -228,8 +236,8 @@ def _read_ahead(
 
 
 def _offset(due: int, ahead: Iterable[tuple[int | None, Samples]], rate: int) -> int:
-    """By how many samples the first block is moved from `due`, so that no block that follows is further from its timestamp than it
-    has to be.
+    """Return how many samples to move the first block from `due`, so that no following block deviates from its timestamp
+    more than necessary.
     """
     offsets = []
     for stamp, block in ahead:
@@ -251,12 +259,19 @@ LEFT_OUT = Remark("audio_left_out", "audio that begins long after the pictures h
 
 
 class AudioTrack:
-    """The audio of one output; nothing at all in mode "drop" and where the source has none.
+    """Audio of one output; nothing in mode "drop" or if the source has none.
 
-    origin: time 0 of the output, in seconds of the source's own clock. seconds: length of the cut, None without one.
-    ends_with_pictures: whether the audio ends where the pictures do, which `finish` is told.
-    Call `add_to` before a packet is muxed, `mux_until` before each packet of pictures, `finish` after the last; close it.
-    warnings, damage: what the row must say; complete after `finish`.
+    Call `add_to` before a packet is muxed, `mux_until` before each packet of pictures, `finish` after the last; then
+    close it.
+
+    Args:
+        origin: Time 0 of the output, in seconds of the source's clock.
+        seconds: Length of the cut; None without a cut.
+        ends_with_pictures: Whether the audio ends with the pictures; `finish` gets that time.
+
+    Attributes:
+        warnings: Remarks for the row; complete after `finish`
+        damage: Damage for the row; complete after `finish`
     """
 
     def __init__(
@@ -291,7 +306,7 @@ class AudioTrack:
             self._audio.close()
 
     def add_to(self, writer: VideoWriter) -> None:
-        """Give the output an audio stream, when there is audio in the range, and write its header. Raises EncodeError."""
+        """Add an audio stream to the output, if there is audio in the range, and write the header. Raises EncodeError."""
         audio = self._audio
         if audio is None:
             return
@@ -346,7 +361,7 @@ class AudioTrack:
     def _copy(self, audio: AudioSource, source: AudioStream) -> bool:
         codec = source.codec_context.codec.canonical_name
         self._rate = source.codec_context.sample_rate or USUAL_RATE
-        # What mkv and webm can write before 0 is the encoder delay that the codec declares, to the millisecond.
+        # mkv and webm can store audio before 0 only as encoder delay, to the millisecond.
         encoder_delay = _opus_delay(source) if codec == "opus" and self._has_delay else 0
         packets = audio.packets_from(-round_half_away(Fraction(encoder_delay, 48)) * 48, self._rate)
         first = next(packets, None)
@@ -428,7 +443,7 @@ class AudioTrack:
     def _coded(self, samples: Samples | None, at: int) -> Iterator[AudioPacket]:
         frame = None
         if samples is not None:
-            # A copy lies in one segment, as PyAV wants it.
+            # PyAV needs contiguous memory, so copy.
             frame = AudioFrame.from_ndarray(samples.copy(), format="fltp", layout=self._layout)
             frame.sample_rate, frame.pts, frame.time_base = self._rate, at, Fraction(1, self._rate)
         try:

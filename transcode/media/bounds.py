@@ -1,4 +1,4 @@
-"""How many frames --fps may make of a source: a few bytes can claim that one is shown for days."""
+"""Limits on frames repeated by --fps: a tiny file can claim that one frame lasts for days."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ANY_FRAMES = 2**31 - 1  # where the run that made an output had its own limit
 
 
 def most_repeats(max_frames: int) -> int:
-    """Return how often one source frame may stand in a row: 5½ minutes at 30/s, longer with a larger --max-frames."""
+    """Return how often one source frame may be repeated: 5½ minutes at 30 fps, longer with a larger --max-frames."""
     return max(MAX_REPEATS, max_frames // 100)
 
 
 def check_repeats(count: int, due: int, rate: Fraction, max_frames: int) -> None:
-    """Whether one source frame may become the output frames [count, due). Raises LimitError past max_frames, and for more
-    repeats than real footage has.
+    """Raise LimitError if one source frame may not become the output frames [count, due): beyond max_frames, or more than
+    real footage has.
     """
     repeats = due - count
     allowed = most_repeats(max_frames)
@@ -39,10 +39,19 @@ def check_repeats(count: int, due: int, rate: Fraction, max_frames: int) -> None
 def check_claims(
     path: str, settings: RunSettings, window: Window, clock: OutputClock | None, worked: Callable[[], None]
 ) -> None:
-    """By the times of its packets, whether `retimed` would refuse what ffmpeg is to make of them. Decodes nothing.
+    """Raise LimitError if `retimed` would refuse the frames that ffmpeg is about to make, by the times of packets. Decodes
+    nothing.
 
-    window: of the output, counted from the first frame shown. clock: its rate.
-    worked: called for each frame that ffmpeg has to decode or to make. Raises LimitError, ReadError.
+    Args:
+        path: The source.
+        settings: Settings of the run.
+        window: Frames of the output, counted from the first frame displayed.
+        clock: Constant rate of the output.
+        worked: Called for each frame that ffmpeg has to decode or make.
+
+    Raises:
+        LimitError: Too many frames.
+        ReadError: The source cannot be read.
     """
     ticks, end_tick = array("q"), 0
     with Source(path, max_pixels=settings.limits.max_pixels) as source:

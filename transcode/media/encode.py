@@ -1,7 +1,4 @@
-"""The in-process engine: frames into the encoder, its packets measured on the way to the file.
-
-Frames one by one: each coded, decoded back and scored in the same pass, back to back in one file until a shard takes it.
-"""
+"""The in-process engine for videos: encode frames, and verify packets on their way to the file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The second engine, and the only place that builds or runs an ffmpeg command.
+"""The ffmpeg engine: the only place that builds or runs an ffmpeg command.
 
-The same filters, options and names as the in-process engine, as one command: for encoders that only a user's ffmpeg
-has, and as an independent witness. What it wrote is then measured in a second pass over the source.
+It uses the same filters, options and names as the in-process engine, in one command: for encoders that only the user's
+ffmpeg has, and as an independent check. Its output is measured in a second pass over the source.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
     box = CONTAINERS[options.container_name]
     reading = _reading(binary, info, settings)
     writing: dict[str, object] = {
-        # Of a graph with two inputs ffmpeg 5.1 does not copy the source's display matrix onto the turned picture.
+        # With two inputs, ffmpeg 5.1 does not copy the source's display matrix onto the rotated picture.
         "filter_complex": f"[0:{info.stream_index}]nullsink;[0:{info.stream_index}]{filter_chain(stream)}[made]",
         "map": "[made]",
         "fps_mode": "passthrough",
@@ -130,7 +130,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
     writing |= box.options
     if output.frame_rate:  # where packets tell nothing of a gap; `retimed` finds what was cut off
         writing["frames:v"] = settings.limits.max_frames + 1
-    else:  # a duration of one tick says nothing: the step before stands in, as in the other engine
+    else:  # a duration of one tick is not reliable: use the previous step, as the other engine does
         too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
         duration = f"if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
         if stream.window.end is not None:  # where the cut ends, the last frame does
@@ -200,7 +200,9 @@ def _die_with_parent() -> None:
 
 
 def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | None:
-    """Why a command of ffmpeg makes other frames of this source, as far as it has been read; None when it should not."""
+    """Return why an ffmpeg command would produce other frames of this source, judged by the part that was read; None if it
+    would not.
+    """
     if picture_filter.source.has_reserved_matrix:
         return "the colour matrix of the source has a reserved code, and --engine ffmpeg takes none"
     if changed := sorted(picture_filter.changed):

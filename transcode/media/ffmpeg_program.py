@@ -1,6 +1,6 @@
-"""Which ffmpeg there is, and what it can do; without running anything else of ours.
+"""Find the ffmpeg program and its features; versions of the libraries that made an output.
 
-Which libraries made an output: in every row, and in the run's settings file.
+This module imports nothing heavy: the process that distributes work starts without a decoder.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def has_filter(binary: str, name: str) -> bool:
 
 
 def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
-    """What the bytes of an output depend on beside its settings."""
+    """Return the version on which the bytes of an output depend, besides its settings."""
     import av
 
     output = settings.output

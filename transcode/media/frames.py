@@ -1,8 +1,8 @@
-"""The frames of a source: in order, on a true time line, progressive, cut, and at the rate that was asked.
+"""Frames of a source: in order, with correct timestamps, progressive, cut, and at the requested rate.
 
-Decoded frames come in display order, and that order is kept; how their timestamps are put in order, and that it is said, is in
-`vidprep.formats.video.timestamps`. Which frames a cut or a constant rate shows, in `vidprep.formats.moments` and
-`vidprep.formats.moments`. Ticks of the source count from the first frame shown.
+Decoders return frames in display order, which is kept. `vidprep.formats.video.timestamps` corrects timestamps;
+`vidprep.formats.moments` decides which frames a cut or a constant rate shows. Ticks of the source count from the first
+frame displayed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class OutputFrame:
     """A frame of the output before scaling.
 
     Attributes:
-        frame: As decoded, deinterlaced.
-        pts: When it is shown, in ticks of the output.
-        duration: How long, in ticks of the output.
-        source_index: Number of the frame of the source that it shows.
-        source_pts: When that begins, in ticks of the source from the first frame shown.
+        frame: The decoded, deinterlaced frame
+        pts: Start in ticks of the output
+        duration: Duration in ticks of the output
+        source_index: Number of the source frame that it shows
+        source_pts: Start of that source frame, in ticks from the first frame displayed
     """
 
     frame: VideoFrame
@@ -60,14 +60,23 @@ class OutputFrame:
 
 @dataclass(slots=True)
 class SourceFacts(StampCounts):
-    """What reading showed; complete when the frames have been drained.
+    """Facts found while reading a source; complete after the last frame.
 
     Attributes:
-        num_frames: Frames of the source in the cut, with the picture that is on screen when it begins.
-        origin_pts: The source's own PTS of the first frame shown.
-        opening: Time 0 of the output, in ticks from the first frame shown.
-        last_end: When the last frame of the cut ends, in ticks from the first frame shown.
-        end_tick: The same of the last frame that was read.
+        num_frames: Source frames in the cut, including the one on screen at its start
+        origin_pts: PTS of the first frame displayed
+        opening: Time 0 of the output, in ticks from the first frame displayed
+        last_end: End of the last frame of the cut, in ticks from the first frame displayed
+        end_tick: End of the last frame that was read, likewise
+        is_vfr: Whether the rate varies
+        is_interlaced: Whether a frame was interlaced
+        num_deinterlaced: Frames that were deinterlaced
+        num_fields: Frames that are single fields
+        stamps_nudged: Timestamps that were moved by a tick
+        stamps_spaced: Timestamps that were moved because the container cannot tell them apart
+        stamps_crowded: Frames that were dropped because they shared a timestamp
+        read_to_end: Whether the source was read to its end
+        steps: Distinct distances between frames, in ticks
     """
 
     num_frames: int = 0
@@ -144,7 +153,7 @@ def source_frames(
                 before = frame
                 continue
         if is_bounded and window.is_past(frame.pts, frame.index):
-            # Of a cut that lies within one frame, what is on screen when it begins.
+            # If a cut lies within one frame, the frame on screen at its start.
             held = frame if window.begins_by_start(frame.pts) else before
             if not found and held is not None and window.end_frame is None:
                 yield counted(held, is_held=held is before)
@@ -202,11 +211,12 @@ def _limited(frames: Iterator[VideoFrame], max_frames: int, worked: Callable[[],
 
 
 def _deinterlaced(frames: Iterable[Timed], facts: SourceFacts, codec: str) -> Iterator[Timed]:
-    """Interlaced frames made progressive by bwdif, which looks one frame back and one ahead; the count stays. Those of HEVC are
-    single fields, with no lines of the other one between theirs, and stay as they are.
+    """Yield progressive frames: bwdif deinterlaces, which needs one frame before and one after; the number of frames is
+    unchanged.
 
-    The filter starts at the first interlaced frame, fed with the one before it: the same frames as if it had run from
-    the beginning, and no cost for progressive video.
+    HEVC codes single fields without lines of the other field between; these are kept. The filter starts at the first
+    interlaced frame, after it got the frame before: the result equals filtering from the beginning, at no cost for
+    progressive video.
     """
     previous: VideoFrame | None = None
     running: _Bwdif | None = None
@@ -253,7 +263,7 @@ class _Bwdif:
         return self._shape == (frame.width, frame.height, frame.format.name)
 
     def prime(self, frame: VideoFrame) -> None:
-        """The frame before the first one that counts; what comes out for it is dropped."""
+        """Filter the frame before the first one that counts, and drop its output."""
         for _ in self._step(frame, None):
             raise ReadError("the deinterlacer gave a frame too early")
 
@@ -299,10 +309,10 @@ def buffer_arguments(frame: VideoFrame) -> str:
 
 
 def _with_ends(frames: Iterable[Timed], source: Source, facts: SourceFacts) -> Iterator[tuple[VideoFrame, int, int]]:
-    """Yield each frame with its start and its end: the next frame's start; for the last one its own duration.
+    """Yield each frame with its start and end. The end is the next frame's start; for the last frame, its own duration.
 
-    A duration that is missing or one short tick says nothing (FLV, Matroska), and one field is not a frame: the step
-    before it stands in.
+    A duration that is missing or one short tick (FLV, Matroska) is not reliable, and a field is no frame: the previous
+    step is used instead.
     """
     step, base = source.info.usual_step, source.info.time_base
     held: Timed | None = None
@@ -374,10 +384,10 @@ def retimed(
 def _own_times(
     frames: Iterable[SourceFrame], facts: SourceFacts, origin: int, time_base: Fraction, file_base: Fraction
 ) -> Iterator[OutputFrame]:
-    """Yield the source's own times from 0; what was on screen before that begins there.
+    """Yield frames at the source's own times from 0. A frame on screen before that begins at 0.
 
-    A frame that would not come after the one before it, in ticks of the file too, is moved one tick behind it; where
-    ticks are long and the next frame stands there, it takes the place of the one before, which is shown for no time.
+    A frame that would not be later than the one before, in ticks of the file too, is moved one tick later. If ticks are
+    long and the next frame is at that tick, it replaces the one before, whose duration would be zero.
     """
     held: OutputFrame | None = None
     own_before = 0
@@ -407,5 +417,5 @@ def _own_times(
 
 
 def _next_file_tick(pts: int, time_base: Fraction, file_base: Fraction) -> int:
-    """Return the first tick that the file rounds to a later one of its own than `pts`. file_base: longer than time_base."""
+    """Return the first tick that the file rounds to a later file tick than `pts`. `file_base` is longer than `time_base`."""
     return math.ceil((rescale(pts, time_base, file_base) + Fraction(1, 2)) * file_base / time_base)

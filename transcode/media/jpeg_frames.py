@@ -1,4 +1,4 @@
-"""Frames one by one: each coded, decoded back and scored in the same pass, back to back in one file until a shard takes it."""
+"""The in-process engine for stored frames: encode, decode and score each frame in one pass, and append it to one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ LOSSLESS = FrameScore(0.0, 0.0, 1.0)
 
 @dataclass(slots=True)
 class StoredFrames:
-    """What was written and measured: an entry for each frame, in order. quality: set when the last one is written."""
+    """Stored frames, with one entry for each frame in order.
+
+    Attributes:
+        pts: Start of each frame in ticks
+        sizes: Size of each frame in bytes
+        crc32: CRC-32 of each frame
+        quality: Scores; set after the last frame
+    """
 
     pts: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("l"))

@@ -1,9 +1,9 @@
-"""PSNR and SSIM of two frames, by libavfilter's own psnr and ssim filters, in this process.
+"""PSNR and SSIM of two frames, by libavfilter's psnr and ssim filters, in this process.
 
-The figures are those of `ffmpeg -lavfi psnr` and `-lavfi ssim` to the last digit, because it is the same code.
-Sources: PSNR is 10·log10(peak² / MSE); `psnr_avg` weighs the planes by their number of samples, as ffmpeg's psnr filter
+The figures equal those of `ffmpeg -lavfi psnr` and `-lavfi ssim` to the last digit, because the code is the same.
+Sources: PSNR is 10·log10(peak² / MSE); `psnr_avg` weights planes by their number of samples, as ffmpeg's psnr filter
 does; SSIM after Wang, Bovik, Sheikh and Simoncelli, IEEE Trans. Image Processing 13(4), 2004, in the 8x8 overlapped
-form of ffmpeg's ssim filter, `All` weighing the planes by their number of samples.
+form of ffmpeg's ssim filter, `All` weighting planes by their number of samples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from vidprep.formats.model import Colour, FrameSize
 
 
 class FrameScore(NamedTuple):
-    """mse_y, mse_yuv: mean squared error of the luma plane and of all samples. ssim: of all planes, 1 is equal."""
+    """Scores of one frame.
+
+    Attributes:
+        mse_y: Mean squared error of the luma plane
+        mse_yuv: Mean squared error of all samples
+        ssim: SSIM of all planes; 1 means equal
+    """
 
     mse_y: float
     mse_yuv: float
@@ -69,7 +75,7 @@ class FrameScorer:
 
 
 def psnr_db(mse: float, peak: int) -> float:
-    """Peak signal-to-noise ratio in dB of a mean squared error; inf when it is 0."""
+    """Return the peak signal-to-noise ratio of a mean squared error in dB; inf for 0."""
     return math.inf if mse == 0 else 10 * math.log10(peak * peak / mse)
 
 
@@ -112,7 +118,9 @@ class QualitySums:
         self._ssim_sum += other._ssim_sum
 
     def report(self, peak: int) -> QualityReport:
-        """1st percentile by nearest rank: the ceil(n/100)-th lowest. Raises VerifyError when nothing was scored."""
+        """Return means, minima and the 1st percentile by nearest rank: the ceil(n/100)-th lowest. Raises VerifyError if
+        nothing was scored.
+        """
         count = len(self._mse_y)
         if not count:
             raise VerifyError("no frame was scored")

@@ -1,9 +1,7 @@
-"""What a picture becomes: upright, square pixels, the size and colours that were asked, as one chain of filters.
+"""Plan the picture of an output as a chain of filters: upright, square pixels, the requested size and colours.
 
-The chain is text that libavfilter understands, so both engines run the very same one. Every scale names algorithm,
-`accurate_rnd+bitexact`, and range and matrix on both sides: left implicit, engines differ, and so do CPUs.
-
-The size of a picture: scaled, cropped and padded as was asked, with square pixels and even sides.
+The chain is text for libavfilter, so both engines run the same filters. Every scale filter names algorithm,
+`accurate_rnd+bitexact`, and range and matrix on both sides; otherwise results differ between engines and between CPUs.
 """
 
 from __future__ import annotations
@@ -41,7 +39,12 @@ def _even(value: Fraction | float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """What the output already is, when a source changes half way."""
+    """Size that a later picture must fit when a source changes in the middle.
+
+    Attributes:
+        size: Size of the output
+        room: Size into which pictures are fitted
+    """
 
     size: FrameSize
     room: FrameSize
@@ -49,9 +52,16 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """trim: even part of an odd picture that is not scaled. scaled: after scaling, before turning. final: what is seen.
+    """Geometry of an output.
 
-    offset: where the crop begins, or where the picture lies in the padding. room: as of Picture.
+    Attributes:
+        trim: Even part of an odd picture that is not scaled; None if nothing is trimmed
+        scaled: Size after scaling, before turning
+        final: Size of the output
+        offset: Start of the crop, or position of the picture in the padding
+        room: See `Picture`
+        crop: Whether it is cropped
+        pad: Whether it is padded
     """
 
     trim: FrameSize | None
@@ -144,16 +154,24 @@ TOLD_AT_KEYFRAMES = {"h264"}
 RANGE_NAMES = {True: "full", False: "limited"}
 
 
-# What libavfilter's `colorspace` takes and gives.
+# Pixel formats that libavfilter's `colorspace` supports.
 CONVERTED = {f"yuv{chroma}p{depth}" for chroma in (420, 422, 444) for depth in ("", "10le", "12le")}
 USUAL_DEPTH = 10  # bits per sample of video for the eye
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How a picture is made. filters: (name, arguments) in order; none when it passes as it is. warnings: for the row.
+    """Plan of the pictures of an output.
 
-    light: of high dynamic range that is kept. room: what pictures of another size are fitted into, when they come later.
+    Attributes:
+        size: Size of the output
+        pixel_format: Pixel format of the output
+        colour: Colours of the output
+        filters: (name, arguments) in order; empty if frames pass unchanged
+        warnings: Remarks for the row
+        room: Size into which later pictures of another size are fitted
+        tone_mapped: Whether HDR is tone-mapped
+        light: HDR metadata that is kept
     """
 
     size: FrameSize
@@ -174,10 +192,16 @@ class Picture:
 def plan_picture(
     source: SourcePicture, settings: RunSettings, pixel_format: str, like: Picture | None = None
 ) -> Picture:
-    """Return the picture that settings make of this source.
+    """Plan the picture that settings make of a source.
 
-    like: what the output already is, when a source changes half way: the same size and colours. Raises PictureError for
-    what cannot be made.
+    Args:
+        source: The first frame.
+        settings: Settings of the run.
+        pixel_format: Pixel format of the output.
+        like: Existing output whose size and colours are kept, if a source changes in the middle.
+
+    Raises:
+        PictureError: The settings cannot produce it.
     """
     warnings: list[Remark] = []
     colour_in = input_colour(source, warnings)
@@ -207,7 +231,9 @@ def plan_picture(
 
 
 def _depth_reduced(source: str, output: str, settings: RunSettings) -> list[Remark]:
-    """What is lost of a source with more than 10 bits, which is rarely for the eye: depth maps, microscopes, X-rays."""
+    """Return a remark if a source with more than 10 bits loses precision. Such sources are often depth maps, microscopy or
+    X-rays.
+    """
     held, kept = _bits(source), _bits(output)
     if held <= USUAL_DEPTH or held <= kept:
         return []
@@ -234,7 +260,7 @@ class _Chain:
         self.filters: list[tuple[str, str]] = []
 
     def free_of_tags(self, *, tone_map: bool) -> None:
-        """Of what is not believed, and of what libswscale refuses."""
+        """Substitute colour tags that are invalid or that libswscale rejects."""
         source = self._source
         if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says
             is_steady = not (tone_map and source.codec in TOLD_AT_KEYFRAMES)
@@ -250,7 +276,9 @@ class _Chain:
         self.filters.append(("crop", f"{self.size.width}:{self.size.height}:{crop.left}:{crop.top}"))
 
     def widen_few_bits(self) -> None:
-        """libswscale stretches few bits to eight here; to YCbCr it only shifts those of RGB, and takes black and white for its range."""
+        """Expand RGB of few bits to eight bits. libswscale's conversion to YCbCr only shifts such bits, which shrinks the
+        range.
+        """
         if _bits(self.picture) >= 8:
             return
         is_short_of_white = self.picture in SHORT_OF_WHITE
@@ -268,7 +296,12 @@ class _Chain:
         self.colour = rgb
 
     def trim(self, size: FrameSize | None, *, turns_next: bool) -> None:
-        """To even sides. turns_next: pictures are held so that `transpose` takes them."""
+        """Trim to even sides.
+
+        Args:
+            size: Even size.
+            turns_next: Whether `transpose` follows, which needs pictures aligned.
+        """
         if size is not None or turns_next:
             self._hold(self.size, turned=turns_next)
         if size is not None:
@@ -281,7 +314,7 @@ class _Chain:
             self.size = _swapped(self.size)
 
     def scale(self, size: FrameSize, colour_out: Colour, *, tone_map: bool) -> None:
-        """To the size, the pixel format and the colours of the output."""
+        """Scale to the size, pixel format and colours of the output."""
         # Scaling keeps matrix and range where a JPEG needs others: swscale's own conversion is off by up to two levels.
         colour, picture = colour_out, self._pixel_format
         if self._is_jpeg:
@@ -320,13 +353,13 @@ class _Chain:
         return known and self.colour.matrix != colour_out.matrix and self._pixel_format in CONVERTED
 
     def _begin_tone_map(self, size: FrameSize) -> str:
-        """At the size of the output: it is by far the dearest step. Returns what the next `scale` is told of it."""
+        """Scale before tone mapping, which is by far the most expensive step. Return options for the next `scale`."""
         self._scale_to(size, self.colour, self.colour, self.picture)
         name = HDR_TRANSFERS[self._source.tagged.transfer][0]
         return f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
 
     def fit(self, shape: Shape) -> None:
-        """What is over is cropped, what is missing is black."""
+        """Crop what is too large, and pad with black."""
         room = f"{shape.final.width}:{shape.final.height}:{shape.offset[0]}:{shape.offset[1]}"
         self.filters += [("crop", room)] if shape.crop else []
         self.filters += [("pad", f"{room}:black")] if shape.pad else []
@@ -347,7 +380,7 @@ class _Chain:
 
 
 def _without(light: HdrMetadata) -> list[tuple[str, str]]:
-    """Frees frames of the side data that is None."""
+    """Return filters that delete missing HDR metadata from frames."""
     kinds = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
     return [("sidedata", f"mode=delete:type={kind}") for kind, kept in kinds if kept is None]
 
@@ -373,7 +406,7 @@ def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[
 def _turn(turn: Orientation) -> list[tuple[str, str]]:
     filters = [("transpose", "cclock_flip")] if turn.transpose else []
     filters += [("hflip", "")] if turn.flip_horizontal else []
-    # vflip hands out the same lines, last one first, which SVT-AV1 refuses.
+    # vflip returns the same lines with a negative stride, which SVT-AV1 rejects.
     return filters + ([("vflip", ""), ("copy", "")] if turn.flip_vertical else [])
 
 

@@ -1,4 +1,4 @@
-"""Frames through the filters of their picture, and what changes half way."""
+"""Run frames through the filters of their picture, and react to changes in the middle of a source."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ TURN_EACH = {"mjpeg"}  # whose frames say by EXIF which way up they are; a mirro
 
 
 class PictureFilter:
-    """Runs frames through the filters of their picture. The first frame decides; not thread-safe.
+    """Filters frames as planned from the first one. Not thread-safe.
 
-    A frame that has nothing to change comes back as it is, and the same frame twice gives the same result twice.
-    shows_through: whether a pixel of any of them was not opaque. ignored_alpha: whether alpha that would make all of
-    them black was not followed. changed: what changed half way, as `_Key` names it.
+    A frame that needs no change is returned unchanged. Filtering the same frame twice returns the same result twice.
+
+    Attributes:
+        shows_through: Whether a pixel of any frame was not opaque
+        ignored_alpha: Whether alpha was ignored because it would make all frames black
+        changed: Names of the fields of `_Key` that changed in the middle
     """
 
     def __init__(
@@ -48,14 +51,14 @@ class PictureFilter:
         pixel_format: str,
         hides_all: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Plan the picture by the first frame.
+        """Plan the picture from the first frame.
 
         Args:
-            first: Frame of the source.
+            first: First frame of the source.
             info: Header of the source.
-            settings: Of the run.
-            pixel_format: Of the output.
-            hides_all: Tells whether every frame of the source would be black by its alpha; asked where one would be.
+            settings: Settings of the run.
+            pixel_format: Pixel format of the output.
+            hides_all: Returns whether alpha would make every frame black; called only if it would make one black.
         """
         self._info, self._settings, self._pixel_format = info, settings, pixel_format
         self._hides_all, self.ignored_alpha = hides_all, False
@@ -140,7 +143,7 @@ class PictureFilter:
 
 
 class _Key(NamedTuple):
-    """What makes another chain of filters necessary when it changes."""
+    """Properties of a frame that require another chain of filters when they change."""
 
     size: FrameSize
     shape: Fraction | None

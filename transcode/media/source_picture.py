@@ -1,10 +1,8 @@
-"""What a decoded frame shows of itself: every decision about the picture is taken from that.
+"""Properties of a source's pictures, read from a decoded frame: size, orientation, alpha, colours; and colours of the
+output.
 
-Colours as ITU-T H.273 numbers them, and what libswscale makes of the numbers.
-
-Whether the alpha of a source means anything: many writers of 32-bit RGB leave the fourth byte at zero, which would make all black.
-
-What the colours of a source mean, and which the output has.
+Colours are code points of ITU-T H.273. Many writers of 32-bit RGB leave the fourth byte at zero: such alpha would make
+all frames black, and is ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
 
 INVISIBLE = 2  # of 255: white becomes as dark as black, and a lossy coder may write it for 0
-PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # where alpha stands in four bytes
+PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # position of alpha in four bytes
 
 
 def holds_alpha(pixel_format: str) -> bool:
@@ -128,10 +126,21 @@ def is_refused(tagged: Colour) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourcePicture:
-    """What the first frame shows of itself: what every decision about the picture is taken from.
+    """Properties of a source's first frame, from which the picture is planned.
 
-    is_tagged_limited: its range; a frame may as well say nothing of it. has_alpha: whether it holds alpha that means something.
-    warnings: for the row.
+    Attributes:
+        stored: Stored size
+        cropping: Cropping of the container
+        pixel_format: Pixel format
+        sample_aspect_ratio: Shape of a pixel
+        orientation: How to turn it upright
+        rotation_degrees: The same as counter-clockwise degrees
+        tagged: Colour tags
+        codec: Codec
+        is_tagged_limited: Whether it is tagged as limited range; a frame may have no such tag
+        has_alpha: Whether it has meaningful alpha
+        light: HDR metadata
+        warnings: Remarks for the row
     """
 
     stored: FrameSize
@@ -149,7 +158,7 @@ class SourcePicture:
 
     @property
     def size(self) -> FrameSize:
-        """Of what is to be shown of it, before it is turned."""
+        """Size after cropping, before turning."""
         crop = self.cropping
         return FrameSize(self.stored.width - crop.left - crop.right, self.stored.height - crop.top - crop.bottom)
 
@@ -200,7 +209,7 @@ STILL_IMAGE_CODECS = {"mjpeg", "jpegls", "png", "apng"}
 
 
 def input_colour(source: SourcePicture, warnings: list[Remark]) -> Colour:
-    """What the source's numbers mean; a guess where it does not say, and then it is said."""
+    """Return the colours of a source. Missing tags are guessed, with a remark."""
     lines = source.stored.height
     guess = BT709 if lines >= HD_LINES else SMPTE170M
     tagged = source.tagged
@@ -242,7 +251,10 @@ def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[R
 
 
 def output_colour(colour: Colour, settings: RunSettings, warnings: list[Remark]) -> tuple[Colour, bool]:
-    """Limited range and the matrix of the source, BT.601 full range for JPEG; True when HDR has to be tone-mapped."""
+    """Return the colours of the output, and whether HDR has to be tone-mapped.
+
+    Videos keep the source's matrix in limited range; JPEGs are BT.601 in full range.
+    """
     tone_map = False
     if colour.transfer in HDR_TRANSFERS:
         name = HDR_TRANSFERS[colour.transfer][1]

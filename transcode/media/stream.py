@@ -1,11 +1,7 @@
-"""The frames of one source on their way from its decoder to an encoder, and what they showed on the way.
+"""Stream the frames of one source from its decoder to an encoder, with stages in parallel threads.
 
-Stages of work side by side: what one stage makes, a thread of its own makes ahead of the next, when a core has nothing to do.
-
-PyAV and libjpeg-turbo let go of the interpreter while they work, so threads of one process keep several cores busy. What comes
-out is the same either way: each stage takes its items in order, and one at a time.
-
-How many frames --fps may make of a source: a few bytes can claim that one is shown for days.
+PyAV and libjpeg-turbo release the interpreter while they work, so threads of one process use several cores. Results do
+not depend on it: each stage takes its items in order, one at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from vidprep.transcode.settings import RunSettings
 
 A = TypeVar("A")
 
-# What waits between two stages: enough to even out frames that take longer, and little beside what an encoder holds.
+# Capacity between two stages: enough to smooth slow frames, and little compared with an encoder's memory.
 WAITING_BYTES = 8 << 20
 WAITING_FRAMES = 16
 LOOK_SECONDS = 0.05
@@ -60,7 +56,7 @@ def made_ahead(items: Generator[A, None, None], waiting: int, cores: Callable[[]
 
 
 class _Pipe(Generic[A]):
-    """What a thread makes, and what was raised in it."""
+    """Queue between two stages, which also carries an error of the producing thread."""
 
     def __init__(self, items: Iterator[A], length: int) -> None:
         self._queue: Queue[tuple[A] | BaseException | None] = Queue(length)
@@ -105,7 +101,12 @@ MAX_NOMINAL_RATE = Fraction(240)
 
 
 class Timing(NamedTuple):
-    """Which frames of a source an output shows, and its constant rate; None keeps the source's own times."""
+    """Frames of a source that an output shows.
+
+    Attributes:
+        window: The part of the source
+        clock: Constant rate; None keeps the source's own times
+    """
 
     window: Window
     clock: OutputClock | None
@@ -130,19 +131,19 @@ class FilteredFrame(NamedTuple):
 
 
 class FrameStream:
-    """Frames before they are filtered, at the times of the output; they can be drained once.
+    """Frames of an output before filtering, with their times. It can be drained once.
 
     Attributes:
-        info: Header of the source.
-        window: Frames of the source that the output shows.
-        clock: Constant rate of the output; None keeps the source's own times.
-        opening: Tick of the source that is time 0 of the output, from the first frame shown.
-        first_tick: Tick of the first frame.
-        picture_filter: Known from the first frame.
-        output: Known from the first frame.
-        facts: Of the source; complete when the last frame has been drained.
-        source_indexes: Number of the source frame that each output frame shows; complete likewise.
-        source_pts: When those source frames begin, in ticks from the first frame shown; complete likewise.
+        info: Header of the source
+        window: Frames of the source that the output shows
+        clock: Constant rate of the output; None keeps the source's own times
+        opening: Time 0 of the output, in source ticks from the first frame displayed
+        first_tick: Tick of the first frame
+        picture_filter: Known after the first frame
+        output: Known after the first frame
+        facts: What reading the source showed; complete after the last frame
+        source_indexes: Number of the source frame that each output frame shows; complete after the last frame
+        source_pts: Start of those source frames, in ticks from the first frame displayed; complete after the last frame
     """
 
     def __init__(

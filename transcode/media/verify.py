@@ -1,7 +1,7 @@
-"""Proof of one output: what went into the encoder against what comes out of it, and then against what is on disk.
+"""Verify one output: compare what comes out of the encoder with what went in, and the closed file with that.
 
-Packets are decoded as they leave the encoder and compared, n-th with n-th, with the very frames that went in. What was
-measured is remembered as one checksum a packet, so the closed file can be held against it without decoding it again.
+Packets are decoded as they leave the encoder, and frame n is compared with frame n that went in. A checksum per packet
+is kept, so the closed file can be checked without decoding all of it again.
 """
 
 from __future__ import annotations
@@ -72,10 +72,19 @@ class _GopFrames:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of one output: as many entries as packets, in decode order.
+    """Measurements of one output, with one entry for each packet in decode order.
 
-    gops: (first frame, checksums of its frames as they decode) of some GOPs, the first and the last among them. samples: the
-    same of single frames by their numbers: 1, 2, 4, 8 and so on, and the two that are closest in time.
+    Attributes:
+        scores: Sums of the scores
+        quality: Scores
+        num_frames: Number of frames
+        pts: PTS of each packet
+        is_keyframe: Keyframe flag of each packet
+        checksums: Checksum of each packet
+        gops: (first frame, checksums of its decoded frames) of some GOPs, including the first and the last
+        samples: Checksums of single decoded frames by number: 1, 2, 4, 8 and so on, and the two closest in time
+        keyframes: Numbers of keyframes
+        keyframe_interval_max: Largest distance between keyframes
     """
 
     scores: QualitySums
@@ -92,7 +101,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class FileTimes:
-    """When the frames of an output are shown. pts: ticks of time_base, in order."""
+    """Times of the frames in a file.
+
+    Attributes:
+        time_base: Seconds per tick
+        pts: Start of each frame in ticks, in order
+    """
 
     time_base: Fraction
     pts: list[int]
@@ -127,7 +141,7 @@ class Verifier:
         self._keyframes: list[int] = []
 
     def expect(self, frame: VideoFrame, pts: int) -> None:
-        """A frame of another shape would be converted on the way into the encoder, and read past its end here."""
+        """Record a frame before it is encoded. One of another shape is rejected: the encoder would convert it."""
         size, format_ = self._output.size, self._output.pixel_format
         if (frame.width, frame.height) != size or frame.format.name != format_:
             raise VerifyError(
@@ -136,7 +150,12 @@ class Verifier:
         self._expected.append((pts, frame))
 
     def check(self, packet: Packet[VideoStream], framing: str = "encoder") -> None:
-        """framing: "encoder" for packets as encoders give them, "container" for packets that were demuxed."""
+        """Decode and compare a packet.
+
+        Args:
+            packet: The packet.
+            framing: "encoder" for packets of an encoder, "container" for demuxed ones.
+        """
         if packet.pts is None:
             raise VerifyError("the encoder gave a packet without a timestamp")
         self._pts.append(packet.pts)
@@ -147,7 +166,7 @@ class Verifier:
         self._decode(packet)
 
     def finish(self) -> Measured:
-        """Drain the decoder; every frame that went in must have come out. Then the keyframe contract."""
+        """Drain the decoder, check that every frame came out, and check the keyframe interval."""
         self._decode(None)
         count = self._num_decoded
         if self._expected:
@@ -228,11 +247,21 @@ def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
 
 
 def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction, cores: int = 1) -> FileTimes:
-    """Hold the closed file against what was measured, and read back when its frames are shown.
+    """Compare the closed file with what was measured, and return the times of its frames.
 
-    The same number of packets, each at a time of its own, PTS, keyframe flags and coded bytes (container framing undone); then frames
-    by their numbers, as a store reads them: of the first GOP and the last, either side of what was joined, the two that are
-    closest in time, and frames 1, 2, 4, 8 and so on. With several cores two threads read them. Raises VerifyError.
+    The file must have the same number of packets, distinct times, PTS, keyframe flags and coded bytes (apart from
+    container framing). Then frames are read by number, as a store reads them: of the first GOP and the last, on both
+    sides of joins, the two closest in time, and frames 1, 2, 4, 8 and so on. With several cores two threads read them.
+
+    Args:
+        path: The file.
+        measured: Its measurements.
+        codec: Its codec.
+        time_base: Seconds per tick of `measured`.
+        cores: Idle cores.
+
+    Raises:
+        VerifyError: Something differs.
     """
     try:
         with open_video(path) as container:

@@ -1,4 +1,4 @@
-"""What people look at: pages of figures, and a live view of events."""
+"""Pages with figures, and the live view of events."""
 
 import lazy_loader
 

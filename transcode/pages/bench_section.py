@@ -1,4 +1,4 @@
-"""What `vidprep bench --out` writes, and its page: stores against loaders, every cell, what was refused, batch times, advice."""
+"""Files of `vidprep bench --out`, and its page: stores by loaders, every cell, rejected loaders, batch times, advice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
 
 
 def write(results: dict[str, Any], out: Path) -> Path:
-    """bench.html, .md, .json, bench.parquet (a row for each cell) and training.parquet. Returns the page."""
+    """Write bench.html, .md, .json, bench.parquet (a row for each cell) and training.parquet. Return the page."""
     page = bench_page(results)
     texts = {".html": as_html(page), ".md": as_markdown(page), ".json": json.dumps(for_json(results), indent=1)}
     out.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _filled(rows: Sequence[Row]) -> list[Row]:
 
 
 def bench_page(results: dict[str, Any]) -> Page:
-    """told: what bench.json holds: machine, created, notes, and the rows of cell, training and advice."""
+    """Return the page of bench.json's content: machine, created, notes, and the rows of cell, training and advice."""
     sections = [_summary(results), *_by_access(results), _every(results)]
     sections += [_refused(results)] if any(row["refused"] for row in results["cell"]) else []
     sections += [_training(results)] if results["training"] else []
@@ -66,7 +66,7 @@ def bench_page(results: dict[str, Any]) -> Page:
 
 
 def place_name(row: Row) -> str:
-    """Of a store, as tables call it: its folder and what it holds."""
+    """Return the name of a store in tables: its folder and what it holds."""
     name = Path(row["store"]).name
     return name if name == row["holds"] else f"{name} ({row['holds']})"
 
@@ -110,7 +110,7 @@ def _summary(results: dict[str, Any]) -> Section:
 
 
 def _by_access(results: dict[str, Any]) -> list[Section]:
-    """Stores against loaders, for each access, cache and number of workers."""
+    """Return a section of stores by loaders for each access pattern, cache and number of workers."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in timed(results):
         groups.setdefault((row["access"], row["cache"], row["workers"]), []).append(row)

@@ -1,6 +1,6 @@
-"""What a finished destination comes to, from its manifest alone: the figures that a report shows, ready for JSON.
+"""Figures of a finished destination for the report, computed from its manifest alone, ready for JSON.
 
-Columns are read, not rows: 100,000 videos take a second. Infinite dB (nothing was lost) count in quantiles and are the
+Columns are read instead of rows: 100,000 videos take a second. Infinite dB (lossless) count in quantiles and are the
 string "inf" in the result.
 """
 
@@ -88,7 +88,15 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FinishedDestination:
-    """A finished destination as it is reported. table: COLUMNS of every unit; good: of those that are ok. shown: its name."""
+    """A finished destination to report.
+
+    Attributes:
+        path: Its folder
+        run: Content of run.json
+        table: COLUMNS of all units
+        good: COLUMNS of the units that succeeded
+        shown: Its name in the report
+    """
 
     path: Path
     run: dict[str, Any]
@@ -108,7 +116,7 @@ class FinishedDestination:
 
 
 def open_destination(path: Path, shown: str) -> FinishedDestination:
-    """Raises ManifestError, StoreError for what is no destination of a run."""
+    """Open a destination. Raises ManifestError, and StoreError if no run made it."""
     settings_of(path, shown)
     run = read_run(path / STATE_DIR)
     table = read_table(path, COLUMNS)
@@ -119,7 +127,7 @@ def open_destination(path: Path, shown: str) -> FinishedDestination:
 
 
 def figures(destination: FinishedDestination) -> dict[str, Any]:
-    """Totals, distributions and groups of one destination. Sizes in bytes, scores as in the manifest."""
+    """Return totals, distributions and groups of a destination. Sizes are in bytes, scores as in the manifest."""
     table, good = destination.table, destination.good
     larger = pc.sum(pc.greater(good["size_bytes"], good["source_size_bytes"])).as_py() or 0
     each = good.group_by("source").aggregate([("source_size_bytes", "max")])  # cuts of one film share it
@@ -175,14 +183,14 @@ def numbers(table: pa.Table, name: str) -> Doubles:
 
 
 def pixels(table: pa.Table) -> Doubles:
-    """Of all frames of each unit."""
+    """Return the number of pixels in all frames of each unit."""
     counts = [np.nan_to_num(table[name].to_numpy().astype(np.float64)) for name in ("width", "height", "num_frames")]
     product: Doubles = counts[0] * counts[1] * counts[2]
     return product
 
 
 def _distribution(values: Doubles) -> dict[str, float] | None:
-    """Quantiles by nearest rank, and the mean of those that are finite."""
+    """Return quantiles (nearest rank), and the mean of finite values."""
     if not len(values):
         return None
     ordered = np.sort(values)
@@ -235,7 +243,7 @@ def _keyframes(destination: FinishedDestination) -> dict[str, int]:
 
 
 def _grouped(texts: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
-    """Texts that differ in numbers and in what stands behind a colon, semicolon or bracket are one group; largest first."""
+    """Group texts that differ only in numbers and after a colon, semicolon or bracket; largest group first."""
     counts: Counter[str] = Counter()
     examples: dict[str, list[dict[str, str]]] = defaultdict(list)
     for id_, text in texts:
@@ -247,13 +255,13 @@ def _grouped(texts: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
 
 
 def kind_of(text: str) -> str:
-    """Whatever its numbers are: `N frames had no timestamp` for one frame, too."""
+    """Return a text without its numbers: `N frames had no timestamp`, for one frame too."""
     numbered = re.sub(r"(?<![\w.])\d[\d.,]*(?!\w)", "N", re.split(r"[:;(]", text)[0].strip())
     return re.sub(r"\bN ([a-z]{3,}?)s?\b", r"N \1s", numbered)
 
 
 def _validation(path: Path) -> dict[str, Any] | None:
-    """What `vidprep validate` left, or None where it never ran."""
+    """Return the results of `vidprep validate`; None if it never ran."""
     table = read_results(path)
     if table is None:
         return None
@@ -275,7 +283,7 @@ def _validation(path: Path) -> dict[str, Any] | None:
 
 
 def _span(table: pa.Table, name: str) -> str | None:
-    """From the first time to the last, by the minute; None where there is none."""
+    """Return the first and last time by the minute; None without times."""
     first, last = (None if (found := end(table[name]).as_py()) is None else _at(found) for end in (pc.min, pc.max))
     return first if first == last else f"{first} to {last}"
 

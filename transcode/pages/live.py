@@ -1,6 +1,6 @@
-"""`vidprep monitor`: the events of runs and of loaders, live in a terminal, from any machine that sees their files.
+"""`monitor`: show the events of runs and loaders live in a terminal, on any machine that sees their files.
 
-The lines of a PrefetchLoader (formats/training/events.py), and how `vidprep monitor` shows them.
+The events of a PrefetchLoader are described in formats/training/events.py.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LoaderState:
             self.cache_bytes, self.memory_bytes = counts["cache_bytes"], counts["memory_bytes"]
 
     def rate(self) -> float:
-        """Batches a second, of the newest ones."""
+        """Return batches per second, over the latest ones."""
         if len(self.history) < 2:
             return 0.0
         seconds = self.history[-1]["time"] - self.history[0]["time"]
@@ -125,7 +125,7 @@ class Tail:
             check_regular(path)
 
     def lines(self) -> list[bytes]:
-        """None yet while the file is not there, and none when all were read. A line longer than any event is dropped."""
+        """Return new lines; none while the file does not exist. Lines longer than any event are dropped."""
         self._begun += self._file_text() if self._pipe is None else self._pipe_text(self._pipe)
         *whole, self._begun = self._begun.split(b"\n")
         if len(self._begun) > LINE_BYTES_MAX:
@@ -133,7 +133,7 @@ class Tail:
         return whole
 
     def _file_text(self) -> bytes:
-        """Opened anew, since a network file system shows what is new to whoever opens."""
+        """Return new text. The file is opened each time, since network file systems show new data only to new opens."""
         self.is_behind = False
         try:
             with open_regular(self._path) as file:
@@ -159,13 +159,13 @@ class Tail:
 
 @dataclass(slots=True)
 class Seen:
-    """What the lines came to, by the name of the run or loader."""
+    """State of all runs and loaders, by name."""
 
     runs: dict[str, RunView] = field(default_factory=dict)
     loaders: dict[str, LoaderState] = field(default_factory=dict)
 
     def take(self, lines: Iterable[bytes]) -> None:
-        """Lines that are no events, such as the torn last one of a killed run, are passed over."""
+        """Take new lines. Invalid lines, such as the torn last line of a killed run, are ignored."""
         for line in lines:
             try:
                 fields = _scalars(parse_json(line))

@@ -1,8 +1,8 @@
-"""A page of figures for people: one model, two renderings, one HTML file that needs no network, and Markdown.
+"""A page of figures: one model, rendered as a single HTML file that needs no network, and as Markdown.
 
-Charts are drawn by plotly and tables sorted by DataTables (as itables ships it), both put into the page whole. Nothing that
-comes from a file name or a label is ever markup: the template escapes, chart texts are escaped, and the page's own
-Content-Security-Policy runs no script but the three that are listed in it by their SHA-256, and fetches nothing.
+Charts are drawn by plotly and tables sorted by DataTables (as itables ships it), both embedded in the page. Text from
+file names or labels is never markup: the template escapes, chart texts are escaped, and the page's
+Content-Security-Policy allows only its three scripts, by their SHA-256, and no network access.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Column:
     """A column of a table. Numbers sort as numbers.
 
     Attributes:
-        name: Its title.
-        show: Makes text of a value.
-        key: Under which a row has its value, for `Table.of`.
+        name: Its title
+        show: Formats a value
+        key: Key of the value in a row, for `Table.of`
     """
 
     name: str
@@ -55,7 +55,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows: as many values as columns. sortable: with sorting, a search field and pages; else as it stands."""
+    """A table.
+
+    Attributes:
+        columns: Its columns
+        rows: A value per column for each row
+        sortable: Whether it has sorting, search and paging
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
@@ -68,12 +74,12 @@ class Table:
 
     @property
     def is_number(self) -> list[bool]:
-        """Of each column."""
+        """Return which columns contain numbers."""
         return [any(isinstance(row[n], int | float) for row in self.rows) for n in range(len(self.columns))]
 
     @property
     def cells(self) -> list[list[tuple[str, float | None]]]:
-        """Of each row: texts, and for numbers what they sort by; what is missing sorts before all."""
+        """Return the text of each cell, and for numbers the sort value; missing values sort first."""
         of = list(zip(self.columns, self.is_number, strict=True))
         return [
             [_cell(value, column, is_number) for value, (column, is_number) in zip(row, of, strict=True)]
@@ -89,7 +95,12 @@ def _cell(value: Any, column: Column, is_number: bool) -> tuple[str, float | Non
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """figure: plotly's traces and layout. caption: what is seen, and what was left out."""
+    """A chart.
+
+    Attributes:
+        figure: plotly's traces and layout
+        caption: What it shows, and what was left out
+    """
 
     figure: dict[str, Any]
     caption: str
@@ -108,7 +119,13 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Pictures side by side. pictures: JPEG files, with what each shows; failed: why there are none."""
+    """Pictures side by side.
+
+    Attributes:
+        title: Its title
+        pictures: JPEG files with a caption each
+        failed: Why pictures are missing
+    """
 
     title: str
     pictures: Sequence[tuple[str, bytes]] = ()
@@ -225,7 +242,7 @@ LOG = {"type": "log", "tickvals": _TICKS, "ticktext": [f"{tick:,.15g}" for tick 
 
 
 def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
-    """Axes with titles; colours of text and grid are the page's."""
+    """Return a plotly layout with titles of axes, in the page's colours."""
     axes = {"xaxis": {"title": {"text": x}, "zeroline": False}, "yaxis": {"title": {"text": y}, "zeroline": False}}
     for name in axes:
         axes[name] |= more.pop(name, {})

@@ -1,7 +1,7 @@
-"""`vidprep report`: one page about finished destinations, as HTML, Markdown and JSON.
+"""`report`: one page about finished destinations, as HTML, Markdown and JSON.
 
-Figures come from manifests (figures.py); frames are decoded for two things only, by children with a deadline (stills.py): the
-worst frames that are shown, and a sample of stills that tells what PNG and JPEG would take.
+Figures come from manifests (figures.py). Frames are decoded only for the worst frames and for a sample that measures
+the size as PNG and JPEG, by child processes with a deadline (stills.py).
 """
 
 from __future__ import annotations
@@ -56,12 +56,24 @@ def write_report(
     on_still: Callable[[], object] = lambda: None,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportFiles:
-    """Write out/report.html, .md and .json about destinations of runs, and results of `vidprep sweep`. created: the date as it
-    is shown. strips: worst frames for each destination.
+    """Write out/report.html, .md and .json about destinations, and about results of `vidprep sweep`.
 
-    on_start: called with the number of videos that are decoded, on_still after each. names: of paths, as they are shown.
-    Raises KeyboardInterrupt when a signal
-    stopped it, ManifestError, MissingError, StoreError.
+    Args:
+        paths: Destinations and results of sweeps.
+        out: The output folder.
+        title: Title of the page.
+        created: Date to show.
+        jobs: Number of processes.
+        strips: Number of worst frames per destination.
+        on_start: Called with the number of videos that are decoded.
+        on_still: Called after each video.
+        names: Names of `paths` in the report.
+
+    Raises:
+        KeyboardInterrupt: A signal stopped it.
+        ManifestError: A manifest cannot be read.
+        MissingError: A package for pages is not installed.
+        StoreError: A path is no destination.
     """
     if len({path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a destination was given twice")
@@ -88,7 +100,13 @@ def write_report(
 
 
 def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
-    """known: the figures, as they go into report.json."""
+    """Write a page as HTML, Markdown and JSON.
+
+    Args:
+        page: The page.
+        out: The output folder.
+        known: Content of report.json.
+    """
     written = ReportFiles(out / "report.html", out / "report.md", out / "report.json")
     texts = {
         written.html: as_html(page),
@@ -138,7 +156,7 @@ def _comparable(destination: FinishedDestination) -> pa.Table:
 
 
 def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
-    """Random frames of random videos, the same each time."""
+    """Return random frames of random videos, the same each time."""
     good, chance = _comparable(destination), random.Random(0)
     drawn = pa.array(chance.sample(range(good.num_rows), min(count, good.num_rows)), pa.int64())
     rows = good.take(drawn).to_pylist()
@@ -174,7 +192,7 @@ class _Sized:
 
     @property
     def size_bytes(self) -> int | None:
-        """Of the source: the same sample of every destination."""
+        """Size of the source sample, which is the same for every destination."""
         return self.source_size_bytes
 
 
@@ -205,7 +223,7 @@ def _decode(
 
 
 def _stills(destination: FinishedDestination, taken: list[StillSizes]) -> dict[str, Any]:
-    """What all frames would take one by one, by the bytes per pixel of the sample."""
+    """Return the estimated size of all frames as single pictures, by the bytes per pixel of the sample."""
     sampled = sum(still.pixels for still in taken)
     scale = float(pixels(destination.good).sum()) / sampled if sampled else 0.0
     return {

@@ -1,7 +1,4 @@
-"""The page about destinations of runs: tiles, charts, worst frames, groups of failures and warnings, tables.
-
-The section of a report about classes and splits: how many videos, and how long they are.
-"""
+"""The page about destinations: tiles, charts, worst frames, groups of failures and warnings, classes and splits, tables."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ NO_NAME = "none"
 
 
 def class_sections(behind: str, figure: dict[str, Any]) -> list[Section]:
-    """Empty where the videos have neither classes nor splits."""
+    """Return the sections about classes and splits; empty if the videos have neither."""
     found = figure["classes"]
     if found is None:
         return []
@@ -111,7 +108,7 @@ def run_sections(
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """As short as tells them apart."""
+    """Return the shortest names that distinguish the paths."""
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):

@@ -1,6 +1,6 @@
-"""Single frames of a finished destination, for people to look at and for sizes to be measured.
+"""Decode single frames of a finished destination, to show them and to measure their size.
 
-Runs in a child with a deadline, since sources are anyone's files.
+This runs in a child process with a deadline, since sources are untrusted.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ JPEG_QUALITY = 90
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A frame three times, each a JPEG at most SHOWN_PIXELS wide: as it went in, as it came out, and DIFFERENCE_GAIN times the
-    difference of the two. failed: why there is none."""
+    """A frame as three JPEGs at most SHOWN_PIXELS wide.
+
+    Attributes:
+        pictures: The frame before encoding, after it, and DIFFERENCE_GAIN times the difference
+        failed: Why there are none
+    """
 
     pictures: tuple[bytes, ...] = ()
     failed: str | None = None
@@ -88,7 +92,7 @@ class CompareTask:
 
 @dataclass(frozen=True, slots=True)
 class SizeTask:
-    """What a few frames of an output would take. One that does not read counts for nothing: `validate` says why."""
+    """Request to measure a few frames of an output. An unreadable one is skipped: `validate` reports it."""
 
     destination: Path
     id: str

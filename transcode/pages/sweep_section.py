@@ -25,7 +25,7 @@ ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
 
 
 def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
-    """summary: sweep.json."""
+    """Return the sections about sweep.json."""
     summary = _with_short_names(summary)
     cells, at = summary["cells"], summary["at_psnr"]
     if not cells:

@@ -1,4 +1,4 @@
-"""What there is to do, in which order, and what happened."""
+"""A run: plan the work, do it, and report what happened."""
 
 import lazy_loader
 

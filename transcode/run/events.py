@@ -1,16 +1,16 @@
-"""`--events`: what happens in a run, as lines of JSON that are written at once; and what those lines come to.
+"""`--events`: write what happens in a run as lines of JSON, and summarise such lines.
 
 Every line has `time` (seconds since 1970) and `event`:
 begun     run, destination, total, total_bytes, done_before, backend
-started   id, bytes: a worker took the video, or a cluster has it in its own queue
-segment   id, made, count: segments of a long video, of which the first such line has made none
+started   id, bytes: a worker took the video, or a cluster queued it
+segment   id, made, count: segments of a long video; `made` is 0 in the first such line
 finished  id, seconds, cpu_seconds, num_frames, bytes (of the source), size_bytes, psnr_y_db
 failed    id, seconds, bytes, stage, message
 progress  done, failed, total, in_flight, queued, memory_bytes (this process and its children), every few seconds
 ended     ok, failed, not_started, seconds, exit_code
 
-`run` names the run in every line, so that several may write into one file; on a network file system, whose appends are not
-whole, give each a file of its own.
+`run` names the run in every line, so several runs may write to one file. On a network file system, whose appends are
+not atomic, give each its own file.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Events:
             raise DestinationError(why, path=target) from error
 
     def begun(self, plan: Plan, destination: str, backend: str) -> None:
-        """From now on progress is told every few seconds, until `ended`."""
+        """Write `begun`, and `progress` every few seconds until `ended`."""
         total = len(plan.jobs) + len(plan.rejected)
         self._counts["total"] = total
         self._plan = plan
@@ -85,7 +85,7 @@ class Events:
         threading.Thread(target=self._tell_progress, daemon=True).start()
 
     def started(self, job: Job) -> None:
-        """Of a video in segments, and of one that is tried again, the first time counts."""
+        """Write `started`, once per video even if it is made in segments or retried."""
         with self._guard:
             if job.unit.id in self._flying:
                 return
@@ -130,7 +130,7 @@ class Events:
             with self._guard:
                 line = json.dumps({"time": round(time.time(), 3)} | head | fields, ensure_ascii=False)
                 os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
-        except OSError as error:  # a run does not end because nobody can be told of it
+        except OSError as error:  # a run goes on without events
             if not self._is_mute:
                 self._is_mute = True
                 click.echo(f"vidprep: {printable(self._target)}: events cannot be written: {error.strerror}", err=True)
@@ -202,7 +202,7 @@ class RunView:
             self.exit_code = int(fields["exit_code"])
 
     def rates(self) -> tuple[float, float, float]:
-        """Videos, frames and source bytes a second, of the last minute."""
+        """Return videos, frames and source bytes per second, over the last minute."""
         if not self.recent:
             return 0.0, 0.0, 0.0
         seconds = max(1.0, min(RECENT_SECONDS, self.last - self.began))
@@ -213,6 +213,6 @@ class RunView:
         )
 
     def seconds_left(self) -> float | None:
-        """By the bytes of the sources that are left."""
+        """Return the estimated remaining seconds, by the size of the remaining sources; None if unknown."""
         rate = self.rates()[2]
         return (self.total_bytes - self.bytes_done) / rate if rate and self.exit_code is None else None

@@ -1,7 +1,4 @@
-"""What there is to do: sources and settings against what the destination already holds. Opens no video.
-
-What a run passes over, counted and in words: nobody reads a list of a million names.
-"""
+"""Plan a run: compare sources and settings with what the destination already holds. Opens no video."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
 
 
 def in_words(ignored: Mapping[str, int]) -> str:
-    """`3 files ignored (unknown extension: .txt 2, .nfo 1)`."""
+    """Return a line such as `3 files ignored (unknown extension: .txt 2, .nfo 1)`."""
     unknown = [
         f"{reason.removeprefix(f'{UNKNOWN}: ')} {n}" for reason, n in ignored.items() if reason.startswith(UNKNOWN)
     ]
@@ -61,22 +58,22 @@ def in_words(ignored: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run has to do.
+    """Work of a run.
 
     Attributes:
-        jobs: The videos to process, largest first.
-        done: How many videos have a current output, those of `moved` among them.
-        skipped: How many failed before and are not tried again.
-        rejected: Rows of videos that cannot even be started.
-        before: The former file names of videos that are not done.
-        other_versions: How many of the done ones another encoder version made.
-        bytes_before: Size of the sources of the done ones.
-        bytes_after: Size of their outputs.
-        ignored: How many files are no sources, by reason.
-        gone: Ids of rows whose source is not listed although all sources are.
-        removed: Ids of rows that are removed.
-        elsewhere: Ids of rows whose source exists outside the folder that was given.
-        moved: Done videos whose source had another path, by their former id.
+        jobs: Videos to process, largest first
+        done: Number of videos with a current output, including those in `moved`
+        skipped: Number of videos that failed before and are not retried
+        rejected: Rows of videos that cannot be started
+        before: Previous file names of videos that are not done
+        other_versions: Number of done videos that another encoder version made
+        bytes_before: Size of the sources of done videos
+        bytes_after: Size of their outputs
+        ignored: Number of files that are not sources, by reason
+        gone: Ids of rows whose source is not listed although all sources are
+        removed: Ids of rows to remove
+        elsewhere: Ids of rows whose source exists outside the given folder
+        moved: Done videos whose source had another path, by their previous id
     """
 
     jobs: tuple[WholeJob, ...]
@@ -99,7 +96,7 @@ class Plan:
         return {job.unit.id: job.unit.share_bytes for job in self.jobs if job.unit.sharers > 1}
 
     def source_bytes(self, row: ManifestRow) -> int:
-        """What a row counts of its source."""
+        """Return the source size of a row as counted in the summary."""
         return self.shares.get(row.id, row.source_size_bytes or 0)
 
 
@@ -116,10 +113,23 @@ def plan(
     prune: bool = False,
     folder: str | None = None,
 ) -> Plan:
-    """Jobs for the units that are not done. A unit is done when its id, cut, source size and time, and settings digest
-    are those of its row, and its output is there at the recorded size; or when that holds of a row whose source is gone, and the content
-    of the sources is the same. takes_all: whether the sources are all that there are. prune: rows whose source is gone are to go.
-    folder: the one that was searched; what lies elsewhere is not gone because it is not in there.
+    """Plan the jobs for units that are not done.
+
+    A unit is done if its id, cut, source size and time, and settings digest equal those of its row, and its output
+    exists with the recorded size; or if that holds for a row whose source no longer exists, and the content of both
+    sources is the same.
+
+    Args:
+        sources: The sources.
+        settings: Settings of the run.
+        destination: The destination.
+        ffmpeg: The ffmpeg program.
+        encoder_version: Version of the encoder.
+        overwrite: Make everything again.
+        skip_failed: Do not retry failed videos.
+        takes_all: Whether these are all sources.
+        prune: Remove rows whose source no longer exists.
+        folder: The folder that was searched. Sources elsewhere are not considered gone.
     """
     extension = settings.output.extension
     digest = settings.digest
@@ -251,7 +261,12 @@ def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destinatio
 
 
 def unit_of_problem(problem: tuple[str, str], asked: Unit | None) -> Unit:
-    """What should have been a source and cannot be opened at all. asked: by the row of a table."""
+    """Return the unit of a source that cannot be opened.
+
+    Args:
+        problem: Path and reason.
+        asked: The unit of a table's row.
+    """
     path, _ = problem
     return replace(asked, path=path) if asked else Unit(id=path.lstrip("/"), path=path, size_bytes=0, mtime_ns=0)
 

@@ -1,7 +1,4 @@
-"""A run for people: a bar, a line for each failure, the summary; and a line of JSON for each event, for `vidprep monitor`.
-
-What a run passes over, counted and in words: nobody reads a list of a million names.
-"""
+"""Report a run to people: a progress bar, a line for each failure, the summary; and events for `vidprep monitor`."""
 
 from __future__ import annotations
 
@@ -28,15 +25,20 @@ LINE_SECONDS = 30.0  # between lines where there is no terminal for a bar
 
 
 def bar(*, is_shown: bool, total: int | None = None) -> tqdm[Any]:
-    """On stderr, where that is a terminal."""
+    """Return a progress bar on stderr, shown only on a terminal."""
     from tqdm import tqdm
 
     return tqdm(total=total, unit="video", disable=None if is_shown else True, file=sys.stderr, smoothing=0.1)
 
 
 class Progress:
-    """Hears of everything that happens in a run. is_shown: on stderr; else nothing is written. has_bar: on a terminal. on_row: called with
-    every row. events: where they are written, if anywhere.
+    """Receives everything that happens in a run.
+
+    Args:
+        is_shown: Print to stderr; otherwise print nothing.
+        has_bar: Show a bar on a terminal.
+        on_row: Called with every row.
+        events: Writes events.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Progress:
         self._said = time.monotonic()
 
     def message(self, text: str) -> None:
-        """A sentence for people."""
+        """Print a message."""
         if not self._is_shown:
             return
         if (shown := self._bar) is not None:  # which another thread may close meanwhile
@@ -60,12 +62,12 @@ class Progress:
             sys.stderr.flush()
 
     def found(self, count: int) -> None:
-        """So many entries or rows of the source were looked at so far."""
+        """Show how many files or rows have been examined."""
         if self._has_bar:
             self.message(f"{count_of(count, 'file')} found so far")
 
     def share(self, part: Partition, share: Share) -> None:
-        """What this task of an array run takes, and in what its sources differ from the plan."""
+        """Print what this task of an array run takes, and how its sources differ from the plan."""
         self.message(f"part {part.index} of {part.count}: {count_of(len(share.sources.units), 'video')}")
         if share.absent:
             self.message(f"{len(share.absent)} videos planned for it are not among the sources: {_few(share.absent)}")
@@ -91,7 +93,7 @@ class Progress:
         self._bar.set_postfix_str(f"{printable(job.unit.id)}: {made} of {count} segments")
 
     def row(self, row: ManifestRow) -> None:
-        """A video is done, well or not, and its row is safe on disk."""
+        """Report a finished or failed video, whose row has been written."""
         if self.events:
             self.events.row(row)
         if self._on_row:
@@ -110,7 +112,7 @@ class Progress:
             self.message(f"{self._done} of {self._bar.total} videos, {so_far}")
 
     def stopping(self) -> None:
-        """A signal has come."""
+        """Report that a signal is stopping the run."""
         self.message("stopping: videos at work may end within a few seconds; another Ctrl-C stops at once")
 
     def finish(self, summary: Summary) -> None:

@@ -32,32 +32,32 @@ FAULTS_MAX = 3  # in a row: then no other video would fare better
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did.
+    """Result of a run.
 
     Attributes:
-        ok: Videos that this call finished.
-        failed: Videos that failed in this call.
-        done_before: Videos that an earlier call had finished.
-        skipped_failed: Videos that failed in an earlier call and were not tried again.
-        not_started: Videos that were not reached before the run was stopped.
-        warned: Videos with a warning; notes do not count.
-        warnings: How many videos have each code of the column `warning_codes`.
-        examples: The first message of each of these codes.
-        larger_than_source: Outputs with more bytes than their source.
-        bytes_before: Size of the sources of all outputs that exist now.
-        bytes_after: Size of these outputs.
-        seconds: Duration of the call.
-        interrupted_by: Number of the signal that stopped the run.
-        disk_full: Message of the first write that found the disk full.
-        stopped: Why the run stopped for another reason than a source.
-        failures: (id, error) of the videos that failed.
-        ignored: Files in the source folder that are no videos.
-        ignored_reasons: How many of them for which reason.
-        absent: Videos that the plan of the array gave to this task and whose source is gone.
-        gone: Rows of the manifest whose source is gone, and which were kept.
-        removed: Rows that were removed because their source is gone (`prune`).
-        moved: Outputs that were renamed because their source was.
-        relabelled: Finished videos whose labels changed.
+        ok: Videos that this call finished
+        failed: Videos that failed in this call
+        done_before: Videos that an earlier call had finished
+        skipped_failed: Videos that failed in an earlier call and were not retried
+        not_started: Videos that were not started before the run was stopped
+        warned: Videos with a warning; notes do not count
+        warnings: Number of videos with each code of the column `warning_codes`
+        examples: First message of each code
+        larger_than_source: Outputs with more bytes than their source
+        bytes_before: Size of the sources of all outputs that exist now
+        bytes_after: Size of these outputs
+        seconds: Duration of the call
+        interrupted_by: Number of the signal that stopped the run
+        disk_full: Message of the first write that found the disk full
+        stopped: Why the run stopped for another reason than a source
+        failures: (id, error) of the videos that failed
+        ignored: Files in the source folder that are not videos
+        ignored_reasons: Number of them for each reason
+        absent: Videos that the plan of the array gave to this task and whose source no longer exists
+        gone: Rows of the manifest whose source no longer exists and which were kept
+        removed: Rows that were removed because their source no longer exists (`prune`)
+        moved: Outputs that were renamed because their source was
+        relabelled: Finished videos whose labels changed
     """
 
     ok: int = 0
@@ -114,12 +114,20 @@ def run(
     on_stop: Callable[[], object] = lambda: None,
     sources: Sample = (),
 ) -> Summary:
-    """Do what the plan says. on_row: called with every row when it is safe on disk; on_job: as of `Pool.results`;
-    on_segment: as JobQueue tells it; on_made: when the workers have no more to do, before the manifest is written;
-    on_stop: at the first signal to stop.
-    sources: some of them, which tell a source that is gone from sources that cannot be seen.
+    """Do the jobs of a plan.
 
-    A row goes to the journal before its output takes its final name: a kill between the two is mended by the next run.
+    A row is journalled before its output gets its final name: the next run repairs a kill between the two.
+
+    Args:
+        plan: The work.
+        destination: The destination, with its lease held.
+        workers: The pool.
+        on_row: Called with every row after it is written.
+        on_job: See `Pool.results`.
+        on_segment: Called with the progress of a video in segments.
+        on_made: Called when the workers have no more work, before the manifest is written.
+        on_stop: Called at the first signal.
+        sources: A sample of sources, which distinguishes a deleted source from an unreachable folder.
     """
     started = time.monotonic()
     queue = JobQueue(plan.jobs, on_segment)
@@ -150,7 +158,7 @@ def run(
 
 
 class RunState:
-    """What has become of the jobs so far, and whether more are to be begun."""
+    """State of all jobs, and whether more are started."""
 
     def __init__(
         self, plan: Plan, destination: Destination, workers: Pool[Job, JobResult], queue: JobQueue, sources: Sample
@@ -173,7 +181,7 @@ class RunState:
         self._killed: dict[str, str] = {}
 
     def judge(self, job: Job, made: JobResult | None) -> JobResult | None:
-        """Return what came of a job; None when it was not done, which is then accounted for, or is done again."""
+        """Return the result of a job; None if it did not finish, after which it is recorded or retried."""
         is_elsewhere = self._workers.is_elsewhere
         done = resolve_fault(job, made, self._sources, elsewhere=is_elsewhere) if isinstance(made, JobNotDone) else made
         if self._queue.take_back(job, done, is_elsewhere=is_elsewhere):
@@ -192,9 +200,10 @@ class RunState:
         return None
 
     def put_off(self, job: Job, row: ManifestRow) -> bool:
-        """Have a video made once more, alone, if its child was killed among others. Returns whether it is.
+        """Schedule a video again, alone, if its process was killed while others ran. Return whether it is.
 
-        The row of the second try says so. On a cluster there is none, as all its machines would wait for one video.
+        The row of the second attempt mentions it. On a cluster there is no second attempt, as all its machines would
+        wait for one video.
         """
         first, is_here = self._killed.get(row.id), not self._workers.is_elsewhere
         if first is None and was_killed(row) and is_here:
@@ -234,7 +243,7 @@ class RunState:
             self._workers.take_no_more()
 
     def end(self) -> None:
-        """Take away what nobody will finish, and turn the journal into the manifest."""
+        """Remove unfinished files, and write the journal to the manifest."""
         destination = self._destination
         try:
             for job in self._abandoned:
@@ -275,7 +284,14 @@ def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
 
 
 def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: Plan) -> ManifestRow | JobNotDone:
-    """Journal a row and name its output. Returns the row; or why neither could be done. job: None for a unit that was not started."""
+    """Journal a row and give its output its name. Return the row, or why that failed.
+
+    Args:
+        row: The row.
+        job: Its job; None for a unit that was not started.
+        destination: The destination.
+        plan: The work.
+    """
     partial = Path(job.partial) if job is not None and row.ok else None
     if job is not None and partial is not None and job.upload is None and not partial.exists():
         message = f"the output of {row.source} never reached {destination.shown}: its worker writes elsewhere"
@@ -294,7 +310,7 @@ def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: P
             except OSError as error:
                 if is_disk_full(error) or why_not_writable(destination.partials):
                     raise
-                # A name that cannot be given, for what stands there: the same next time, so a row tells of it.
+                # The name is taken by a foreign file. A retry would fail too, so this becomes a failed row.
                 partial.unlink(missing_ok=True)
                 fail(row, error)
                 destination.journal.append(row)

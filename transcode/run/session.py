@@ -48,8 +48,16 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """source: a folder, a file, a table (its file, or in memory), or a URL. place: what is made goes there. ffmpeg: of the second engine,
-    checked; else "".
+    """Request for a run.
+
+    Attributes:
+        source: Folder, file, table (a file, or in memory) or URL of the sources
+        place: The destination
+        settings: Settings of the outputs
+        choice: Which sources to take
+        options: How to run
+        ffmpeg: Checked ffmpeg program of the second engine; otherwise ""
+        reporter: Receives events
     """
 
     source: Path | str | ArrowStream
@@ -61,7 +69,7 @@ class RunRequest:
     reporter: Progress
 
     def why_partial(self, sources: SourceList) -> str | None:
-        """Why what is not listed may be there all the same; None where the sources are all that there are."""
+        """Return why unlisted sources may exist; None if the list is complete."""
         if self.place.part is not None:
             return "this is a task of an array"
         return sources.why_partial
@@ -103,7 +111,14 @@ def make_request(
     options: RunOptions,
     reporter: Progress,
 ) -> RunRequest:
-    """Raises SettingsError, MissingError, DestinationError, StorageError for what cannot work, before anything is done."""
+    """Check a request before anything is done.
+
+    Raises:
+        SettingsError: An option is invalid.
+        MissingError: A program or package is not installed.
+        DestinationError: The destination cannot be used.
+        StorageError: A URL cannot be reached.
+    """
     try:
         Path.cwd()
     except OSError:
@@ -130,7 +145,7 @@ def make_request(
 
 
 def preview(request: RunRequest) -> tuple[Plan, SourceList, Labels]:
-    """What would be done, and the labels that the sources would have. Opens no video, writes nothing."""
+    """Return the plan and the labels that the sources would have. Opens no video and writes nothing."""
     sources = _find(request)
     settings, _ = _with_known_value(request)
     overwrite = request.options.overwrite
@@ -144,15 +159,15 @@ def preview(request: RunRequest) -> tuple[Plan, SourceList, Labels]:
 
 @dataclass(slots=True)
 class Session:
-    """A run under its lease.
+    """A run while it holds the lease.
 
     Attributes:
-        request: What was asked for.
-        sources: All sources; of a task of an array, its share of them.
-        settings: The settings, with the value that is found for the whole dataset.
-        is_to_be_searched: Whether that value has yet to be found.
-        share: What the plan of an array gave to this task; None where the run is no such task.
-        workers: The pool that does the jobs.
+        request: The request
+        sources: All sources; for a task of an array, its share of them
+        settings: Settings, including a value that was searched for the whole dataset
+        is_to_be_searched: Whether that value has yet to be searched
+        share: Share of an array task; None for a whole run
+        workers: The pool
     """
 
     request: RunRequest
@@ -164,7 +179,7 @@ class Session:
 
 
 def execute(request: RunRequest) -> Summary:
-    """Do it. Raises VidprepError and OSError for what stops all of it."""
+    """Do a run. Raises VidprepError and OSError for errors that stop all of it."""
     with ExitStack() as held:
         session = _begin(request, held)
         num_recovered = _take_over(session)
@@ -210,7 +225,7 @@ def _take_over(session: Session) -> int:
 
 
 def _plan(session: Session) -> Plan:
-    """Decide what is to be done, and write down with which settings."""
+    """Plan the work, and store its settings."""
     request, place = session.request, session.request.place
     place.merge_journal()  # of a run that was stopped, with the labels that it gave
     todo = request.plan(session.sources, session.settings)
@@ -221,7 +236,7 @@ def _plan(session: Session) -> Plan:
 
 
 def _work(session: Session, todo: Plan) -> Summary:
-    """Do the jobs. Where there are none, what stands here is opened instead."""
+    """Do the jobs. If there are none, check that the destination opens."""
     place, reporter = session.request.place, session.request.reporter
     reporter.start(todo, str(session.request.where), session.request.options.backend)
     summary = run(
@@ -301,7 +316,7 @@ def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
 
 
 def _start_a_child(held: ExitStack) -> Process | None:
-    """None where none can be started now: whoever needs it will say why."""
+    """Start a child process early; None if that fails: the error is reported when a child is needed."""
     try:
         process = start_process()
     except OSError:
@@ -364,7 +379,7 @@ def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> Pla
 
 
 def _relabel(session: Session, todo: Plan) -> int:
-    """Give all units that are listed the labels that their sources have now. Returns how many done ones have other labels than before."""
+    """Give all listed units the labels of their sources. Return how many finished ones got other labels."""
     request, sources, place = session.request, session.sources, session.request.place
     if sources.labels is None and not manifest_paths(place.root):
         return 0
@@ -386,7 +401,7 @@ def _relabel(session: Session, todo: Plan) -> int:
 
 
 def _move_and_remove(request: RunRequest, todo: Plan) -> None:
-    """Outputs whose sources moved get the names of now; rows and outputs of sources that are gone go with the next manifest."""
+    """Rename outputs whose sources moved, and remove rows and outputs of deleted sources with the next manifest."""
     place = request.place
     if not todo.moved and not todo.removed:
         return
@@ -404,7 +419,7 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
 
 
 def _check_opens(place: Destination) -> None:
-    """Nothing was to do: does what stands here open? Raises StoreError."""
+    """Check that the destination opens, when there was nothing to do. Raises StoreError."""
     from vidprep.formats.stores import open_store
 
     if not place.part and not place.storage.is_remote and place.manifest.exists():

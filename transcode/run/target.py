@@ -1,10 +1,9 @@
-"""One CRF, or one JPEG quality, for a whole dataset: the coarsest at which 99 % of a sample of its videos reach a PSNR.
+"""`--target-psnr`: find one CRF or JPEG quality for a whole dataset, the coarsest at which 99 % of a sample of videos
+reach a PSNR.
 
-Each video of the sample is encoded once at a guess; from then on only the few that decide, at the step where the line
-through what is known crosses the floor. Probes are ordinary runs into folders beside the partial files, so they are
-isolated, verified and taken up again after a stop like any other.
-
-Small runs that are made to be measured: ordinary ones, isolated, verified and taken up again after a stop like any other.
+Each video of the sample is encoded once at a guess; after that only the deciding few, at the step where the
+interpolated line crosses the target. Trials are ordinary runs into folders beside the partial files, so they are
+isolated, verified and resumed like any run.
 """
 
 from __future__ import annotations
@@ -80,7 +79,15 @@ NEAR_DB = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """value: the CRF or quality. sampled: videos. probes, cpu_seconds: what it took. misses: sampled videos below there."""
+    """Result of the search.
+
+    Attributes:
+        value: CRF or quality
+        sampled: Number of videos in the sample
+        probes: Number of encodes
+        cpu_seconds: CPU time
+        misses: Number of sampled videos below the target
+    """
 
     value: int
     sampled: int
@@ -103,8 +110,20 @@ def shared_value(
     ffmpeg: str = "",
     say: Callable[[str], None],
 ) -> Found:
-    """Probe. state_dir: where the probes are made, each in a folder named by its value. Raises SettingsError when no video can be
-    probed, StoppedError."""
+    """Search the value.
+
+    Args:
+        settings: Settings of the run.
+        units: All units.
+        state_dir: Folder of the trials, each in a folder named by its value.
+        workers: The pool.
+        ffmpeg: The ffmpeg program of the second engine.
+        say: Receives messages.
+
+    Raises:
+        SettingsError: No video can be probed.
+        StoppedError: A trial was stopped.
+    """
     target = settings.target
     assert target is not None
     scale = settings.output.quality_scale
@@ -125,7 +144,7 @@ def shared_value(
                 searches[row.id].tell(step, row.psnr_y_p1_db)
         for id_ in ids:
             if id_ in searches and step not in searches[id_].known:
-                del searches[id_]  # it fails in the run as well, and is told there
+                del searches[id_]  # it fails in the run too, and is reported there
         if not searches:
             raise SettingsError(
                 f"<target_psnr>: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}",

@@ -1,4 +1,4 @@
-"""What a run is asked to do. Knows nothing of how it is done."""
+"""Settings of a run: what it makes, from which sources, and how."""
 
 import lazy_loader
 

@@ -23,7 +23,7 @@ CUT_ORIGINS = ("picture", "container")
 @documented
 @dataclass(frozen=True, slots=True)
 class Retime:
-    """When the output shows which frame of the source."""
+    """Frame rate of the output, and origin of cut times."""
 
     HEADING: ClassVar[str] = "Picture"
 
@@ -83,7 +83,7 @@ class Scale:
 @documented
 @dataclass(frozen=True, slots=True)
 class QualityGate:
-    """What an output must reach."""
+    """Quality that an output must reach."""
 
     HEADING: ClassVar[str] = "Quality"
 
@@ -107,7 +107,7 @@ _TARGET_MODES = {"dataset": False, "per-video": True}
 @documented
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the 1st percentile of the PSNR-Y of every output must reach."""
+    """Target for the 1st percentile of the PSNR-Y of every output."""
 
     HEADING: ClassVar[str] = "Quality"
 
@@ -141,9 +141,9 @@ class Target:
 @documented
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one source may cost before it is stopped.
+    """Limits for one source.
 
-    They protect the run and do not change an output, so they are no part of the settings digest.
+    They protect the run and do not change an output, so they are not part of the settings digest.
     """
 
     HEADING: ClassVar[str] = "Run"

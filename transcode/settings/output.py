@@ -1,6 +1,7 @@
-"""The two kinds of output of a run: a video for each source, or frames one by one in a store. Each knows all that depends on its kind.
+"""The two kinds of output of a run: a video per source, or frames in a store. Each class knows everything that depends on
+its kind.
 
-CRF of each codec and JPEG's quality as one scale, along which dB falls about evenly.
+CRFs of all codecs and JPEG's quality are also mapped to one scale along which dB falls about evenly.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES
 from vidprep.formats.video import EncoderOptions as EncoderOptions
 from vidprep.transcode.settings.parse import parse_bytes, parse_split
 
-# Where a search for a CRF begins: medians over the real clips that defaults were chosen on, to within a few dB.
+# Start of a search for a CRF: medians over the clips that defaults were chosen on, accurate to a few dB.
 DB_AT_DEFAULT = 41.0
 USUAL_JPEG = (90, 43.0)
 DB_PER_OCTAVE = 2.9
@@ -29,10 +30,14 @@ DB_PER_OCTAVE = 2.9
 
 @dataclass(frozen=True, slots=True)
 class QualityScale:
-    """What quality is set with, from the finest value (step 0) to the coarsest.
+    """Values of a quality option, from the finest (step 0) to the coarsest.
 
-    positions: of each value, on a scale along which dB falls about evenly. usual: a value, and the 1st percentile of PSNR-Y
-    that a video has there as a rule. slope: dB lost from one position to the next, as a rule.
+    Attributes:
+        option: Name of the option
+        values: Its values
+        positions: Position of each value on a scale along which dB falls about evenly
+        usual: A value, and the 1st percentile of PSNR-Y that it usually has
+        slope: Usual loss in dB from one position to the next
     """
 
     option: str
@@ -68,7 +73,9 @@ def scale_of_jpeg() -> QualityScale:
 
 
 def _jpeg_octaves(quality: int) -> float:
-    """Doublings of JPEG's quantisers from quality 100 on, as libjpeg scales them: 200 - 2q percent, below 50 5000 / q."""
+    """Return how often JPEG's quantisers double from quality 100 on, as libjpeg scales them: 200 - 2q percent, below 50
+    5000 / q.
+    """
     percent = 200 - 2 * quality if quality >= 50 else 5000 / quality
     return math.log2(max(1.0, percent))
 
@@ -157,7 +164,7 @@ class VideoOutput:
 
     @property
     def quality_scale(self) -> QualityScale:
-        """What the quality is set with."""
+        """Return the scale of the CRF."""
         return scale_of_crf(self.encoder)
 
     @property
@@ -270,7 +277,7 @@ class FrameOutput:
 
     @property
     def quality_scale(self) -> QualityScale:
-        """What the quality is set with."""
+        """Return the scale of JPEG's quality."""
         return scale_of_jpeg()
 
     @property

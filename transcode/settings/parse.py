@@ -1,8 +1,5 @@
-"""What people write for rates, sizes, bytes and places. What means nothing is a SettingsError.
-
-Arguments of the functions that people call, held against their annotations before anything is done with them.
-
-Keywords of `transcode` and `burst`, and flags of their commands: the options of the dataclasses that they fill.
+"""Parse values that users write (rates, sizes, bytes, places), and check the types of function arguments. Invalid values
+raise SettingsError.
 """
 
 from __future__ import annotations
@@ -126,7 +123,7 @@ def _is_written(value: object) -> bool:
 
 @functools.cache
 def _plain_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of the arguments that are no options, by name."""
+    """Return the types of the arguments that are not options, by name."""
     hints = {name: hint for name, hint in hints_of(function).items() if name != "return"}
     return {
         name: hint for name, hint in hints.items() if typing.get_origin(hint) not in (typing.Unpack, typing.Annotated)
@@ -162,7 +159,7 @@ def parse_rate(given: str | float | Fraction) -> Fraction:
 
 
 def parse_size(given: str | tuple[int, int]) -> FrameSize:
-    """`WxH` in pixels, or both numbers."""
+    """Parse `WxH` in pixels, or a pair of numbers."""
     if not isinstance(text := given, str):
         return FrameSize(*given)
     found = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
@@ -172,7 +169,7 @@ def parse_size(given: str | tuple[int, int]) -> FrameSize:
 
 
 def parse_split(given: float | str) -> float | str:
-    """Seconds, `auto` or `off`."""
+    """Parse seconds, `auto` or `off`."""
     try:
         return float(given) if isinstance(given, str) and given not in ("auto", "off") else given
     except ValueError:
@@ -180,12 +177,12 @@ def parse_split(given: float | str) -> float | str:
 
 
 def parse_names(given: str | Sequence[str]) -> tuple[str, ...]:
-    """With commas between, or a sequence of them."""
+    """Parse comma-separated names, or a sequence of names."""
     return tuple(given.split(",") if isinstance(given, str) else given)
 
 
 def parse_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
-    """As `parse_names`. Raises ValueError."""
+    """Parse comma-separated numbers, or a sequence of numbers. Raises ValueError."""
     try:
         return tuple(map(int, given.split(",") if isinstance(given, str) else given))
     except ValueError:
@@ -193,7 +190,7 @@ def parse_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
 
 
 def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
-    """`train=0.8,val=0.1,test=0.1`, or that as a mapping: names and shares that make 1."""
+    """Parse `train=0.8,val=0.1,test=0.1`, or a mapping: names and shares with a sum of 1."""
     try:
         if not isinstance(given, str | Mapping):
             raise ValueError
@@ -209,7 +206,7 @@ def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
 
 
 def parse_by_codec(given: Sequence[str]) -> dict[str, str]:
-    """Of each `CODEC=LIST`. Raises ValueError."""
+    """Parse a list of CODEC=LIST. Raises ValueError."""
     found = {}
     for text in (given,) if isinstance(given, str) else given:
         codec, equals, values = text.partition("=")
@@ -233,7 +230,7 @@ def parse_bytes(given: str | int) -> int:
 
 
 def shortened(text: str) -> str:
-    """For a message: what was given may be thousands of digits."""
+    """Return a text shortened for a message: a value may have thousands of digits."""
     return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[:MAX_NUMBER_LENGTH]}…"
 
 
@@ -245,7 +242,7 @@ def given(path: str) -> str:
 
 
 def as_source(source: Path | str | ArrowStream) -> Path | str | ArrowStream:
-    """As `as_place`; a table in memory as it is."""
+    """Return a source like `as_place`; a table in memory is returned unchanged."""
     return as_place(source) if isinstance(source, Path | str) else source
 
 

@@ -1,8 +1,5 @@
-"""What a run was asked to do: one frozen value with one dict form and one digest.
-
-Which sources a run takes, and how it works. Nothing here changes an output.
-
-Keywords of `transcode` and `burst`, and flags of their commands: the options of the dataclasses that they fill.
+"""Settings of a run as one frozen value with one dict form and one digest; options that change no output; and keywords of
+`transcode` and `burst`.
 """
 
 from __future__ import annotations
@@ -31,9 +28,13 @@ CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where videos can be worked on. workers: `module:class` under `vidprep.transcode.workers`, imported when it is chosen; empty for this
-    machine. package: what it needs, which an extra of the backend's name brings. address: where the cluster is looked for when nothing is
-    given; None: it must be. address_example: for the message.
+    """A place where videos can be processed.
+
+    Attributes:
+        workers: `module:class` under `vidprep.transcode.workers`, imported when chosen; "" for this machine
+        package: Package that it needs, which the extra of the backend's name installs
+        address: Default address of the cluster; None if it must be given
+        address_example: Example for messages
     """
 
     workers: str = ""
@@ -51,8 +52,19 @@ BACKENDS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """include, exclude: globs on relative paths and names. limit: the first so many, by their ids. labels: the columns of a table that
-    are labels, None for all. split_by: (name, share) of splits, whose shares make 1; split_group: the label that is never in two.
+    """Which sources a run takes.
+
+    Attributes:
+        include: Globs on relative paths and names
+        exclude: Globs on relative paths and names
+        limit: Number of sources, by id
+        label_from_folder: Whether the parent folder is the label `label`
+        labels: Columns of a table that are labels; None means all
+        on_bad_row: What to do with invalid rows
+        split_by: Name and share of each split; shares have a sum of 1
+        split_group: Label whose values are never in two splits
+        split_seed: Seed of the splits
+        keep_source_suffix: Whether outputs are named x.avi.mp4
     """
 
     HEADING: ClassVar[str] = "Sources"
@@ -96,7 +108,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How the work is done, apart from what is made. ffmpeg: of the second engine."""
+    """How a run works, apart from what it makes."""
 
     HEADING: ClassVar[str] = "Run"
 
@@ -309,7 +321,7 @@ KINDS = {"transcode": (*SAMPLE, EncoderOptions, VideoOutput, *_REST), "burst": (
 
 
 def options_of_command(name: str) -> list[Declared]:
-    """Of `transcode` or `burst`."""
+    """Return the options of `transcode` or `burst`."""
     return [each for kind in KINDS[name] for each in options_of(kind) if each.option.only in ("", name)]
 
 
@@ -337,14 +349,14 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
 
 
 def build_scale(keywords: Mapping[str, Any]) -> Scale:
-    """Raises SettingsError."""
+    """Build from keywords. Raises SettingsError."""
     if keywords.get("fit") not in (None, Scale().fit) and keywords.get("size") is None:
         raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
     return build_options(Scale, keywords)
 
 
 def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettings:
-    """What these keywords ask for. kind: of the output. Raises SettingsError."""
+    """Build the settings from keywords, for a kind of output. Raises SettingsError."""
     target = None
     if keywords.get("target_psnr") is not None:
         value = kind.quality_keyword

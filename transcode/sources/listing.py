@@ -1,12 +1,8 @@
-"""Folder, file or table -> units of work with names, cuts and labels. Opens no video.
+"""Turn a folder, file or table into units with names, cuts and labels. Opens no video.
 
-Whatever cannot work as a whole (missing, colliding, malformed, inside the destination) is a SourceError before any
-work. One file that cannot be read is one line in `problems`; what is no source at all is one line in `ignored`.
-Paths are strings here: a million Path objects would cost more than the walk itself.
-
-All videos below a folder here, by the rules for names, links and what cannot be read.
-
-The labels that sources give: columns of a table, the parent folder; and what their splits are drawn by.
+An error in the list as a whole (missing, colliding, malformed, inside the destination) is a SourceError before any
+work. A single unreadable file becomes an entry of `problems`; a file that is no source becomes an entry of `ignored`.
+Paths are strings: a million Path objects would cost more than listing the folder.
 """
 # ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH122
 
@@ -50,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was asked for beside the columns of a table. See `find_sources`."""
+    """Options for labels besides the columns of a table. See `find_sources`."""
 
     label_from_folder: bool = False
     split_by: Mapping[str, Fraction] | None = None
@@ -61,9 +57,17 @@ class Given:
 def labels_of(
     units: Sequence[Unit], table: SourceTable | None, given: Given, path: str, base: str
 ) -> tuple[Labels | None, Drawing | None]:
-    """Of these units, in their order; None where nothing gives any; and how splits are drawn. base: the folder that paths are relative to.
+    """Return the labels of units, in their order (None if there are none), and how splits are drawn.
 
-    Raises SourceError for a column that no manifest can hold, or that is there twice.
+    Args:
+        units: The units.
+        table: Their table; None for a folder.
+        given: Options.
+        path: The source, for messages.
+        base: Folder to which paths are relative.
+
+    Raises:
+        SourceError: A manifest cannot hold a column, or a column occurs twice.
     """
     names = list(table.columns) if table is not None else []
     if not names and not given.label_from_folder and given.split_by is None:
@@ -96,7 +100,9 @@ def labels_of(
 def _groups(
     units: Sequence[Unit], columns: Mapping[str, pa.Array], column: str | None, path: str, base: str
 ) -> list[str]:
-    """What is drawn as one: the value of a column, or the path of a source, relative and without its suffix."""
+    """Return the group of each unit; groups are drawn together. It is the value of a column, or the path of the source,
+    relative and without suffix.
+    """
     if column is None:
         base = os.path.join(base, "")
         relative = (u.path[len(base) :] if u.path.startswith(base) else os.path.basename(u.path) for u in units)
@@ -113,7 +119,7 @@ NOT_LISTED = "folder cannot be listed"
 
 
 def walk(search: SourceSearch, root: str) -> None:
-    """All of a folder, in no particular order. A stack of its own: trees may be deeper than Python recurses."""
+    """List all files of a folder, in no particular order. It uses its own stack: trees may be deeper than Python recurses."""
     _check_no_destination(root, "is this DST, and SRC the other? Give the folder of the raw videos")
     stack = [(root, "", frozenset([identity_of(os.stat(root))]))]
     while stack:
@@ -155,7 +161,9 @@ def _entries(search: SourceSearch, folder: str, *, is_root: bool) -> Iterator[os
 def _why_ignored(
     search: SourceSearch, entry: os.DirEntry[str], relative: str, above: frozenset[Identity]
 ) -> str | None:
-    """Why an entry is no source and no folder to enter, or None. What is plainly no video costs no stat."""
+    """Return why an entry is no source and no folder to enter; None if it is. A file that is clearly no video costs no
+    stat.
+    """
     name = entry.name
     if name.startswith("."):
         return "hidden name"
@@ -207,15 +215,28 @@ def find_sources(
     extension: str = "mp4",
     progress: Callable[[int], None] | None = None,
 ) -> SourceList:
-    """Return the units of a folder, of one file, or of a table (.csv, .tsv, .parquet, .jsonl, or in memory: of Arrow,
-    pandas, polars). Places may be URLs, given as str.
+    """Return the units of a folder, a file, or a table (.csv, .tsv, .parquet, .jsonl, or in memory: Arrow, pandas,
+    polars). Places may be URLs (str).
 
-    include, exclude: globs, case-sensitive, on the path relative to the folder (of the table) and on the base name; an
-    excluded folder is not entered; one file is tried whatever they say. limit: the first so many units by id. labels:
-    the columns of a table that are; None for all that say nothing else. split_by: names and shares of splits
-    (splits.py), drawn by source or by the column `split_group`. extension: of the outputs. progress: gets the number of
-    entries or rows seen so far, every 10,000. Raises SourceError when the list cannot work as a whole, SettingsError
-    for a limit below 1.
+    Args:
+        source: Folder, file or table.
+        destination: The destination, which must not contain sources.
+        include: Globs, case-sensitive, on the path relative to the folder (of the table) and on the file name.
+        exclude: Globs likewise. An excluded folder is not entered. A single file ignores both.
+        limit: Number of units, by id.
+        label_from_folder: Use the parent folder as the label `label`.
+        labels: Columns of the table that are labels; None means all without another meaning.
+        on_bad_row: What to do with invalid rows.
+        split_by: Names and shares of splits, drawn by source or by the column `split_group`.
+        split_group: See `split_by`.
+        split_seed: Seed of the splits.
+        keep_source_suffix: Name outputs x.avi.mp4.
+        extension: Extension of the outputs.
+        progress: Called with the number of files or rows so far, every 10,000.
+
+    Raises:
+        SourceError: The list as a whole is invalid.
+        SettingsError: `limit` is below 1.
     """
     if limit is not None and limit < 1:
         raise SettingsError("<limit>: give 1 or more", limit=limit)
@@ -273,7 +294,17 @@ def _refuse_labels(path: str, labels: Sequence[str] | None) -> None:
 def _source_list(
     search: SourceSearch, extension: str, limit: int | None, given: Given, path: str, base: str, *, is_table: bool
 ) -> SourceList:
-    """base: the folder that paths of sources are relative to."""
+    """Return the list from a search.
+
+    Args:
+        search: The search.
+        extension: Extension of the outputs.
+        limit: Number of units.
+        given: Options for labels.
+        path: The source, for messages.
+        base: Folder to which paths are relative.
+        is_table: Whether the source is a table.
+    """
     if not search.units and not search.problems:
         raise SourceError(_nothing_found(search.ignored), path=path)
     search.units.sort(key=attrgetter("id", "path"))

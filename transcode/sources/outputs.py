@@ -14,14 +14,14 @@ from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import Unit
 
-STATE_DIR = ".vidprep"  # in a destination: what vidprep keeps of its own
+STATE_DIR = ".vidprep"  # vidprep's state inside a destination
 PAIRS_SHOWN = 5
 NAME_MAX_BYTES = 255
 IN_SHARDS = "frames"  # the extension in settings that have no file for each video
 
 
 def fault_of_output(unit_id: str, extension: str) -> str | None:
-    """Why no output can have this name, or None. What goes into shards has none of its own."""
+    """Return why no output can have this name; None if it can. Units in shards have no file name."""
     output = f"{unit_id}.{extension}"
     top, slash, _ = output.partition("/")
     if slash and (top.lower() == STATE_DIR or fnmatch.fnmatchcase(top.lower(), "manifest*.parquet")):
@@ -66,7 +66,7 @@ def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table
 
 
 def _collisions(units: Iterable[Unit], extension: str) -> list[tuple[Unit, Unit, str]]:
-    """Pairs that want one output, or where the output of the first is a folder that the second needs."""
+    """Return pairs of units with the same output, or where the output of one is a folder that the other needs."""
     taken: dict[str, Unit] = {}
     folders: dict[str, Unit] = {}
     pairs = []

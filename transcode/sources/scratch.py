@@ -1,7 +1,6 @@
-"""Folders for what is here only for a while: gone with the block or the process that made them, or swept by the next one; and what lies
-behind a URL, as files for as long as it is looked at.
+"""Temporary folders, and sources behind URLs: listed like folders, and copied to local files. Opens no video.
 
-Sources behind a URL: what is listed there, by the rules for folders, and single ones copied here. Opens none of it.
+Temporary folders are removed with the block or process that made them, or by the next process.
 """
 
 from __future__ import annotations
@@ -29,8 +28,11 @@ from vidprep.transcode.sources.unit import Unit
 
 
 class RemoteFiles:
-    """Size and time of single files behind URLs; a folder is listed once. fault: of the first that did not answer; answered: whether
-    any did.
+    """Size and time of single files behind URLs. A folder is listed only once.
+
+    Attributes:
+        fault: Error of the first folder that did not answer
+        answered: Whether any folder answered
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,9 @@ class RemoteFiles:
         self.answered = False
 
     def state(self, url: str) -> SourceState | None:
-        """Size in bytes and time of change in ns; None for what is not there. Raises StorageError, for all of a folder at once."""
+        """Return size and modification time; None if the file does not exist. Raises StorageError, for a whole folder at
+        once.
+        """
         folder, name = split_url(url)
         if not folder.partition("://")[2]:
             raise StorageError("names no file in a folder or bucket", path=url)
@@ -64,7 +68,7 @@ class RemoteFiles:
 
 
 def list_remote(search: SourceSearch, url: str) -> None:
-    """All videos below a URL, or the one that it names. Raises SourceError, StorageError."""
+    """List all videos below a URL, or the single one that it names. Raises SourceError, StorageError."""
     folder = ObjectStorage(url)
     if PurePosixPath(url).suffix.lower() in READERS:
         raise SourceError("a table must be a file here; its paths may be URLs", path=url)
@@ -99,7 +103,10 @@ def _why_ignored(search: SourceSearch, path: str, relative: str) -> str | None:
 def fetch(unit: Unit, path: Path) -> None:
     """Copy a source to `path`, as it was when it was listed.
 
-    Raises ReadError where it is gone or another by now, StorageError, DiskFullError.
+    Raises:
+        ReadError: It was deleted or changed since.
+        StorageError: It cannot be fetched.
+        DiskFullError: The disk is full.
     """
     url, name = split_url(unit.path)
     folder, disk = remote_folder(url), os.statvfs(path.parent)
@@ -157,7 +164,7 @@ def _holder_of(folder: Path) -> ProcessId:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder. Those of processes of this machine that were killed go first."""
+    """Create an empty folder for the block. Folders of killed processes of this machine are removed first."""
     for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError):
             if _is_ours(other) and _holder_of(other).is_dead:
@@ -173,9 +180,12 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def as_folder(place: Path | str) -> Iterator[Path]:
-    """The folder itself, or a copy of all that lies behind a URL, under TMPDIR. What lies there is only read.
+    """Return the folder itself, or a copy of everything behind a URL, under TMPDIR. It is only read.
 
-    Raises StoreError where nothing is there, DiskFullError, StorageError.
+    Raises:
+        StoreError: It does not exist.
+        DiskFullError: The disk is full.
+        StorageError: It cannot be fetched.
     """
     if isinstance(place, Path):
         yield place
@@ -200,9 +210,12 @@ def as_folder(place: Path | str) -> Iterator[Path]:
 
 @contextmanager
 def as_file(unit: Unit) -> Iterator[Unit]:
-    """The unit itself, or the same with a copy of its source, under TMPDIR.
+    """Return the unit itself, or one with a copy of its source under TMPDIR.
 
-    Raises ReadError where the source is gone or another by now, DiskFullError, StorageError.
+    Raises:
+        ReadError: The source was deleted or changed.
+        DiskFullError: The disk is full.
+        StorageError: It cannot be fetched.
     """
     if not is_url(unit.path):
         yield unit

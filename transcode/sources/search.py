@@ -1,4 +1,4 @@
-"""What was asked for, what has been found, and what every way of listing asks of a file."""
+"""State of a search for sources, and checks that apply to every file however it is listed."""
 # ruff: noqa: PTH118, PTH122
 
 from __future__ import annotations
@@ -20,11 +20,23 @@ Identity = tuple[int, int]  # st_dev, st_ino
 
 @dataclass(slots=True)
 class SourceSearch:
-    """What was asked for, and what has been found so far.
+    """Options of a search, and what it has found so far.
 
-    destination: resolved, with a slash at its end. destination_identity: None while it does not exist. asked: number in
-    its table and unit of a problem, by its place in `problems`. table: that the sources stand in.
-    why_partial: as SourceList has it.
+    Attributes:
+        destination: Resolved destination, ending in a slash
+        destination_identity: Device and inode of the destination; None while it does not exist
+        include: Pattern of names to take
+        exclude: Pattern of names to skip
+        keep_source_suffix: Whether outputs are named x.avi.mp4
+        progress: Called with the number of files or rows so far
+        seen: That number
+        known: Whether a folder is in the destination, by path
+        units: Units
+        ignored: (path, reason) of files that are not sources
+        problems: (path, reason) of sources that cannot be started
+        asked: Row number and unit of a problem, by its index in `problems`
+        table: The table of the sources
+        why_partial: See `SourceList`
     """
 
     destination: str
@@ -48,7 +60,9 @@ class SourceSearch:
             self.progress(self.seen)
 
     def in_destination(self, path: str) -> bool:
-        """Links followed. Remembers the answer: the rows of a table share few folders."""
+        """Return whether a path is in the destination, following links. Answers are cached: the rows of a table share few
+        folders.
+        """
         if path not in self.known:
             self.known[path] = os.path.join(os.path.realpath(path), "").startswith(self.destination)
         return self.known[path]
@@ -68,13 +82,19 @@ class SourceSearch:
         self.units.append(Unit(name, path, *state, cut, row=row))
 
     def refuse(self, number: int, unit: Unit, reason: str) -> None:
-        """A row of a table that cannot be started. number: of the row."""
+        """Record that a row of a table cannot be started.
+
+        Args:
+            number: Number of the row.
+            unit: Its unit.
+            reason: Why.
+        """
         self.asked[len(self.problems)] = number, unit
         self.problems.append((unit.path, reason))
 
 
 def fault_of_file(path: str, status: os.stat_result) -> str | None:
-    """Why a file cannot be a source, found without opening it: opening a FIFO would wait for ever."""
+    """Return why a file cannot be a source, without opening it: opening a FIFO would block."""
     if storable(path) != path:
         return "its name is not valid UTF-8, which a manifest cannot hold; rename it"
     if not stat.S_ISREG(status.st_mode):

@@ -1,6 +1,6 @@
-"""Each row of a table: a unit, or a problem that has a row of its own in the manifest.
+"""Turn the rows of a table into units or problems (failed rows of the manifest), and interpret the columns of cuts.
 
-Columns of a table that say where a cut or a label begins and ends, under the names that data sets give them.
+Columns for the start and end of a cut or label have several names in published datasets.
 """
 # ruff: noqa: PTH100, PTH109, PTH114, PTH116, PTH118, PTH119, PTH120
 
@@ -55,7 +55,7 @@ MOST_FRAMES = 2**31 - 1
 
 
 def _place_of(name: str) -> str | None:
-    """Return which of PLACES a column stands for, or "ms" and the like for a time in a unit other than seconds; None for a label."""
+    """Return the field of PLACES that a column means, or a unit such as "ms" for times not in seconds; None for a label."""
     last = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.rpartition("/")[2])  # LeRobot: videos/CAMERA/from_timestamp
     words = set(re.findall(r"[a-z]+[0-9]?", last.lower()))
     has_time, has_frames, units = bool(words & OF_TIME), bool(words & OF_FRAMES), words & OTHER_UNITS.keys()
@@ -84,7 +84,7 @@ class CutColumns:
 
     @property
     def names(self) -> set[str]:
-        """The columns that are no labels."""
+        """Names of the columns that are not labels."""
         return {name for place in PLACES if (name := getattr(self, place)) is not None}
 
     def cuts(self, table: SourceTable) -> Iterator[tuple[Any, ...]]:
@@ -145,7 +145,7 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
         if place is not None:
             found.setdefault(place, []).append(name)
     if not ("start" in found and "end" not in found):
-        found.pop("duration", None)  # a label: the cut has an end, or there is none
+        found.pop("duration", None)  # then it is a label: the cut has an end, or there is no cut
     begins = "start" in found or any(name.lower() in WEAK_BEGINNINGS for name in names)
     if begins and not found.keys() & {"end", "duration"}:
         has_onset = any("onset" in name.lower() for name in names)
@@ -215,9 +215,17 @@ NAMES_OF_PATH = (
 def read_table(
     search: SourceSearch, table: object, *, labels: Sequence[str] | None, label_from_folder: bool, skips_bad_rows: bool
 ) -> None:
-    """Each row of a table, a file or in memory, is a unit or a problem. labels: the columns that are; None for all that are no KEYS.
+    """Add each row of a table (a file, or in memory) to a search, as a unit or a problem.
 
-    skips_bad_rows: rows that cannot mean anything are ignored. Raises SourceError.
+    Args:
+        search: The search.
+        table: The table.
+        labels: Columns that are labels; None means all that are not KEYS.
+        label_from_folder: Use the parent folder as the label `label`.
+        skips_bad_rows: Ignore invalid rows.
+
+    Raises:
+        SourceError: The table is invalid.
     """
     found = read_source_table(table)
     path = str(table) if isinstance(table, str) else IN_MEMORY
@@ -269,7 +277,7 @@ def told_faults(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -
 
 
 def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> list[str]:
-    """Those of the columns that are to be labels. Raises SourceError."""
+    """Return the columns that become labels. Raises SourceError."""
     if labels is None:
         return names
     if missing := [name for name in labels if name not in names]:
@@ -313,7 +321,7 @@ def _same_cuts(search: SourceSearch) -> dict[int, str]:
 def _add_row(
     search: SourceSearch, remote: RemoteFiles, table: str, number: int, given_path: Any, given_id: Any, cut: Cut
 ) -> None:
-    """File one row, from 0, under units, ignored or problems. Raises ValueError for a row that cannot mean anything."""
+    """Add one row, counted from 0, to units, ignored or problems. Raises ValueError for an invalid row."""
     where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
     if given_path is None or given_path == "":
         raise ValueError("path is empty; give the path of a video")
@@ -355,7 +363,9 @@ def _add_row(
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:
-    """In milliseconds of the number as a person writes it, halves up: 1.0005 is 1001, whatever its binary digits. Or in frames."""
+    """Return the id of a cut: times in milliseconds, of the decimal number as written, halves rounded up (1.0005 is 1001);
+    or frames.
+    """
     if not cut:
         return unit_id
     if cut.start_frame is not None or cut.end_frame is not None:

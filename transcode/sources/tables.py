@@ -1,7 +1,7 @@
-"""Rows of a source table, `.csv`, `.tsv`, `.parquet` or `.jsonl`, and what their cells may hold.
+"""Read source tables (`.csv`, `.tsv`, `.parquet`, `.jsonl`) and check their cells.
 
-Every fault is a ValueError whose text says what was found and what to give instead. pyarrow reads Parquet only: its
-guesses about text would make 7 of a label `007`, and dates of others.
+Every fault is a ValueError that says what was found and what to give instead. pyarrow reads only Parquet: its type
+inference for text would turn a label `007` into 7, and others into dates.
 """
 # ruff: noqa: PTH122, PTH123
 
@@ -40,7 +40,7 @@ Row = dict[str, object]
 
 
 def is_animated(path: str) -> bool:
-    """Return whether a file is a WebP that says in its head that it moves: most are still pictures, which are no sources."""
+    """Return whether a WebP file declares that it is animated; most are still pictures, which are not sources."""
     try:
         with open_regular(path) as file:
             head = file.read(21)
@@ -59,9 +59,7 @@ def one_line(name: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """Return the value for a table that others open: a text that a spreadsheet would run as a formula stands behind an
-    apostrophe.
-    """
+    """Return a value for a CSV file that others open: text that a spreadsheet would run as a formula gets an apostrophe."""
     if not isinstance(value, str) or not FORMULA.match(value):
         return value
     with suppress(ValueError):
@@ -75,9 +73,9 @@ class SourceTable:
     """A table that names sources.
 
     Attributes:
-        columns: The values of each column by its name: Python's, or Arrow's where the table has types of its own.
-        num_rows: How many rows it has.
-        notes: For a column of text in which most cells are numbers, the cell that is none.
+        columns: Values of each column by name: Python values, or Arrow's if the table has types
+        num_rows: Number of rows
+        notes: For a text column in which most cells are numbers, the first cell that is not a number
     """
 
     columns: Mapping[str, Sequence[Any] | pa.ChunkedArray]
@@ -90,7 +88,7 @@ class SourceTable:
         return SourceTable({name: self.columns[name] for name in names}, self.num_rows, notes)
 
     def values(self, name: str) -> Sequence[Any]:
-        """As Python has them; None for each row where there is no such column."""
+        """Return Python values; None for each row if the column does not exist."""
         column = self.columns.get(name)
         if column is None:
             return [None] * self.num_rows
@@ -105,7 +103,7 @@ class SourceTable:
             yield dict(zip(self.columns, values, strict=True))
 
     def array(self, name: str) -> pa.Array:
-        """As it is kept in a manifest. Raises ValueError for what none can hold."""
+        """Return an array as a manifest stores it. Raises ValueError if a manifest cannot hold it."""
         import pyarrow as pa
 
         from vidprep.formats.manifest import storable as in_parquet
@@ -119,7 +117,7 @@ class SourceTable:
 
 
 def faults_of_columns(table: SourceTable) -> dict[int, str]:
-    """Why a label of a row, from 0, cannot be kept: of columns without types of their own."""
+    """Return why labels of rows (from 0) cannot be stored, for columns without types."""
     faults: dict[int, str] = {}
     for name, column in table.columns.items():
         if isinstance(column, list):
@@ -128,7 +126,7 @@ def faults_of_columns(table: SourceTable) -> dict[int, str]:
 
 
 def _first_odd_one(values: Sequence[Any]) -> str | None:
-    """Which of some values Arrow finds no common type with those before it for."""
+    """Return the first value for which Arrow finds no common type with the values before it."""
     import pyarrow as pa
 
     def goes(count: int) -> bool:
@@ -145,7 +143,7 @@ def _first_odd_one(values: Sequence[Any]) -> str | None:
 
 
 def _faults_of_labels(name: str, values: Sequence[Any]) -> Iterator[tuple[int, str]]:
-    """Of values without types: rows, from 0, whose value does not go with those before it, and why."""
+    """Yield rows (from 0) whose value does not fit those before it, and why."""
     first: str | None = None
     for number, value in enumerate(values):
         if value is None:
@@ -205,7 +203,9 @@ def _odd_cell(cells: Mapping[int, str]) -> int | None:
 
 
 def _converter(cells: list[str]) -> Callable[[str], object]:
-    """What all these cells can be read as, and be written again as they stand: 007, 1.10 beside 1.1, and long digits stay text."""
+    """Return a type that all cells can be parsed as and written back unchanged: 007, 1.10 beside 1.1, and long numbers
+    stay text.
+    """
     if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", cell) and str(int(cell)) == cell for cell in cells):
         return int
     if all(re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?(e[+-]?[0-9]{2})?", cell) for cell in cells):
@@ -230,7 +230,7 @@ def _jsonl_table(table: str) -> SourceTable:
 
 
 def _constant(name: str) -> float | None:
-    """What pandas and Python write where there is no value is none."""
+    """Return a number for special values; None for the texts that pandas and Python write for missing values."""
     return None if name == "NaN" else float(name)
 
 
@@ -270,7 +270,7 @@ def _num_nested(metadata: FileMetaData) -> int:
 
 
 def _bytes_of(array: pa.Array) -> int:
-    """Of what it is without a dictionary."""
+    """Return the size of an array without its dictionary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -289,7 +289,7 @@ def _check_size(num_rows: int, num_columns: int) -> None:
 
 
 def _arrow_table(table: pa.Table) -> SourceTable:
-    """pandas keeps an index that is not just numbers in a column of such a name."""
+    """Convert a table. pandas stores a non-trivial index in a column with such a name."""
     _check_size(table.num_rows, table.num_columns)
     names = [name for name in _distinct(table.column_names) if not re.fullmatch(r"__index_level_\d+__", name)]
     return SourceTable({name: table[name] for name in names}, table.num_rows)

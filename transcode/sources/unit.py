@@ -1,13 +1,8 @@
-"""The values that a listing is made of.
+"""Units (a source, or a cut of one), lists of them, samples, and random splits.
 
-A few that stand for all.
-
-`--split-by`: which split each source belongs to, drawn by a hash of its name. A split once given is kept.
-
-A class that would have none in a split, though its share is one source or more, gives it the one that the hash puts nearest, of those
-that have no split yet. Cuts of one source, or what shares a value of the column of --split-group, are drawn as one.
-
-Names of outputs: which cannot be, and which two sources want.
+`--split-by` draws the split of a source by a hash of its name, and keeps a split once it is given. If a class would be
+missing from a split although its share is at least one source, the class gives it the source with the nearest hash that
+has no split yet. Cuts of one source, and sources with the same value of `--split-group`, are drawn together.
 """
 
 from __future__ import annotations
@@ -30,7 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What the splits of the units of `Labels` are drawn by; see `splits_of`. column: whose values the groups are, if any."""
+    """Rule and input of random splits; see `splits_of`.
+
+    Attributes:
+        groups: Group of each unit
+        classes: Class of each unit
+        shares: Share of each split
+        column: Column that contains the groups, if any
+        seed: Seed
+    """
 
     groups: Sequence[str]
     classes: Sequence[object]
@@ -40,7 +43,7 @@ class Drawing:
 
     @property
     def rule(self) -> str:
-        """What was asked for: another one draws all splits anew."""
+        """The options as text. With other options all splits are drawn again."""
         return json.dumps([{name: str(share) for name, share in self.shares.items()}, self.column, self.seed])
 
     def filled(self, labels: Labels, before: Labels) -> Labels:
@@ -108,7 +111,7 @@ def _drawn(groups: Sequence[str], shares: Mapping[str, Fraction], seed: int, kep
 
 
 def _place(group: str, seed: int) -> float:
-    """From 0 to 1."""
+    """Return the position of a group from 0 to 1."""
     digest = hashlib.blake2b(f"{seed}:{group}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -127,10 +130,10 @@ T = TypeVar("T", bound=Sized)
 
 
 def choose(items: Sequence[T], count: int) -> tuple[T, ...]:
-    """`count` of the sources or rows, all when there are fewer; the same ones each time.
+    """Return a sample of `count` items (all if there are fewer), the same each time.
 
-    Systematic: ordered by folder and then by size, every n-th is taken, so that folders and sizes are there in
-    proportion.
+    The sample is systematic: of the items sorted by folder and then size every n-th is taken, so that folders and sizes
+    are represented in proportion.
     """
     ordered = sorted(items, key=lambda item: (item.id.rpartition("/")[0], item.size_bytes or 0, item.id))
     return tuple(ordered[place] for place in _places(len(ordered), count))
@@ -156,11 +159,17 @@ def _places(total: int, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One source, or one cut of it: one output, one row.
+    """One source, or one cut of it: one output and one row.
 
-    id: name of the output without extension, relative, '/'-separated. path: absolute, links not resolved.
-    cut: the part of the source that is wanted; times count from the first frame shown, or from the container (`--cut-origin`).
-    sharers: units of the same source, this one among them. row: of its table, from 0; -1 where there is none.
+    Attributes:
+        id: Name of the output without extension, relative, with slashes
+        path: Absolute path; links are not resolved
+        size_bytes: Size of the source
+        mtime_ns: Modification time of the source
+        cut: Part of the source. Times count from the first frame displayed, or from the container's start
+            (`--cut-origin`)
+        sharers: Number of units of the same source, including this one
+        row: Number of its row in the table, from 0; -1 if there is no table
     """
 
     id: str
@@ -178,19 +187,23 @@ class Unit:
 
     @property
     def share_bytes(self) -> int:
-        """What this unit stands for when sources are counted in bytes: cuts of one source count it once, together."""
+        """Share of this unit when the bytes of sources are counted: cuts of one source count it once, together."""
         return self.size_bytes // self.sharers
 
 
 @dataclass(frozen=True, slots=True)
 class SourceList:
-    """units: largest first, then by id. ignored: (path, reason) of what is no source.
+    """Units of a run. Paths are absolute, and escaped if they are not valid UTF-8.
 
-    problems: (path, reason) of sources that cannot even be started, a failed row each. Both are sorted, their paths
-    absolute, and escaped where they are not valid UTF-8. problem_units: what the row of a table asked for, None for a file
-    that was met in a folder; in the order of `problems`. labels: of units and problems; None where there are none.
-    why_partial: why sources that are not here may be there all the same; None where these are all. drawing: how the splits of
-    `labels` are drawn, None where they are not. notes: what a reader of the table should know about its columns.
+    Attributes:
+        units: Largest first, then by id
+        ignored: (path, reason) of files that are not sources, sorted
+        problems: (path, reason) of sources that cannot be started, sorted; each becomes a failed row
+        problem_units: Unit of a table's row for each problem; None for a file of a folder
+        labels: Labels of units and problems; None if there are none
+        why_partial: Why other sources may exist; None if the list is complete
+        drawing: How the splits in `labels` are drawn; None if they are not
+        notes: Messages about the columns of the table
     """
 
     units: tuple[Unit, ...]

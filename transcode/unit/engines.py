@@ -1,4 +1,4 @@
-"""The four ways in which a unit is made. Each writes the partial file of a job, proves it, and returns one value."""
+"""The four ways to make a unit. Each writes the partial file of a job, verifies it, and returns an `Outcome`."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ DOES_NOT_READ = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an engine made, and how it was proven.
+    """Result of an engine: a verified output.
 
     Attributes:
-        measured: Of the frames of the output.
-        times: Of the frames in the file.
-        verified_in: Which pass verified it.
-        facts: What reading the source showed.
-        source_indexes: Number of the source frame that each output frame shows.
-        source_pts: When those source frames begin, in ticks from the first frame shown.
-        shows_through: Whether a pixel of the source was not opaque.
-        warnings: Of the audio.
-        damage: Of the audio.
+        measured: Measurements of the output
+        times: Times of the frames in the file
+        verified_in: Pass that verified it
+        facts: Facts about the source
+        source_indexes: Number of the source frame that each output frame shows
+        source_pts: Start of those source frames, in ticks from the first frame displayed
+        shows_through: Whether a pixel of the source was not opaque
+        warnings: Remarks about the audio
+        damage: Damage of the audio
     """
 
     measured: Measured | StoredFrames
@@ -94,7 +94,7 @@ def encode_in_process(job: Job, stream: FrameStream, context: Context) -> Outcom
 
 
 def join_segments(job: Job, stream: FrameStream, context: Context) -> Outcome:
-    """Only the first frame of the stream is decoded, which tells what the pictures are."""
+    """Join encoded segments. Only the first frame of the stream is decoded, which describes the pictures."""
     assert isinstance(job, JoinJob)
     segments, output = job.segments, stream.output
     with closing(_audio(job, stream)) as audio:
@@ -138,7 +138,9 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
 
 
 def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
-    """What of this source a command of ffmpeg is not made for. One that failed at once left the source unread, so some is read now."""
+    """Return why an ffmpeg command does not suit this source. If the command failed at once, part of the source is read
+    for this.
+    """
     looked = chain([None], islice(stream.filtered(), LOOKED_AT))
     return next(filter(None, (beyond_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
 

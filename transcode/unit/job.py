@@ -1,6 +1,7 @@
-"""What is asked for one video, and what comes of it: a row from the beginning, which a failure ends too; or segments.
+"""Jobs sent to a worker, and the results that a worker can return: a manifest row, an encoded segment, or segments to
+encode.
 
-Nothing here needs a decoder: the process that hands out work and gathers what comes of it starts without one.
+Nothing here needs a decoder: the process that distributes jobs starts without one.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ ATTEMPTS_MAX = 2**15 - 1  # what its column holds
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a job tells whoever does it, and asks. worked: to be called when the source is open, and for each frame that is decoded
-    or made from then on. cores: how many may work on it now; more than one when there are fewer videos than cores.
+    """Callbacks of a running job to its host.
+
+    Attributes:
+        worked: Called when the source is open, and for each frame decoded or made from then on
+        cores: Returns how many cores the job may use now; more than one if there are fewer videos than cores
     """
 
     worked: Callable[[], None] = lambda: None
@@ -43,20 +47,20 @@ UNTOLD = Context()
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of an output that is encoded by itself. Ticks of the source count from the first frame shown.
+    """A part of an output that is encoded separately. Ticks of the source count from the first frame displayed.
 
     Attributes:
-        index: Number of the segment, from 0.
-        first: Number of its first output frame in the whole.
-        first_pts: Tick of that frame in the whole.
-        num_frames: Number of its output frames; None to the end.
-        source_index: Number of the source frame that it shows first.
-        timing: Its frames.
-        tick: Of the source frame that it shows first.
-        keyframe: Tick of a keyframe of the source before that; None where decoding begins at the beginning.
-        origin_pts: PTS of the first frame shown.
-        opening_index: Number of the source frame that the whole shows first.
-        opening: Tick of the source that is time 0 of the whole.
+        index: Number of the segment, from 0
+        first: Number of its first output frame in the whole
+        first_pts: Tick of that frame in the whole
+        num_frames: Number of its output frames; None to the end
+        source_index: Number of the source frame that it shows first
+        timing: Its frames
+        tick: Tick of that source frame
+        keyframe: Tick of a keyframe of the source before it; None if decoding begins at the start
+        origin_pts: PTS of the first frame displayed
+        opening_index: Number of the source frame that the whole shows first
+        opening: Time 0 of the whole, in ticks of the source
     """
 
     index: int
@@ -73,11 +77,11 @@ class Segment:
 
     @property
     def suffix(self) -> str:
-        """Of the file that it is made as, behind the name of the whole."""
+        """Suffix of the segment's partial file."""
         return f".{self.index:05d}.mp4"
 
     def entry(self, source: Source) -> SeekPoint | None:
-        """Where decoding begins; None where the start says it. Raises ReadError."""
+        """Return where decoding begins; None if it begins at the start. Raises ReadError."""
         from vidprep.formats.video import jump_to
 
         if self.keyframe is None:
@@ -87,7 +91,24 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class MadeSegment:
-    """A segment that was encoded and proven. path: where it stands. source_state: of the source when it was read."""
+    """A segment that was encoded and verified.
+
+    Attributes:
+        segment: The segment
+        path: Its file
+        measured: Measurements of its frames
+        source_indexes: Number of the source frame that each output frame shows
+        source_pts: Start of those source frames in ticks
+        source_state: Size and time of the source when it was read
+        facts: What reading the source showed
+        output: Format of the output
+        picture: Picture of the output
+        num_changes: Changes in the middle of the source
+        shows_through: Whether a pixel of the source was not opaque
+        damage: Damage of the source
+        seconds: Duration
+        cpu_seconds: CPU time
+    """
 
     segment: Segment
     path: str
@@ -107,11 +128,17 @@ class MadeSegment:
 
 @dataclass(frozen=True, slots=True)
 class JobNotDone:
-    """Why a job was not done, though nothing says that its source is to blame: it has no row, and the next run does it again.
+    """The job failed for a reason that is not the source's fault (full disk, lost worker). It gets no manifest row; the
+    next run retries it.
 
-    fault: whose it is; "source" is a guess of one host that sees another source than was planned, which the machine that
-    started the run must judge. error: class name. stops: whether other jobs would end the same way. row: of a job whose source it is.
-    deaths: how many workers died that had it, perhaps of another job.
+    Attributes:
+        fault: What failed. "source" means that one host saw another source than planned; the machine that started the
+            run decides
+        error: Name of the error's class
+        message: Message of the error
+        stops: Whether other jobs would fail too
+        row: Row of a job whose source failed
+        deaths: Number of workers that died with this job, possibly because of another job
     """
 
     fault: Literal["source", "destination", "worker", "cluster"]
@@ -130,7 +157,7 @@ class Split:
     why_not: str | None = None
 
 
-# The row of a video, a segment of one, the segments that it is to be made in; or why it is none of these.
+# The row of a video, an encoded segment, the segments to encode; or why the job failed.
 JobResult = ManifestRow | MadeSegment | Split | JobNotDone
 
 
@@ -146,16 +173,16 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be done for one unit: a WholeJob, a SegmentJob or a JoinJob.
+    """Work for one unit: a WholeJob, a SegmentJob or a JoinJob.
 
     Attributes:
-        unit: The source, or a cut of it.
-        settings: What is to be made.
-        file_name: Name of the output, relative to the destination.
-        partial: Absolute path of the file to write.
-        attempt: How many times the unit has been tried, with this one.
-        ffmpeg: The program of the second engine.
-        upload: Where a proven output goes; None for a destination in a folder.
+        unit: The source, or a cut of it
+        settings: Settings of the run
+        file_name: Name of the output, relative to the destination
+        partial: Absolute path of the file to write
+        attempt: Number of this attempt, from 1
+        ffmpeg: ffmpeg program of the second engine
+        upload: Where a verified output is uploaded; None for a local destination
     """
 
     unit: Unit
@@ -168,7 +195,7 @@ class Job:
 
     @property
     def best(self) -> str:
-        """Where an output waits that reaches a target, while a coarser one is tried."""
+        """Path of the best output so far in a search for a target."""
         return f"{self.partial}.best"
 
     @property
@@ -178,7 +205,7 @@ class Job:
 
     @property
     def copied_source(self) -> str:
-        """Where a source behind a URL is copied to. All segments have one copy."""
+        """Local path of a source behind a URL. All segments share one copy."""
         return f"{self.whole_partial}.source{Path(self.unit.path).suffix}"
 
     def for_segment(self, segment: Segment) -> SegmentJob:
@@ -196,7 +223,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class WholeJob(Job):
-    """Make a video whole. may_split: it may be split into segments. why_not_split: why it was not, where that is worth a word."""
+    """Job to make a video as a whole, or to split it.
+
+    Attributes:
+        may_split: Whether it may be split into segments
+        why_not_split: Why it was not split; None if that is not worth reporting
+    """
 
     may_split: bool = True
     why_not_split: str | None = None
@@ -222,7 +254,7 @@ class JoinJob(Job):
 
 
 def _shared(job: Job, **other: Any) -> dict[str, Any]:
-    """What all jobs of a unit share."""
+    """Return the attributes that all jobs of a unit share."""
     return {each.name: getattr(job, each.name) for each in fields(Job)} | other
 
 
@@ -256,7 +288,7 @@ def discard(job: Job) -> None:
 
 
 def fail(row: ManifestRow, error: Exception) -> None:
-    """Write a failure into its row: stage, class and message; a bug of ours with the place where it happened."""
+    """Write a failure to its row: stage, class and message; for a bug of vidprep also its place in the code."""
     if is_disk_full(error) and not isinstance(error, DiskFullError):
         error = DiskFullError(f"no room left on the device or under the file size limit for {row.file_name}")
     elif is_out_of_memory(error):
@@ -272,7 +304,7 @@ def fail(row: ManifestRow, error: Exception) -> None:
 
 
 def why_not_joined(made: Sequence[MadeSegment]) -> str | None:
-    """Why these segments are not what the whole would be, or None."""
+    """Return why these segments do not form the whole; None if they do."""
     first = made[0]
     for each in made:
         name = f"segment {each.segment.index + 1} of {len(made)}"

@@ -1,7 +1,7 @@
-"""The story of one unit, top to bottom: open, decode, cut, retime, scale, encode, measure, close, check, row.
+"""The life of one unit, top to bottom: open, decode, cut, retime, scale, encode, measure, close, check, row.
 
-`run_job` is the one place that catches broadly: whatever happens to a unit becomes its row. The output is left under
-its partial name; whoever runs the job gives it its final one when the row is safe.
+`run_job` is the one place that catches all exceptions: every failure of a unit becomes its row. The output keeps its
+partial name; the pool's owner renames it after the row is written.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ PRIMING_SECONDS = Fraction(5, 100)
 
 
 def run_job(job: Job, context: Context = UNTOLD) -> JobResult:
-    """Do one job: make an output, a segment of one, or say which segments it is to be made in.
+    """Do one job: make an output or a segment, or return the segments to make.
 
-    Never raises: a failure is a row with status "failed" and nothing on disk.
+    Never raises: a failure is a row with status "failed", and its files are removed.
     """
     row = new_row(job)
     segments = job.segments if isinstance(job, JoinJob) else ()
@@ -129,7 +129,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
 
 
 def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
-    """By what the source claims; None where it is to be made whole, or is in segments."""
+    """Return the length of segments, from the duration that the source claims; None if the job is not split."""
     if not isinstance(job, WholeJob) or not job.may_split:
         return None
     cut, rate = job.unit.cut, info.frame_rate
@@ -155,7 +155,9 @@ def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[Remark]
 
 
 def _cut_short(made: Outcome, stream: FrameStream) -> Iterator[Remark]:
-    """Where a cut asks for more than there is. Containers round their ends, and audio outlasts pictures: less than a frame is nothing."""
+    """Yield a remark if a cut ends after the source, by at least a frame: containers round their ends, and audio may
+    outlast the pictures.
+    """
     facts, base, window = made.facts, stream.info.time_base, stream.window
     if not facts.read_to_end:
         return
@@ -168,7 +170,7 @@ def _cut_short(made: Outcome, stream: FrameStream) -> Iterator[Remark]:
 
 
 def _picture_late(settings: RunSettings, stream: FrameStream) -> Iterator[Remark]:
-    """Where the seconds of a cut do not count from where players count."""
+    """Yield a remark if the times of a cut do not count from where players count."""
     info, begin = stream.info, stream.info.start_seconds
     if (stream.window.start is None and stream.window.end is None) or begin is None:
         return

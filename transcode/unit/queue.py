@@ -1,7 +1,7 @@
-"""Which job is done next, and which is done again.
+"""Decide which job runs next, and which runs again.
 
-Segments of a video that was split go before other videos. A job whose workers died may have killed them, or another job may have: it is
-a suspect, and runs once more with no other at work, so that only a killer fails.
+Segments of a split video run before other videos. A job whose workers died may have killed them, or another job may
+have: it is a suspect, and runs once more alone, so that only a job that kills workers fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ FINAL_ERRORS = {CrashedError.__name__, DeadlineError.__name__}
 
 @dataclass(slots=True)
 class _SplitVideo:
-    """A video in segments. count: how many. waiting: how many of them are not made yet."""
+    """A video in segments.
+
+    Attributes:
+        job: Its job
+        count: Number of segments
+        waiting: Number of segments that are not made yet
+        made: Segments that are made
+        failed: Row of a failed segment
+    """
 
     job: WholeJob
     count: int
@@ -42,12 +50,18 @@ class _SplitVideo:
 
 
 class JobQueue:
-    """Hands out jobs, and takes what came of them. It may be empty while jobs are being done, and have more afterwards."""
+    """Queue of jobs that takes back results. It may be empty while jobs are running, and get new jobs afterwards."""
 
     def __init__(
         self, jobs: Iterable[Job], on_segment: Callable[[Job, int, int], object] = lambda _job, _made, _count: None
     ) -> None:
-        """on_segment: told of a video, how many of its segments are made, of how many; first of none."""
+        """Create a queue.
+
+        Args:
+            jobs: Jobs of all videos.
+            on_segment: Called with a job, the number of its finished segments, and the number of all; the first time
+                with 0.
+        """
         self._jobs = iter(jobs)
         self._on_segment = on_segment
         self._first: deque[Job] = deque()
@@ -72,16 +86,16 @@ class JobQueue:
         return job
 
     def suspect(self, job: Job) -> None:
-        """Hand out a job when all others are done, and no other until it is done."""
+        """Run a job again after all others have finished, alone."""
         self._suspects.append(job)
 
     def take_back(self, job: Job, made: JobResult | None, *, is_elsewhere: bool) -> bool:
-        """Take back a job that a pool is done with. Returns whether it is handed out again.
+        """Take back a job from a pool. Return whether it will run again.
 
         Args:
             job: The job.
-            made: What came of it; None where it was not begun, or was lost on the way.
-            is_elsewhere: Whether another worker may do what one could not do.
+            made: Its result; None if it was not started, or was lost.
+            is_elsewhere: Whether another worker may succeed where one failed.
         """
         was_alone, self._is_alone = self._is_alone, False
         self._num_out -= 1
@@ -109,7 +123,7 @@ class JobQueue:
         return self._failures[key] < TRIES
 
     def settle(self, job: Job, made: JobResult) -> ManifestRow | None:
-        """Take what came of a job that was done. Returns the row of the video when that is finished."""
+        """Take the result of a finished job. Return the row of its video if that is finished."""
         if isinstance(made, Split):
             assert isinstance(job, WholeJob)
             count = len(made.segments)
@@ -146,7 +160,7 @@ class JobQueue:
         return None
 
     def give_up(self) -> bool:
-        """Remove what was made for what will not be finished. Returns whether there is something that nobody did."""
+        """Remove files of unfinished jobs. Return whether a job was not done."""
         left = [
             *self._first,
             *self._suspects,
@@ -157,7 +171,7 @@ class JobQueue:
         return bool(left)
 
     def _go_on_with(self, split: _SplitVideo) -> None:
-        """All segments are there, or one has failed: join them, or make the video in one segment."""
+        """Join the segments if all succeeded, or make the video as a whole."""
         job, failed = split.job, split.failed
         del self._split[job.unit.id]
         made = sorted(split.made, key=lambda each: each.segment.index)

@@ -1,4 +1,4 @@
-"""What a row says of a unit: what its header claims, what its pictures and frames turned out to be, and what was made of it."""
+"""Fill the row of a unit from its header, its pictures and frames, and its output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ def describe_header(row: ManifestRow, info: VideoInfo) -> None:
 
 
 def describe_picture(row: ManifestRow, stream: FrameStream, coded: FrameSize | None) -> None:
-    """coded: the size in which the first frame is coded, before cropping; None where the decoder does not say."""
+    """Fill the columns about pictures.
+
+    Args:
+        row: The row.
+        stream: The frames.
+        coded: Coded size of the first frame before cropping; None if the decoder does not tell.
+    """
     picture_filter, output = stream.picture_filter, stream.output
     row.source_width, row.source_height = picture_filter.source.size
     row.source_coded_width, row.source_coded_height = coded or picture_filter.source.stored
@@ -80,9 +86,7 @@ def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
 
 
 def _gap(facts: SourceFacts, time_base: Fraction) -> str | None:
-    """Where frames that come at a constant rate stop for longer than one dropped frame takes. Doubled timestamps make steps of their
-    own, which say nothing of a rate.
-    """
+    """Return a message if constant-rate frames stop for longer than one dropped frame. Doubled timestamps are ignored."""
     steps = facts.steps
     usual = min(steps, default=0)
     if facts.stamps_nudged or facts.stamps_crowded or usual * time_base < MIN_STEP_SECONDS:
@@ -95,7 +99,7 @@ def _gap(facts: SourceFacts, time_base: Fraction) -> str | None:
 
 
 def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
-    """What reading the frames showed, in sentences for the row."""
+    """Return the remarks about the frames for the row."""
     facts, picture_filter = made.facts, stream.picture_filter
     warnings: list[Remark] = []
     if gap := _gap(facts, stream.info.time_base):

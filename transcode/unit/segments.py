@@ -1,9 +1,7 @@
-"""Pieces of a long video: where they begin, and how what was measured of each becomes what is measured of the whole.
+"""Split a long video into segments, and join encoded segments packet by packet, with the measurements of the whole.
 
-Pieces follow from the source and the settings alone. Each begins at a keyframe of the output and at the very source frame
-that the whole would show there, so together they hold the frames that the whole would.
-
-Pieces of one video into one file, packet by packet, nothing encoded again; held against what was measured of each.
+Segments depend only on the source and the settings. Each begins at a keyframe of the output, with the source frame that
+the whole output would show there, so together they contain the same frames.
 """
 
 from __future__ import annotations
@@ -112,8 +110,10 @@ def _starts(
     settings: RunSettings,
     length: int,
 ) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Where segments of about `length` frames begin: numbers of output frames, and of the source frames in `ticks` that they show
-    first. None for more frames than are allowed.
+    """Return where segments of about `length` frames begin: numbers of output frames, and of the source frames (indexes of
+    `ticks`) that they show first.
+
+    Return None if there are more frames than allowed.
     """
     gop = settings.video.encoder.gop
     inside = [tick for tick in keyframes if ticks[0] <= tick <= ticks[-1]]
@@ -122,20 +122,28 @@ def _starts(
         return firsts, firsts
 
     def due(tick: int) -> int:
-        """Where retiming puts the source frame of this tick."""
+        """Return the output frame at which retiming shows the source frame of this tick."""
         return clock.first_output((tick - opening) * base)
 
     limit = settings.limits.max_frames
     if due(ticks[-1]) > limit or max(steps, default=0) * base * clock.rate > most_repeats(limit):
         return None
-    # What is due at the last frame may not be shown: its end decides.
+    # The last frame may end before its output frame is displayed: its end decides.
     firsts = _cuts(max(1, due(ticks[-1])), length, gop, [due(tick) for tick in inside])
     return firsts, [bisect_right(ticks, first, key=due) - 1 for first in firsts]
 
 
 def _cuts(total: int, length: int, gop: int, keyframes: Sequence[int]) -> list[int]:
-    """Output frames at which segments begin, about `length` apart: whole GOPs, right behind a keyframe of the source where one is near,
-    as all from that keyframe on is decoded for the segment. keyframes: the output frames that show them.
+    """Return output frames at which segments begin, about `length` apart.
+
+    Segments are whole GOPs. If possible they begin right after a keyframe of the source, because everything from that
+    keyframe on is decoded for the segment.
+
+    Args:
+        total: Number of output frames.
+        length: Wanted length.
+        gop: Keyframe interval.
+        keyframes: Output frames that show keyframes of the source.
     """
     step = _step(gop)
     cheap = [(number // step + 1) * step for number in keyframes]
@@ -149,7 +157,7 @@ def _cuts(total: int, length: int, gop: int, keyframes: Sequence[int]) -> list[i
 
 
 def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
-    """Why frames with their own times do not go through segments, which are mp4, into their container."""
+    """Return why frames with their own times cannot be split into segments, which are mp4 files, for this container."""
     file_base, piece_base = (file_time_base(name, base, is_constant=False) for name in (container, "mp4"))
     if max((other - one for one, other in pairwise(ticks)), default=0) * base > MAX_OFFSET_TICKS * piece_base:
         return "frames lie too far apart for the files of its segments"
@@ -162,26 +170,27 @@ def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
 
 
 def _last_before(tick: int, keyframes: Sequence[int]) -> int | None:
-    """None where there is none: a first frame may be shown for longer than a segment."""
+    """Return the last keyframe before a tick; None without one, as the first frame may last longer than a segment."""
     number = bisect_left(keyframes, tick)
     return keyframes[number - 1] if number else None
 
 
 def _segment_frames(seconds: float, rate: Fraction, gop: int) -> int:
-    """Output frames of a segment: whole GOPs."""
+    """Return the number of output frames of a segment: whole GOPs."""
     step = _step(gop)
     return math.ceil(Fraction(repr(seconds)) * rate / step) * step
 
 
 def _step(gop: int) -> int:
-    """What a segment is a multiple of: a GOP, but of keyframes alone two, since an encoder numbers IDR pictures 0, 1, 0, 1, and two
-    in a row may not have the same number.
+    """Return the unit of a segment's length: a GOP, or two frames if every frame is a keyframe.
+
+    An encoder numbers IDR pictures 0, 1, 0, 1, and two adjacent ones must differ.
     """
     return max(2, gop)
 
 
 def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
-    """What reading the whole would have shown."""
+    """Return what reading the whole source would have shown."""
     first, last = made[0], made[-1]
     num_frames = last.segment.source_index + last.facts.num_frames - first.segment.opening_index
     steps = set[int]().union(*(each.facts.steps for each in made))
@@ -201,7 +210,7 @@ def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
 
 
 def measured_of(made: Sequence[MadeSegment]) -> Measured:
-    """What would have been measured of the whole."""
+    """Return the measurements of the whole."""
     pts, is_keyframe, checksums = array("q"), bytearray(), array("L")
     scores = QualitySums()
     keyframes: list[int] = []
@@ -261,7 +270,7 @@ def join(
 
 
 def _packets(made: MadeSegment, codec: str, time_base: Fraction) -> Iterator[Packet[VideoStream]]:
-    """As they left the encoder, but for their times: those of the whole. Raises VerifyError."""
+    """Yield the segment's packets as they left the encoder, with timestamps of the whole video. Raises VerifyError."""
     try:
         with open_video(made.path) as container:
             packets = (packet for packet in container.demux(container.streams.video[0]) if packet.size)

@@ -13,7 +13,13 @@ TRUSTED_LINES = 4
 
 @dataclass(slots=True)
 class Search:
-    """What was tried for one video, and what to try next. known: dB by step."""
+    """State of the search for one video's setting.
+
+    Attributes:
+        scale: Values of the setting
+        floor_db: Target in dB
+        known: Measured dB by step
+    """
 
     scale: QualityScale
     floor_db: float

@@ -1,4 +1,4 @@
-"""Where units run: children that may die, threads that own them, Dask, Ray."""
+"""Pools that process jobs: child processes of this machine, Dask or Ray."""
 
 import lazy_loader
 

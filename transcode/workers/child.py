@@ -1,9 +1,8 @@
-"""A child process for every worker: what a video does to its decoder, it does to a child, and costs one row.
+"""Process each video in a child process, so that a crash of a decoder costs one row.
 
-The parent enforces the deadline by killing the child, so a decoder that spins while it holds the interpreter is stopped
-too. A child that dies is replaced for the next video.
-
-A job whose source or output lies behind a URL, by way of local files: as many at a time as there are workers.
+The parent enforces the deadline by killing the child, which also stops a decoder that never returns to the interpreter.
+A child that dies is replaced for the next video. Sources and outputs behind URLs go through local files, as many at a
+time as there are workers.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from vidprep.transcode.workers.host import classify_fault
 
 
 def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
-    """What `make` makes of a local copy of the source, which its segments share; an output goes to its URL when it is proven."""
+    """Run `make` with a local copy of the source, which all of its segments share; upload the output after it is verified."""
     source = Path(job.copied_source)
     local = job
     is_needed_again = isinstance(job, SegmentJob)
@@ -100,7 +99,7 @@ FRAMES_PER_SECOND = 25  # decoded or made
 READ_BYTES_PER_SECOND = 1_000_000
 VIDEOS_PER_CHILD = 2000  # the heap grows by 3 kB a video
 TRIES = 8
-LEAKING_STAGES = ("encode", "memory")  # libx264 that has no memory to start keeps what it had by then
+LEAKING_STAGES = ("encode", "memory")  # libx264 leaks memory if it fails to start for lack of memory
 NOT_OPENED = -1
 
 A = TypeVar("A")
@@ -120,8 +119,12 @@ class Child:
     """One child process that works on one thing at a time, replaced when it dies. Used by one thread at a time."""
 
     def __init__(self, giving_up: threading.Event, process: Process | None = None, *, count: int | None = None) -> None:
-        """giving_up: set when the run takes no more; a child that dies after that was stopped, and did not crash. process: that has
-        been started for it. count: of the children that share the machine, None for one per core.
+        """Prepare a child.
+
+        Args:
+            giving_up: Set when the run stops; a child that dies after that was stopped and did not crash.
+            process: Process that has already been started.
+            count: Number of children on this machine; None means one per core.
         """
         self._giving_up = giving_up
         self._stopped = threading.Event()
@@ -131,20 +134,30 @@ class Child:
         self._memory_bytes = self._share_bytes
 
     def may_take(self, memory_bytes: int | None) -> None:
-        """How much memory the next call may take; None for an even share of the machine's."""
+        """Limit the memory of the next call; None means an even share of the machine's memory."""
         self._memory_bytes = memory_bytes or self._share_bytes
 
     def may_use(self, cores: int) -> None:
-        """Tell the child, which may be at work."""
+        """Set the number of cores that the child may use, also during a call."""
         self._cores = cores
         if self._process is not None:
             self._process.numbers[CORES] = cores
 
     def call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[int], float]) -> R:
-        """What `function` makes of `argument` there.
+        """Call `function(argument)` in the child and return its result.
 
-        seconds_allowed: from its start, when so many frames have been decoded or made; NOT_OPENED before the source is open.
-        Raises CrashedError when the child dies, WorkerError when none starts, DeadlineError, MemoryError, Interrupted after `stop`.
+        Args:
+            function: The function.
+            argument: Its argument.
+            seconds_allowed: Returns the time limit from the start, given the number of frames decoded or made;
+                NOT_OPENED before the source is open.
+
+        Raises:
+            CrashedError: The child died.
+            WorkerError: No child can be started.
+            DeadlineError: The call took too long.
+            MemoryError: Memory is exhausted.
+            Interrupted: `stop` was called.
         """
         for may_start_again in (True, False):
             if self._stopped.is_set():
@@ -180,7 +193,7 @@ class Child:
             self._cores,
             self._memory_bytes,
         )
-        if self._stopped.is_set():  # by then `stop` may not have seen it
+        if self._stopped.is_set():  # `stop` may have been called before the process existed
             raise Interrupted
         allowed = 0.0
 
@@ -199,7 +212,7 @@ class Child:
         return start_process()
 
     def end_process(self) -> None:
-        """Have another for what comes next."""
+        """End the process; the next call starts another one."""
         process, self._process = self._process, None
         if process is not None:
             process.close()
@@ -225,7 +238,7 @@ def stops_the_run(made: JobResult) -> bool:
 
 
 def make(child: Child, job: Job) -> JobResult:
-    """What comes of a job; a failed row when the child crashes or runs out of time. Raises Interrupted."""
+    """Process a job; return a failed row if the child crashes or exceeds the time limit. Raises Interrupted."""
     return _made_with(_made_by, child, job)
 
 
@@ -241,7 +254,7 @@ def _made_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) ->
 
 
 def _made_in_turn(child: Child, job: Job) -> JobResult:
-    """What the segments come to, one after another."""
+    """Process the segments of a job one after another."""
     queue = JobQueue([job])
     try:
         for each in queue:
@@ -261,7 +274,7 @@ def _made_by(child: Child, job: Job) -> JobResult:
     joined = sum(made.measured.num_frames for made in job.segments) if isinstance(job, JoinJob) else 0
 
     def seconds_allowed(work: int) -> float:
-        """What a source claims counts for nothing: the bytes that it has, and the frames that were done."""
+        """Return the time limit: only the size of the source and the finished frames count, not what the source claims."""
         if limits.timeout_seconds is not None:
             return limits.timeout_seconds
         if work == NOT_OPENED:
@@ -294,7 +307,7 @@ def _stored_bytes(path: str) -> int:
 
 
 def _why_none_starts() -> str:
-    """Of this machine, not of a video."""
+    """Return why this machine cannot start a child."""
     try:
         Path.cwd()
     except OSError:
@@ -306,8 +319,8 @@ def _why_none_starts() -> str:
 
 
 def was_killed(row: ManifestRow) -> bool:
-    """Return whether its child was killed by SIGKILL, as the kernel does when memory runs out: others at work may be to
-    blame.
+    """Return whether a child was killed by SIGKILL, as the kernel does when memory is exhausted; another process may have
+    caused that.
     """
     return row.error == CrashedError.__name__ and signal.SIGKILL.name in (row.message or "")
 

@@ -1,9 +1,9 @@
-"""Videos handed to the workers of a cluster, and taken back, whatever becomes of workers, scheduler and file systems.
+"""Send videos to the workers of a cluster, and collect results, even if workers, the scheduler or file systems fail.
 
-A worker gets its first video when it has shown that it sees what this machine sees (host.py). What a lost worker had in
-hand runs again elsewhere, a few times; what was in flight when the cluster itself is lost is left to the next run. The
-clusters' own clients carry the work and not joblib, of whose backends dask's never returns when a task has killed its
-workers, and ray's streams nothing and ends with an actor.
+A worker gets its first video after it has shown that it sees the same files as this machine (host.py). Jobs of a lost
+worker run again elsewhere, a few times; if the cluster itself is lost, unfinished jobs are left to the next run. The
+clusters' own clients are used instead of joblib, whose Dask backend never returns when a task has killed its workers,
+and whose Ray backend does not stream and ends with an actor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,14 @@ class ClusterPool(Pool[Job, JobResult]):
     """
 
     def __init__(self, name: str, remedy: str, say: Callable[[str], None], expected: Expected) -> None:
-        """name: of the cluster, in messages. remedy: what to do when it is lost, or nobody works."""
+        """Prepare a pool.
+
+        Args:
+            name: Name of the cluster in messages.
+            remedy: What to do if it is lost, or has no workers.
+            say: Receives messages.
+            expected: What workers must see and have.
+        """
         self._name, self._remedy, self._say, self._expected = name, remedy, say, expected
         self._stop, self._killed = threading.Event(), threading.Event()
         self._flying: dict[Any, SentTask] = {}
@@ -77,7 +84,7 @@ class ClusterPool(Pool[Job, JobResult]):
         return self
 
     def dismiss(self) -> None:
-        """The cluster's workers keep their children."""
+        """Do nothing: the cluster's workers keep their children."""
 
     def kill(self) -> None:
         self._stop.set()
@@ -87,7 +94,7 @@ class ClusterPool(Pool[Job, JobResult]):
 
     @abstractmethod
     def hosts(self) -> dict[str, int]:
-        """Those that are there now, and how many videos each can work on at once. Asked by a thread of its own."""
+        """Return the current workers, and how many videos each can process at once. Called by a separate thread."""
 
     def ask_first(self, _host: str) -> Any | None:
         """Return a future of what `importing` says there, which needs no vidprep to run; None where `check` does no harm
@@ -105,11 +112,11 @@ class ClusterPool(Pool[Job, JobResult]):
 
     @abstractmethod
     def ended(self) -> list[Any]:
-        """Futures that have ended, waiting a moment for the first."""
+        """Return futures that have ended, waiting a moment for the first one."""
 
     @abstractmethod
     def result(self, future: Any) -> Any:
-        """Within RESULT_SECONDS. Raises what the cluster's client does when its workers died too often."""
+        """Return a result within RESULT_SECONDS. Raises the client's error if workers died too often."""
 
     @abstractmethod
     def cancel(self, future: Any) -> None: ...
@@ -127,7 +134,7 @@ class ClusterPool(Pool[Job, JobResult]):
         """
 
     def settle(self) -> None:
-        """Wait for what the cluster still does though nobody asked for it."""
+        """Wait for tasks that the cluster restarted by itself."""
 
     # ------------------------------------------------------------------------------------------- the loop
 
@@ -167,7 +174,7 @@ class ClusterPool(Pool[Job, JobResult]):
         yield from ((job, lost) for job in waiting)
 
     def _meet(self, hosts: dict[str, int]) -> Iterator[tuple[Job, JobResult | None]]:
-        """Ask new ones whether they see what they must; what only those have that are gone is sent again."""
+        """Test new workers; send jobs again that only lost workers had."""
         self._good &= hosts.keys()
         self._imports &= hosts.keys()
         self._refused = {host: why for host, why in self._refused.items() if host in hosts}
@@ -260,7 +267,7 @@ class ClusterPool(Pool[Job, JobResult]):
             self._say(f"left out: worker {name} at {host}: it {why}")
 
     def _complain(self, hosts: Collection[str], is_at_work: bool, is_silent: bool) -> None:
-        """When nobody works, say so and for whom the run waits. Raises ClusterError where that is in vain."""
+        """If there is no worker, report why the run waits. Raises ClusterError if waiting is useless."""
         idle = time.monotonic() - self._worked
         if is_at_work:
             self._worked, self._told = time.monotonic(), False
@@ -280,7 +287,7 @@ class ClusterPool(Pool[Job, JobResult]):
             self._say(f"nothing has been done for {idle:.0f} s: {self._name} {whom}")
 
     def _ask(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Raises ClusterError in the place of whatever the client of a cluster raises that is lost."""
+        """Call the cluster's client, and convert its errors to ClusterError."""
         try:
             return call(*arguments)
         except Exception as error:
@@ -288,7 +295,7 @@ class ClusterPool(Pool[Job, JobResult]):
 
 
 class _Watch:
-    """Who is there, asked again and again by a thread: a cluster that is lost may never answer."""
+    """Thread that polls for workers: a lost cluster may never answer."""
 
     def __init__(self, ask: Callable[[], dict[str, int]]) -> None:
         self._ask_all = ask
@@ -312,7 +319,7 @@ class _Watch:
         return time.monotonic() - self._answered > 3 * ASK_SECONDS
 
     def hosts(self) -> dict[str, int]:
-        """By the last answer. Raises TimeoutError when that was long ago."""
+        """Return the workers of the latest answer. Raises TimeoutError if it is too old."""
         while True:
             silent = time.monotonic() - self._answered
             if silent > LOST_SECONDS:
@@ -332,8 +339,10 @@ def _jobs_per_task(made: Sequence[JobResult | None]) -> int:
 
 
 def importing(due: str) -> str:
-    """Return an expression in Python whose value is the name of a host, and why it cannot run vidprep, None where it can.
-    due: its version.
+    """Return a Python expression that evaluates to the name of a host and why it cannot run vidprep; None if it can.
+
+    Args:
+        due: Required version.
     """
     return f"(lambda names: (exec({IMPORTING!r}, names), names['said'])[1])({{'due': {due!r}}})"
 

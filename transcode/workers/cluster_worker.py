@@ -1,4 +1,4 @@
-"""What a worker of a cluster does with what it is sent. Each video goes to a child process of its own, as on one machine."""
+"""Code that runs on a cluster's worker. Each video is processed in a child process, as on one machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vidprep.transcode.unit import Job, JobNotDone, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
 from vidprep.transcode.workers.host import Expected, look
 
-LOOK_SECONDS = 60.0  # a file system that does not answer by then is not there
+LOOK_SECONDS = 60.0  # a file system that does not answer within this time is considered unreachable
 
 _idle: list[Child] = []
 _busy: list[Child] = []
@@ -43,7 +43,7 @@ def why_not_here(expected: Expected) -> tuple[str, str | None]:
 
 
 def work(jobs: list[Job]) -> list[JobResult | None]:
-    """What comes of each job, made by a child of this worker; None for what was not begun or abandoned."""
+    """Process jobs in a child of this worker; None for each that was not begun or was abandoned."""
     made: list[JobResult] = []
     with scratch_folder() if jobs[0].upload is not None else nullcontext() as scratch:
         for job in jobs:
@@ -59,9 +59,17 @@ def work(jobs: list[Job]) -> list[JobResult | None]:
 
 
 def _work(job: Job, scratch: Path | None) -> JobResult:
-    """scratch: where its files go when nobody else is to see them. Raises Interrupted."""
+    """Process a job.
+
+    Args:
+        job: The job.
+        scratch: Folder for files that other hosts do not need to see.
+
+    Raises:
+        Interrupted: It was abandoned.
+    """
     child = _take()
-    # Of its own: a worker that was given up may still be writing when another has the same job.
+    # A separate file: a worker that was considered lost may still be writing while another processes the same job.
     folder = scratch or Path(job.partial).parent
     own = folder / f"{uuid.uuid4().hex}-{Path(job.partial).name}"
     try:

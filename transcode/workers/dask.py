@@ -27,13 +27,22 @@ class DaskPool(ClusterPool):
     """A host is a worker, known by its address."""
 
     def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:
-        """address: of the scheduler, or the file that it wrote. Raises BackendError."""
+        """Connect to a scheduler.
+
+        Args:
+            address: Its address, or its scheduler file.
+            say: Receives messages.
+            expected: What workers must see and have.
+
+        Raises:
+            BackendError: It cannot be reached.
+        """
         remedy = "start its scheduler and workers (`dask scheduler`, `dask worker ADDRESS`)"
         super().__init__(f"the dask scheduler at {address}", remedy, say, expected)
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._prefix = f"vidprep-{uuid.uuid4().hex}"
         for name in ("distributed", "distributed.client", "asyncio"):  # asyncio: for the client's own loop
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what is lost is said here, once
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # losses are reported here, once
         place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
         try:
             self._client = distributed.Client(**place, timeout=READY_SECONDS)
@@ -45,7 +54,7 @@ class DaskPool(ClusterPool):
         return found
 
     def ask_first(self, host: str) -> Any:
-        """Return a function that a worker cannot import kills it, and nothing says why."""
+        """Ask a worker by source code first: a function that it cannot import would kill it without a message."""
         return self._asked(host, eval, importing(self._expected.versions["vidprep"]))
 
     def check(self, host: str, expected: Expected) -> Any:
@@ -59,7 +68,7 @@ class DaskPool(ClusterPool):
         return future
 
     def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:
-        """Together: a message of one costs the scheduler as much as one of several."""
+        """Submit tasks together: one message costs the scheduler as much as several tasks."""
         keys = [self._new_key() for _ in tasks]
         futures: list[Any] = self._client.map(
             _work, tasks, key=keys, pure=False, workers=list(hosts), allow_other_workers=False
@@ -86,7 +95,7 @@ class DaskPool(ClusterPool):
         future.cancel()
 
     def was_beside_a_death(self, error: Exception) -> bool:
-        """Return a death counts against all that were on the worker, waiting ones too."""
+        """Return whether a worker died: then all tasks on that worker, waiting ones too, are suspects."""
         return isinstance(error, distributed.scheduler.KilledWorker)
 
     def was_lost(self, error: Exception) -> bool:
@@ -95,8 +104,8 @@ class DaskPool(ClusterPool):
         )
 
     def settle(self) -> None:
-        """A worker that is lost with a result that was fetched a moment ago makes dask do it again elsewhere: what that leaves must be
-        there before leftovers are removed.
+        """Wait for restarted tasks. If a worker is lost right after its result was fetched, Dask runs the task again
+        elsewhere; its files must exist before leftovers are removed.
         """
         over = time.monotonic() + SETTLE_SECONDS
         with suppress(Exception):  # all is made: a cluster that is lost now is no matter
@@ -109,7 +118,7 @@ class DaskPool(ClusterPool):
     def __exit__(self, *_: object) -> None:
         with suppress(Exception):  # nothing is left to be lost
             if self._killed.is_set():
-                self._client.run(stop_children, on_error="ignore")  # a worker may be lost by now
+                self._client.run(stop_children, on_error="ignore")  # a worker may have been lost
             self._client.close()
 
 

@@ -1,6 +1,6 @@
-"""What every machine that works on a run must see and have, and whose fault it is when a job is not done there.
+"""Requirements that each machine of a run must meet, and the cause of failed jobs.
 
-A fault has one of four classes: of the source, of the destination, of a worker, of the cluster. Only the first makes a failed row.
+A fault belongs to the source, the destination, a worker, or the cluster. Only faults of a source become failed rows.
 """
 
 from __future__ import annotations
@@ -41,8 +41,16 @@ Sample = tuple[tuple[str, SourceState], ...]  # paths of some sources, and their
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """versions: what the bytes of outputs depend on. state: folder or URL in which the token stands, the proof that a host sees the
-    destination. scratch_bytes: what its temporary folder must have room for.
+    """Requirements that a machine must meet.
+
+    Attributes:
+        settings: Settings of the run
+        ffmpeg: ffmpeg program
+        versions: Versions on which the bytes of outputs depend
+        sources: A sample of the sources
+        state: Folder or URL that contains the token
+        token: Random text that proves that a host sees the destination
+        scratch_bytes: Space that its temporary folder must have
     """
 
     settings: RunSettings
@@ -54,7 +62,7 @@ class Expected:
     scratch_bytes: int
 
     def as_seen_here(self) -> Expected:
-        """Without the sources that are not as they were any more."""
+        """Return a copy without sources that have changed."""
         return replace(
             self, sources=tuple((path, state) for path, state in self.sources if current_state(path) == state)
         )
@@ -62,7 +70,7 @@ class Expected:
 
 @contextmanager
 def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str, state: str) -> Iterator[Expected]:
-    """What other machines must see and have, as this one does, for as long as the block. Raises DestinationError."""
+    """Provide for the block what other machines must see and have. Raises DestinationError."""
     token, scratch_bytes = uuid.uuid4().hex, 0
     if is_url(state):
         staged = (unit.size_bytes for unit in units if is_url(unit.path))
@@ -74,7 +82,7 @@ def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str,
     try:
         yield Expected(settings, ffmpeg, _versions(settings, ffmpeg), sample_of(units), state, token, scratch_bytes)
     finally:
-        with suppress(OSError):  # the next run writes it anew
+        with suppress(OSError):  # the next run writes it again
             storage_of(state).remove(TOKEN_NAME)
 
 
@@ -97,7 +105,7 @@ def _versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
 
 
 def look(expected: Expected) -> str | None:
-    """Why this machine cannot work on a run, and what to do about it; None when it can."""
+    """Return why this machine cannot take part in a run, and what to do; None if it can."""
     try:
         return (
             _other_versions(expected)
@@ -155,7 +163,7 @@ def _no_scratch(expected: Expected) -> str | None:
 
 
 def classify_fault(job: Job, made: JobResult) -> JobResult:
-    """What came of a job; in the place of a failed row, what failed when it was not the source."""
+    """Return the result of a job; a failed row becomes `JobNotDone` if the source did not cause it."""
     if not isinstance(made, ManifestRow) or made.ok:
         return made
     error, message = made.error or "", made.message or ""
@@ -185,8 +193,16 @@ def classify_fault(job: Job, made: JobResult) -> JobResult:
 def resolve_fault(
     job: Job, undone: JobNotDone, sources: Sample, *, elsewhere: bool = False
 ) -> ManifestRow | JobNotDone:
-    """Return the row of a job whose source is to blame, as this machine sees it too; else who is. elsewhere: another
-    machine did it.
+    """Decide whether the source of a failed job is at fault, as seen by this machine.
+
+    Args:
+        job: The job.
+        undone: Its result.
+        sources: A sample of the sources.
+        elsewhere: Whether another machine processed it.
+
+    Returns:
+        A failed row, or `JobNotDone` with the fault.
     """
     partials = Path(job.partial).parent
     if (

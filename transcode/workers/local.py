@@ -1,7 +1,4 @@
-"""Threads of this process that each own a child process.
-
-Where videos are worked on: threads of this process, or the workers of a cluster (BACKENDS of the settings lists them).
-"""
+"""The local pool, threads that each own a child process; and the choice of a pool by `--backend`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from vidprep.transcode.workers.child import Child, Interrupted, make, stops_the_
 from vidprep.transcode.workers.host import Expected
 from vidprep.transcode.workers.pool import Pool
 
-# Of control groups of version 2 and 1: "max" and -1 are none.
+# Control groups of version 2 and 1; "max" and -1 mean no limit.
 CPU_QUOTAS = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
 
 T = TypeVar("T")
@@ -42,13 +39,13 @@ class LocalPool(Pool[T, R]):
         *,
         started: Process | None = None,
     ) -> None:
-        """Children live to the end of the block.
+        """Create a pool. Children live to the end of the block.
 
         Args:
-            count: How many tasks are done at a time.
-            do: What is to be done with a task, by means of a child.
-            is_last: Whether a result means that no other task is to be begun.
-            started: The process of the first child, where it has been started. It ends with the block.
+            count: Number of parallel tasks.
+            do: Does a task with a child.
+            is_last: Returns whether no further task is started after a result.
+            started: Process of the first child, if it has been started. It ends with the block.
         """
         self._do, self._count, self._is_last, self._started = do, count, is_last, started
         self._cores_each = 1
@@ -80,7 +77,7 @@ class LocalPool(Pool[T, R]):
             Future[tuple[T, R | None]]
         ] = []  # in the order of their tasks: one worker's results come in that order
         while True:
-            # One more for each thread, which then need not wait until what came of the last one has been dealt with.
+            # One more per thread, so that no thread waits while its last result is processed.
             while len(flying) < 2 * self._count and not self.stopping and (task := next(left, None)) is not None:
                 flying.append(self._threads.submit(self._run, task, on_task))
             if not flying:
@@ -167,10 +164,19 @@ def workers_of(
     *,
     started: Process | None = None,
 ) -> Pool[Job, JobResult]:
-    """jobs: videos at a time in this process; a cluster has as many as it has threads or CPUs. expected: of its workers. started:
-    the process of the first child of this one.
+    """Return the pool of a backend.
 
-    Raises BackendError for a cluster that is not there, MissingError.
+    Args:
+        backend: Name of the backend.
+        address: Address of the cluster.
+        jobs: Parallel videos in this process. A cluster processes as many as it has threads or CPUs.
+        say: Receives messages.
+        expected: What workers of a cluster must see and have.
+        started: Process of the first child.
+
+    Raises:
+        BackendError: The cluster cannot be reached.
+        MissingError: Its package is not installed.
     """
     if backend == "local":
         return LocalPool(jobs, make, stops_the_run, started=started)

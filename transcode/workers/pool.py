@@ -1,4 +1,4 @@
-"""What does the jobs of a run: children of this process, or the workers of a cluster; and the signals that stop it."""
+"""The `Pool` protocol (children of this process, or workers of a cluster), and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Pool(Protocol[Task, Result]):
-    """Does tasks, several at a time, from the beginning of a `with` block to its end.
+    """Processes tasks in parallel, within a `with` block.
 
-    What is tried again, and which tasks run alone because they may kill whoever does them, is decided above it (`JobQueue`).
+    `JobQueue` decides which tasks are retried, and which run alone because they may kill workers.
 
     Attributes:
-        is_elsewhere: Whether other machines do the tasks.
+        is_elsewhere: Whether other machines process the tasks
     """
 
     is_elsewhere: bool
@@ -35,11 +35,11 @@ class Pool(Protocol[Task, Result]):
     def results(
         self, tasks: Iterable[Task], on_task: Callable[[Task], object] = lambda _task: None
     ) -> Iterator[tuple[Task, Result | None]]:
-        """Yield each task with what came of it, as they finish; None for one that was not begun, or abandoned.
+        """Yield each task with its result as they finish; None if it was not started, or was abandoned.
 
         Args:
-            tasks: Asked again after each result, even when they had come to an end before.
-            on_task: Called, in any thread, when a worker takes a task, or a cluster has it in its own queue.
+            tasks: Asked for more after each result, even after it was exhausted.
+            on_task: Called, in any thread, when a worker takes a task or a cluster queues it.
         """
 
     @abstractmethod
@@ -72,10 +72,16 @@ class Stop:
 def stopped_by_signals(
     pool: Pool[Any, Any], grace_seconds: float, on_stop: Callable[[], object] = lambda: None
 ) -> Iterator[Stop]:
-    """The first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU lets the videos in flight finish within the grace time; the second does
-    not. on_stop: called at the first, in a thread of its own. One that was switched off when this process started, as by nohup, stays so.
+    """Handle signals within the block.
 
-    Off the main thread, signals are left to whoever runs it.
+    The first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU lets running videos finish within the grace time; the second
+    stops them. A signal that was ignored when this process started, as under nohup, stays ignored. Outside the main
+    thread, signals are left to the program.
+
+    Args:
+        pool: The pool to stop.
+        grace_seconds: The grace time.
+        on_stop: Called at the first signal, in its own thread.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():  # where Python takes no handlers

@@ -19,7 +19,7 @@ from vidprep.transcode.workers.cluster_worker import why_not_here, work
 from vidprep.transcode.workers.host import Expected
 
 SHUTDOWN_SECONDS = 15.0
-# Or ray ends this process, without a word to it, a minute after the head node is lost.
+# Without this, Ray kills this process a minute after it loses the head node.
 PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "86400"}
 
 
@@ -27,7 +27,16 @@ class RayPool(ClusterPool):
     """A host is a node, known by its number in hexadecimal. Each task is for one of them: ray knows no choice among several."""
 
     def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:
-        """address: of the head node, or "auto". Raises BackendError."""
+        """Connect to a cluster.
+
+        Args:
+            address: Address of the head node, or "auto".
+            say: Receives messages.
+            expected: What workers must see and have.
+
+        Raises:
+            BackendError: It cannot be reached.
+        """
         remedy = "start its nodes (`ray start --head`, `ray start --address ADDRESS`)"
         super().__init__(f"the ray cluster at {address}", remedy, say, expected)
         os.environ.update(PATIENCE)
@@ -46,7 +55,7 @@ class RayPool(ClusterPool):
         return self._check.options(scheduling_strategy=_only(host)).remote(expected)
 
     def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:
-        """Return each to the node that has least to do for its CPUs."""
+        """Submit each task to the node with the least work per CPU."""
         loads = Counter(host for task in self._flying.values() for host in task.hosts)
         sent = []
         for jobs in tasks:
@@ -78,7 +87,7 @@ class RayPool(ClusterPool):
         return isinstance(error, lost)
 
     def __exit__(self, *_: object) -> None:
-        """It may wait for a head node that is lost."""
+        """Disconnect. This may wait for a lost head node."""
         closing = threading.Thread(target=ray.shutdown, daemon=True)
         closing.start()
         closing.join(SHUTDOWN_SECONDS)

@@ -136,7 +136,7 @@ def empty_chunks_at_end(path: str | Path, stream_index: int) -> int:
 
 
 def _avi_index(file: BinaryIO) -> bytes:
-    """Return the entries of the first idx1 chunk; empty if there is none."""
+    """Return the entries of the first idx1 chunk; empty without one."""
     file.seek(12)
     while len(head := file.read(8)) == 8:
         kind, length = struct.unpack("<4sI", head)

@@ -102,8 +102,7 @@ class Holes:
                     yield begin, end
 
     def _place(self, position: int | None, data: bytes) -> int | None:
-        """Return the file position of a packet's data, after the header that the container writes; None if it is unknown.
-        """
+        """Return the file position of a packet's data, after the header that the container writes; None if it is unknown."""
         if position is None or position < 0:
             return None
         with open_regular(self._path) as file:

@@ -167,8 +167,7 @@ class DamageLog:
             self._impossible_packets += any(zeros in data for zeros in ZEROS_AND_MORE) and bool(NO_PAYLOAD.search(data))
 
     def record_decoded(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
-        """Record a packet that is sent to the decoder. Packets that are skipped on the way to a cut are not recorded.
-        """
+        """Record a packet that is sent to the decoder. Packets that are skipped on the way to a cut are not recorded."""
         if packet.is_discard:
             return
         if self._opening is None:

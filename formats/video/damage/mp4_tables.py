@@ -227,8 +227,7 @@ def _overfull(tables: _Box) -> Iterator[str]:
 
 
 class _Track:
-    """Sample tables of a track. Durations and times are in ticks of the media; durations of edits in ticks of the movie.
-    """
+    """Sample tables of a track. Durations and times are in ticks of the media; durations of edits in ticks of the movie."""
 
     def __init__(self, movie: _Box, track: _Box) -> None:
         head = track.one(b"tkhd")
@@ -249,8 +248,7 @@ class _Track:
 
     @property
     def is_edited_throughout(self) -> bool:
-        """Return whether the edits last as long as the track claims; otherwise what they hide was not hidden on purpose.
-        """
+        """Return whether the edits last as long as the track claims; otherwise what they hide was not hidden on purpose."""
         return abs(sum(length for length, _ in self.edits) - self.duration) <= 1 + len(self.edits)
 
     @property

@@ -126,7 +126,7 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
 
 
 def _odd_stuffing(packets: Bytes, field_bytes: Numbers, field_flags: Numbers) -> int:
-    """Return how many packets have bytes other than 0xFF after the contents of their adaptation field, where a clock may
+    """Return how many packets have a byte that is not 0xFF after the contents of their adaptation field, where a clock may
     be (2.4.3.5).
     """
     import numpy as np

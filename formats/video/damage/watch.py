@@ -41,7 +41,7 @@ class DamageWatch:
     """Observes the packets of one source and reports what is damaged. Not thread-safe.
 
     Attributes:
-        log: Warnings of libav, and counts of damaged packets and frames.
+        log: Warnings of libav, and counts of damaged packets and frames
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DamageWatch:
             path: The file.
             info: Its video stream.
             stream: The same stream in the opened container.
-            moving_streams: All video streams that are no cover pictures.
+            moving_streams: All video streams, without cover pictures.
             log: Receives the warnings of libav; it may hold those of opening the file.
             start_seconds: Start time of the container.
             counts_shown_frames: Whether packets carry how many frames they display.

@@ -1,10 +1,10 @@
-"""Before anything is timed: does a loader give the frames that were asked for?
+"""Test before timing whether a loader returns the requested frames.
 
-Our own reader knows a frame by when it is shown, and is what loaders of videos are held against; in folders of pictures the
-first loader is. A picture is the right one when its PSNR is SAME_DB or more. On real clips honest loaders were mostly equal, and
-seen down to 39.5 dB (odd sizes, where chroma is interpolated otherwise), 49 dB (ProRes) and 55 dB (10 bits); the next frame of a
-moving scene lies at 15 to 35 dB. In a still scene neighbours are as near: so a picture may not be nearer to a neighbour than to
-its own frame, by more than CLOSER_DB.
+Our own reader identifies a frame by its timestamp, and loaders of videos are compared with it; in folders of pictures,
+with the first loader. A picture is correct if its PSNR is SAME_DB or more. On real clips correct loaders were mostly
+equal, and down to 39.5 dB (odd sizes, where chroma is interpolated differently), 49 dB (ProRes) and 55 dB (10 bits);
+the next frame of a moving scene is at 15 to 35 dB. In a still scene neighbours are as similar, so a picture must not be
+closer to a neighbour than to its own frame, by more than CLOSER_DB.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """fault: where it is wrong, and by how much; None when it is right. lowest_db: of the pictures compared, inf when equal."""
+    """Whether a loader is correct.
+
+    Attributes:
+        fault: Where it is wrong, and by how much; None if it is correct
+        lowest_db: Lowest PSNR of the compared pictures; inf if all are equal
+        compared: Number of pictures
+    """
 
     fault: str | None
     lowest_db: float
@@ -63,8 +69,10 @@ def agrees(question: Question, _ready: Ready) -> Verdict:
 
 
 def _reference(question: Question) -> Reader:
-    """Others have libjpeg's fast DCT and upsampling (GulpIO2) or libswscale's fast conversion (loaders of videos), which are far
-    off where colours are loud: they are held against the same.
+    """Return the reader to compare with.
+
+    Others use libjpeg's fast DCT and upsampling (GulpIO2) or libswscale's fast conversion (loaders of videos), which
+    differ much where colours are saturated: they are compared with the same.
     """
     store = question.place.store
     is_video = question.reference == OURS != question.loader
@@ -108,7 +116,7 @@ def _pictures(
 
 
 class _Truth:
-    """What is there: the frames that are asked for and those around them."""
+    """The requested frames and their neighbours."""
 
     def __init__(self, reference: Reader, video: Video, asked: list[range]) -> None:
         self._reference, self._video = reference, video
@@ -124,7 +132,7 @@ class _Truth:
         return self._frames[number]
 
     def judge(self, number: int, picture: Picture | None) -> tuple[str | None, float]:
-        """What is wrong with a picture that is said to be this frame, and its PSNR."""
+        """Return what is wrong with a picture that should be this frame, and its PSNR."""
         named, count = f"frame {number} of {self._video.id}", self._video.num_frames
         if picture is None:
             return f"{named}, which has {count}, is {'given' if number >= count else 'not given'}", 0.0
@@ -152,7 +160,7 @@ class _Truth:
 
 
 def _psnr_db(one: Picture, other: Picture) -> float:
-    """Over the three channels; inf when equal."""
+    """Return the PSNR over three channels; inf if equal."""
     difference = one.astype(np.int32) - other
     error = float(np.mean(difference * difference))
     return 10 * math.log10(255**2 / error) if error else math.inf

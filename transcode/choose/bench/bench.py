@@ -1,7 +1,7 @@
-"""`vidprep bench`: every loader on every store, by several patterns of access, from a warm and a cold page cache.
+"""`bench`: time every loader on every store, with several access patterns, with a warm and a cold page cache.
 
-Loaders must agree before they are timed: one that gives another picture than was asked for is named with the frame and its
-PSNR, and left out. Each cell runs in fresh processes of its own, one for each worker, which begin together.
+Loaders must return correct frames before they are timed; one that does not is reported with the frame and its PSNR, and
+skipped. Each cell runs in new processes, one per worker, which start together.
 """
 
 from __future__ import annotations
@@ -53,7 +53,19 @@ LOADER = Option("A library that reads videos.", choices=PACKAGES, other_names={n
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """loaders: names; empty for all that are installed. sample: so many videos of each store. caches: COLD, WARM."""
+    """Options of `bench`.
+
+    Attributes:
+        loaders: Names; empty means all that are installed
+        patterns: Access patterns, of PATTERNS
+        frames: Frames of a sequence
+        stride: Distance of frames in strided sequences
+        workers: Numbers of processes
+        caches: COLD, WARM
+        seconds: Duration of a cell
+        sample: Number of videos of each store
+        seed: Seed of the random access
+    """
 
     loaders: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ("consecutive", "single")
@@ -81,7 +93,12 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlaceSurvey:
-    """What lies where. notes: what was left out or chosen, as lines."""
+    """The stores to read.
+
+    Attributes:
+        places: The stores
+        notes: Lines about what was skipped or chosen
+    """
 
     places: tuple[Place, ...]
     notes: tuple[str, ...]
@@ -185,7 +202,7 @@ def _possible(name: str, options: BenchOptions) -> tuple[Access, ...]:
 
 
 def _fault(place: Place, name: str, accesses: tuple[Access, ...], seed: int) -> tuple[str | None, float | None]:
-    """What is wrong with a loader's pictures, or None; and the lowest PSNR of those compared."""
+    """Return what is wrong with a loader's pictures, or None; and the lowest PSNR of the compared ones."""
     reference = next(each for each in readers_of(place.kind) if each in place.loaders)
     try:
         [answer] = run_together(agrees, [Question(place, name, reference, accesses, seed)], AGREE_SECONDS)
@@ -218,7 +235,7 @@ def _measured(place: Place, name: str, access: Access, cache: str, workers: int,
 
 
 def summary(measured: Sequence[CellMeasures]) -> Row:
-    """What the workers of a cell come to: rates and memory add up, times are of all their sequences."""
+    """Return a row for a cell: rates and memory are summed over workers, times are of all sequences."""
     times = np.concatenate([each.sequence_seconds for each in measured]) * 1e3
     frames = sum(each.frames for each in measured)
 
@@ -244,9 +261,10 @@ def summary(measured: Sequence[CellMeasures]) -> Row:
 
 
 def add_speed_ups(rows: Sequence[Row]) -> None:
-    """Times as many frames a second as the same loader has on raw files, by the same access, cache and workers: `speed_up`.
+    """Set `speed_up` of each row: its frames per second relative to the same loader on raw files, with the same access,
+    cache and workers.
 
-    None without raw files, or where the loader was refused there.
+    It is None without raw files, or if the loader was rejected there.
     """
 
     def key(row: Row) -> tuple[Any, ...]:

@@ -1,19 +1,8 @@
-"""One process that reads, and what it took: the inside of a cell of `vidprep bench`.
+"""Measure one cell of `bench`: loaders behind one interface, in new processes.
 
-Fresh processes for what is measured: a loader that crashes or hangs costs its cell, and memory is that of one loader alone.
-
-Every loader of `vidprep bench` behind one door: frames of a video by their numbers, and a whole video.
-
-What comes out is what a batch is made of: uint8 RGB in one C-contiguous array. Videos are opened when they are first needed
-and at most 16 stay open, whoever reads.
-
-Before anything is timed: does a loader give the frames that were asked for?
-
-Our own reader knows a frame by when it is shown, and is what loaders of videos are held against; in folders of pictures the
-first loader is. A picture is the right one when its PSNR is SAME_DB or more. On real clips honest loaders were mostly equal, and
-seen down to 39.5 dB (odd sizes, where chroma is interpolated otherwise), 49 dB (ProRes) and 55 dB (10 bits); the next frame of a
-moving scene lies at 15 to 35 dB. In a still scene neighbours are as near: so a picture may not be nearer to a neighbour than to
-its own frame, by more than CLOSER_DB.
+A loader returns frames of a video by number, or a whole video, as a batch needs them: uint8 RGB in one C-contiguous
+array. Each process opens videos when it first needs them, and keeps at most 16 open. Because each loader has its own
+process, one that crashes or hangs costs one cell, and its memory can be measured.
 """
 
 from __future__ import annotations
@@ -57,7 +46,7 @@ class Reader(ABC):
 
 
 class OwnReader(Reader):
-    """As `open_store` reads."""
+    """Reads through `open_store`."""
 
     def __init__(self, store: FrameStore) -> None:
         self._store = store
@@ -66,7 +55,7 @@ class OwnReader(Reader):
         return self._store[id_].frames(numbers)
 
     def whole(self, id_: str) -> Iterator[Picture]:
-        """Whole GOPs at a time, so that nothing is decoded twice and no long video has to fit into memory."""
+        """Yield whole GOPs, so that nothing is decoded twice and a long video need not fit into memory."""
         video = self._store[id_]
         ends = [*(video.keyframes or range(len(video))), len(video)]
         start = 0
@@ -116,7 +105,7 @@ class GulpReader(Reader):
 
 
 class WebdatasetReader(Reader):
-    """webdataset's own: a stream of samples that begins anew when it ends; what is not asked for is passed over undecoded."""
+    """Reads through webdataset: an endless stream of samples; samples that are not needed are skipped without decoding."""
 
     def __init__(self, place: Place) -> None:
         import webdataset
@@ -170,7 +159,7 @@ def _by_opencv(path: str) -> Picture:
 
 
 def reader_of(place: Place, name: str) -> Reader:
-    """name: one of `place.loaders`."""
+    """Return the reader of a store by name, one of `place.loaders`."""
     if name == OURS:
         assert place.store is not None
         return OwnReader(place.store)
@@ -188,14 +177,22 @@ R = TypeVar("R")
 Ready = Callable[[], None]
 START_SECONDS = 60
 READY, GO = "ready", "go"
-# As in a worker of torch's DataLoader. On two busy cores torchcodec took five times the CPU time with threads of OpenMP.
+# Like a worker of torch's DataLoader. On two busy cores torchcodec took five times the CPU time with OpenMP threads.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
 
 
 def run_together(function: Callable[[A, Ready], R], arguments: Sequence[A], seconds: float) -> list[R]:
-    """What `function(argument, ready)` gives for each argument, in a process each. ready() returns when all have called it.
+    """Call `function(argument, ready)` for each argument, each in its own process; return the results.
 
-    seconds: how long a process may take. Raises ReadError with what was raised there, CrashedError, DeadlineError.
+    Args:
+        function: Its `ready()` returns when all processes have called it.
+        arguments: One per process.
+        seconds: Time limit of a process.
+
+    Raises:
+        ReadError: The function raised an error.
+        CrashedError: A process crashed.
+        DeadlineError: A process took too long.
     """
     deadline = time.monotonic() + START_SECONDS + seconds
     with ExitStack() as started:
@@ -218,7 +215,7 @@ def run_together(function: Callable[[A, Ready], R], arguments: Sequence[A], seco
 
 
 def _receive(process: Process, deadline: float) -> Any:
-    """What a function returned, or READY."""
+    """Return the result of the function, or READY."""
     try:
         said = process.receive(lambda: deadline - time.monotonic())
     except TimeoutError:
@@ -246,9 +243,19 @@ WARM_UP_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class BenchCell:
-    """What one of `workers` processes has to do: read for so many seconds, and MIN_SEQUENCES at least. worker: from 0.
+    """Work of one of `workers` processes: read for some seconds, and at least MIN_SEQUENCES.
 
-    It ends with a whole round, so that each video counts as often, whoever reads.
+    It ends with a complete round, so that each video counts equally often for every loader.
+
+    Attributes:
+        place: The store
+        loader: Name of the loader
+        access: Access pattern
+        is_cold: Whether the page cache is emptied before each read
+        worker: Number of the process, from 0
+        workers: Number of processes
+        seconds: Duration
+        seed: Seed of the random access
     """
 
     place: Place
@@ -263,10 +270,16 @@ class BenchCell:
 
 @dataclass(frozen=True, slots=True)
 class CellMeasures:
-    """sequence_seconds: of each, in order; emptying the page cache is in none of the figures. packets: that a decoder needs.
+    """Measurements of one process. Emptying the page cache counts in none of them.
 
-    peak_bytes: resident memory of the process, and the most that a program which it ran can have had. read_bytes: asked of the
-    system, storage_bytes: that came from storage and not from the page cache; None where that does not show.
+    Attributes:
+        sequence_seconds: Duration of each sequence, in order
+        frames: Frames that were read
+        packets: Packets that a decoder needs for them
+        cpu_seconds: CPU time
+        peak_bytes: Resident memory of the process, plus the largest that a program started by it can have had
+        read_bytes: Bytes read by system calls; None if unknown
+        storage_bytes: Bytes read from storage instead of the page cache; None if unknown
     """
 
     sequence_seconds: list[float]
@@ -279,7 +292,7 @@ class CellMeasures:
 
 
 def measure(cell: BenchCell, ready: Ready) -> CellMeasures:
-    """Raises what the loader raises."""
+    """Run a cell. Raises what the loader raises."""
     reader = reader_of(cell.place, cell.loader)
     asked = rounds(cell.place.videos, cell.access, cell.seed, cell.worker, cell.workers)
     _warm_up(reader, next(asked), cell)
@@ -303,7 +316,9 @@ def measure(cell: BenchCell, ready: Ready) -> CellMeasures:
 
 
 def _warm_up(reader: Reader, asked: Sequence[Request], cell: BenchCell) -> None:
-    """Imports, first decoders, and videos opened. Of whole videos only the last: a stream is then at its beginning."""
+    """Import libraries, start decoders and open videos. Of whole videos read only the last one, so that a stream is at its
+    beginning afterwards.
+    """
     began = time.perf_counter()
     for request in asked[-1:] if cell.access.pattern == "whole" else asked:
         _read(reader, request, cell.access)
@@ -328,7 +343,7 @@ def _empty(request: Request) -> float:
 
 
 def drop_from_cache(files: Iterable[str]) -> None:
-    """By posix_fadvise; what is not on disk yet goes there first, for the system keeps it otherwise."""
+    """Drop files from the page cache by posix_fadvise. Unwritten data is written first, as the system would keep it."""
     for file in files:
         number = open_descriptor(file)
         try:

@@ -1,6 +1,6 @@
-"""What lies in a folder that `vidprep bench` is given, and who can read it.
+"""Find the videos in a folder for `bench`, the loaders that can read them, and the frames to request.
 
-Which frames are asked for, in which order, and how many packets that takes: the same for every loader of a place.
+The requested frames and their order are the same for every loader of a folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ Request: TypeAlias = "tuple[Video, range]"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One of PATTERNS. frames: of a sequence, whole videos excepted; stride: from one to the next of `strided`."""
+    """Access pattern.
+
+    Attributes:
+        pattern: One of PATTERNS
+        frames: Frames of a sequence, except for whole videos
+        stride: Distance of frames in strided sequences
+    """
 
     pattern: str
     frames: int
@@ -68,8 +74,10 @@ class Access:
 def rounds(
     videos: Sequence[Video], access: Access, seed: int, worker: int, workers: int
 ) -> Iterator[Sequence[Request]]:
-    """Without end; each round asks once for each video. Whole videos as they lie, each worker from a place of its own; else
-    videos in a random order and a random start in each; one that is too short is read from its start to its end.
+    """Yield endless rounds; each requests something from every video once.
+
+    Whole videos come in stored order, each worker from another start. Otherwise videos come in random order with a
+    random start in each; a video that is too short is read from start to end.
     """
     if access.pattern == "whole":
         first = len(videos) * worker // workers
@@ -80,8 +88,12 @@ def rounds(
 
 
 def packets_needed(video: Video, numbers: Sequence[int]) -> int:
-    """From the keyframe of each GOP that has wanted frames to the last of them: the fewest that a decoder can do with, up to
-    what is reordered. numbers: ascending.
+    """Return how many packets a decoder needs: in each GOP with wanted frames, from the keyframe to the last of them,
+    apart from reordering.
+
+    Args:
+        video: The video.
+        numbers: Wanted frames, ascending.
     """
     if video.keyframes is None:
         return len(numbers)
@@ -107,14 +119,22 @@ PACKAGES = {name: loader.package for name, loader in (*LOADERS.items(), *STREAM_
     "webdataset": "webdataset",
     "Pillow": "PIL",
 }
-# They begin with the first frame, or the first video, and cannot be told to begin elsewhere.
+# They always begin with the first frame or the first video.
 ONLY_IN_ORDER = {*STREAM_LOADERS, "webdataset"}
 
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """keyframes: None where every frame is decoded alone. files: what is read for it; of a folder of pictures one a frame.
-    ambiguous: why honest loaders show other pixels of it, each in its own way; None where they do not.
+    """One video of a folder.
+
+    Attributes:
+        id: Its id
+        num_frames: Number of frames
+        height: Height in pixels
+        width: Width in pixels
+        keyframes: Numbers of keyframes; None if every frame is decoded alone
+        files: Files that are read; in a folder of pictures, one per frame
+        ambiguous: Why correct loaders may show different pixels; None if they may not
     """
 
     id: str
@@ -132,10 +152,15 @@ def readers_of(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder that was found to hold videos of one kind. It can be pickled.
+    """A folder with videos of one kind. It can be pickled.
 
-    store: reads it; None for folders of pictures. ids: of all videos, in the order in which they lie. holds: codec and
-    keyframe interval, where they are known. videos: those that are read, once `surveyed`.
+    Attributes:
+        path: The folder
+        kind: Kind of its store
+        store: Reads it; None for folders of pictures
+        ids: Ids of all videos, in stored order
+        holds: Codec and keyframe interval, if known
+        videos: Videos to read, after `surveyed`
     """
 
     path: Path
@@ -147,7 +172,7 @@ class Place:
 
     @property
     def loaders(self) -> list[str]:
-        """Those that read it and are installed."""
+        """Return the installed loaders that can read it."""
         return [name for name in readers_of(self.kind) if is_installed(name)]
 
     @property
@@ -162,7 +187,12 @@ def is_installed(loader: str) -> bool:
 
 
 def find_place(path: Path) -> Place:
-    """Raises StoreError when nothing is there that can be read, MissingError for pictures without Pillow."""
+    """Examine a folder.
+
+    Raises:
+        StoreError: It contains nothing readable.
+        MissingError: It contains pictures, and Pillow is not installed.
+    """
     if not path.is_dir():
         raise StoreError(
             "is not a folder; give a store, a folder of videos, or a folder with pictures of each video", path=path
@@ -194,7 +224,7 @@ class _Encoded(NamedTuple):
 
 
 def _encoded_as(path: Path) -> str:
-    """`h264 GOP 5`, from the manifest; each once where they differ."""
+    """Return codec and GOP from the manifest, such as `h264 GOP 5`; several if they differ."""
     rows = [row for row in read_rows(path, _Encoded) if row.status == "ok" and row.codec is not None]
     longest = {
         codec: max(row.keyframe_interval_max or 0 for row in rows if row.codec == codec)
@@ -248,7 +278,7 @@ def with_source_suffix(place: Place) -> Place:
 
 
 def _files_below(root: Path) -> Iterator[Path]:
-    """What is not hidden, links followed, but each folder seen once: links may lead in circles."""
+    """Yield files that are not hidden. Links are followed, but each folder is visited once because links may form circles."""
     waiting, seen = [str(root)], set()
     while waiting:
         folder = waiting.pop()
@@ -297,7 +327,9 @@ def _video(place: Place, id_: str) -> Video:
 
 
 def _why_ambiguous(video: Path, facts: VideoFacts) -> str | None:
-    """Of a raw video: chroma of an odd size is made for pairs of pixels or interpolated; colours that are not tagged are guessed."""
+    """Return why loaders may differ on a raw video: chroma of odd sizes is repeated or interpolated; colours without tags
+    are guessed.
+    """
     if facts.width % 2 or facts.height % 2:
         return f"{facts.width}x{facts.height} is an odd size"
     with open_video(video) as container:
@@ -307,7 +339,7 @@ def _why_ambiguous(video: Path, facts: VideoFacts) -> str | None:
 
 
 def numbered_pictures(folder: Path) -> list[str]:
-    """Return pictures of one video, in the order of the last number in their names. Raises StoreError where that is none."""
+    """Return the pictures of one video, sorted by the last number in their names. Raises StoreError if a name has none."""
     found = []
     for path in folder.iterdir():
         if path.suffix.lower() not in PICTURE_SUFFIXES or path.name.startswith("."):

@@ -1,9 +1,8 @@
-"""A training loop whose network is a pause: what loading costs it, batch by batch; and the search for workers and batch size.
+"""Simulate a training loop whose network is a pause, measure the cost of loading per batch, and search workers and batch
+size.
 
-The synthetic loop hands out one batch again and again, and pauses as long. An iteration of the real loop that takes longer
-waited for data: that is the overhead of NVVL's figure 3, and the ratio of the two rates is what a faster loader could bring.
-
-Every row of `vidprep bench`: cells, simulated training, advice.
+A synthetic loop returns one batch repeatedly with the same pause. The additional time of a real iteration is waiting
+for data: the overhead in figure 3 of NVVL. The ratio of both rates is what a faster loader could gain.
 """
 
 from __future__ import annotations
@@ -45,7 +44,18 @@ GOOD_ENOUGH = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """loader: one of SIMULATED. step_seconds: the pause that stands for the network; 0 measures the loader alone."""
+    """A simulated training run.
+
+    Attributes:
+        place: The store
+        loader: One of SIMULATED
+        frames: Frames of a sequence
+        batch_size: Items of a batch
+        workers: Worker processes
+        step_seconds: Pause that stands for the network; 0 measures the loader alone
+        seconds: Duration
+        seed: Seed of the order
+    """
 
     place: Place
     loader: str
@@ -59,8 +69,15 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """iteration_seconds: from one batch in hand to the next, pause included, of every batch after the first. synthetic_seconds:
-    the same without loading, median. frame_size: WxH of the batches. peak_bytes: of the process and all below it.
+    """Measurements of a simulated training run.
+
+    Attributes:
+        iteration_seconds: Time from one batch to the next including the pause, for every batch after the first
+        synthetic_seconds: Median of the same without loading
+        first_batch_seconds: Time until the first batch
+        cpu_seconds: CPU time
+        peak_bytes: Memory of the process and its descendants
+        frame_size: WxH of the batches
     """
 
     iteration_seconds: list[float]
@@ -72,7 +89,7 @@ class Trained:
 
     @property
     def overhead_seconds(self) -> float:
-        """Of an iteration over synthetic data, mean."""
+        """Mean additional time of an iteration compared with synthetic data."""
         return max(0.0, statistics.mean(self.iteration_seconds) - self.synthetic_seconds)
 
     @property
@@ -92,12 +109,12 @@ class Trained:
 
 
 def simulated() -> list[str]:
-    """Those of SIMULATED that can be imported here."""
+    """Return the loaders of SIMULATED that can be imported here."""
     return [name for name in SIMULATED if name != TORCH or importlib.util.find_spec("torch") is not None]
 
 
 def train(training: Training, _ready: Ready) -> Trained:
-    """Raises SettingsError where the store has no sequence of that length, StoreError."""
+    """Run a simulated training. Raises SettingsError if the store has no sequence of that length, and StoreError."""
     dataset = _dataset(training)
     peak, over = [0], threading.Event()
     watch = threading.Thread(target=_watch_memory, args=(peak, over))
@@ -126,8 +143,8 @@ def train(training: Training, _ready: Ready) -> Trained:
 
 
 def _dataset(training: Training) -> VideoDataset:
-    """Sequences that do not overlap, of all videos; of raw files those that were surveyed. Cropped to the smallest where sizes
-    differ, so that they make batches.
+    """Return a dataset of non-overlapping sequences of all videos (for raw files, of the surveyed ones), cropped to the
+    smallest size.
     """
     place, frames = training.place, training.frames
     assert place.store is not None
@@ -151,7 +168,7 @@ def _cache_bytes(dataset: VideoDataset, batch_size: int) -> int:
 
 
 def _epochs(dataset: VideoDataset, training: Training) -> Generator[Any]:
-    """Shuffled batches (B, T, H, W, 3) without end."""
+    """Yield endless shuffled batches (B, T, H, W, 3)."""
     size, workers = training.batch_size, training.workers
     if training.loader == TORCH:
         import torch
@@ -172,14 +189,14 @@ def _epochs(dataset: VideoDataset, training: Training) -> Generator[Any]:
 
 
 def _stacked(items: list[dict[str, Any]]) -> Any:
-    """What torch's own collation makes of frames."""
+    """Stack frames as torch's default collation does."""
     import torch
 
     return torch.from_numpy(np.stack([item["frames"] for item in items]))
 
 
 def _pause(seconds: float) -> float:
-    """What an iteration takes whose batch is there already."""
+    """Return the duration of an iteration whose batch is ready."""
     began = time.perf_counter()
     time.sleep(seconds)
     return time.perf_counter() - began
@@ -236,7 +253,9 @@ def _trained(training: Training) -> Row:
 
 
 def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
-    """Of each store: PrefetchLoader's rates over workers and batch sizes, and which are `advised`."""
+    """Yield rows with PrefetchLoader's rates for several workers and batch sizes, for each store; the best is marked
+    `advised`.
+    """
     cores = default_jobs()
     counts = [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
     for place in (each for each in places if each.store is not None):
