@@ -42,17 +42,17 @@ def megabytes(count: float) -> str:
 
 
 def count_of(count: int, noun: str) -> str:
-    """`1 video`, `2 videos`."""
+    """Return a number with its noun: `1 video`, `2 videos`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def printable(text: str) -> str:
-    """On one line, with control characters and terminal escapes shown instead of obeyed."""
+    """Return text on one line, with control characters and terminal escapes made visible."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def for_json(value: Any) -> Any:
-    """Return the same with infinity as "inf": JSON has no number for it."""
+    """Return a value with infinity as "inf": JSON has no number for it."""
     if isinstance(value, dict):
         return {name: for_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -66,7 +66,14 @@ STOPPED_CODE = 3  # exit code of a command that was stopped by its destination, 
 
 
 class VidprepError(Exception):
-    """Base of all: `message` says what failed and what to do; `path` and `stage` say where. exit_code: of a command that it ends."""
+    """Base of all errors.
+
+    Attributes:
+        message: What failed, and what to do
+        path: The file or folder
+        stage: The step that failed
+        exit_code: Exit code of a command that it ends
+    """
 
     stage = "run"
     exit_code = 2
@@ -79,14 +86,14 @@ class VidprepError(Exception):
         super().__init__(message if self.path is None else f"{self.path}: {message}")
 
     def renamed(self, before: str, now: str) -> VidprepError:
-        """Return the same error about files that the user knows under other names."""
+        """Return the error with the names under which the user knows the files."""
         path = None if self.path is None else self.path.replace(before, now)
         error = _rebuild(type(self), self.__dict__ | {"path": path, "message": self.message.replace(before, now)}, ())
         error.args = (error.message if path is None else f"{path}: {error.message}",)
         return error
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return errors cross process borders, where the default would call the class with one argument."""
+        """Support pickling: the default would call the class with one argument."""
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
 
 
@@ -98,8 +105,12 @@ def _rebuild(kind: type[VidprepError], state: dict[str, object], args: tuple[obj
 
 
 class SettingsError(VidprepError, ValueError):
-    """options: values of the options that the message speaks of, by keyword. <keyword> in it becomes `gop=0` for who calls from
-    Python, and `--gop 0` in `on_command_line`.
+    """A setting is invalid.
+
+    In messages, `<keyword>` becomes `gop=0` for Python and `--gop 0` in `on_command_line`.
+
+    Attributes:
+        options: Values of the options in the message, by keyword
     """
 
     stage = "settings"
@@ -143,7 +154,9 @@ class DestinationError(VidprepError, OSError):
 
 
 class InUseError(DestinationError):
-    """exit_code: of a part of an array run and of a merge STOPPED_CODE, as the same command may go well later."""
+    """Another run holds the destination. For partitions and merges the exit code is STOPPED_CODE, since the same command
+    may succeed later.
+    """
 
     def __init__(self, holder: str, path: str) -> None:
         super().__init__(f"in use by {holder}; wait for it, or stop it", path=path)
@@ -237,7 +250,7 @@ class StorageError(VidprepError, OSError):
 
 
 class StoppedError(VidprepError, RuntimeError):
-    """A run, or one of the small ones of a search, that was interrupted, or had no room, or lost a host; what is done is kept."""
+    """A run, or a trial of a search, was interrupted, found the disk full, or lost a host. Finished work is kept."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
@@ -245,11 +258,11 @@ class StoppedError(VidprepError, RuntimeError):
 
 
 class BackendError(VidprepError, RuntimeError):
-    """A cluster that is not there, or whose workers are not as this process is."""
+    """A cluster cannot be reached, or its workers differ from this process."""
 
 
 class ClusterError(BackendError):
-    """A cluster that was there, and is lost in the middle of a run."""
+    """A cluster was lost during a run."""
 
 
 class MissingError(VidprepError, ImportError):

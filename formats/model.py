@@ -18,7 +18,7 @@ CHROMATICITY_UNIT, LUMINANCE_UNIT = 50_000, 10_000  # of the integers in HEVC's 
 
 
 class SourceState(NamedTuple):
-    """Size and time of change of a source, in ns since 1970. A source with another state has changed."""
+    """Size and modification time (ns since 1970) of a source. A source in another state has changed."""
 
     size_bytes: int
     mtime_ns: int
@@ -66,7 +66,7 @@ class Orientation:
 
 
 class Cropping(NamedTuple):
-    """Lines and columns of a picture that are not to be shown, as it is stored."""
+    """Lines and columns of the stored picture that are not displayed."""
 
     top: int
     bottom: int
@@ -94,7 +94,7 @@ class Cut:
     end_frame: int | None = None
 
     def __bool__(self) -> bool:
-        """Return whether it is less than the whole source."""
+        """Return whether the cut is less than the whole source."""
         return self != WHOLE
 
     def __str__(self) -> str:
@@ -153,13 +153,13 @@ class VideoInfo:
 
     @property
     def usual_step(self) -> int:
-        """Ticks of a frame, by the rate; 1 when the header has none."""
+        """Ticks of a frame, from the header's rate; 1 if there is none."""
         return max(1, round(1 / (self.frame_rate * self.time_base))) if self.frame_rate else 1
 
 
 @dataclass(frozen=True, slots=True)
 class MasteringDisplay:
-    """The screen that a video was graded on. primaries: red, green, blue, as x and y; white too. Luminance in cd/m²."""
+    """Mastering display of a video: chromaticities (x, y) of primaries and white, luminance in cd/m²."""
 
     primaries: tuple[Point, Point, Point]
     white: Point
@@ -275,12 +275,12 @@ class SourceMap:
 
 
 def round_half_away(value: Fraction) -> int:
-    """Nearest integer, halves away from zero: AV_ROUND_NEAR_INF, the `round=near` of ffmpeg's fps filter."""
+    """Round to the nearest integer, halves away from zero: AV_ROUND_NEAR_INF, the `round=near` of ffmpeg's fps filter."""
     return int(value + Fraction(1, 2)) if value >= 0 else -int(Fraction(1, 2) - value)
 
 
 def rescale(ticks: int, from_base: Fraction, to_base: Fraction) -> int:
-    """Return ticks of another time base, to the nearest, as av_rescale_q does."""
+    """Convert ticks to another time base, rounded to nearest, as av_rescale_q does."""
     due = ticks * from_base.numerator * to_base.denominator
     per_tick = from_base.denominator * to_base.numerator
     nearest = (2 * abs(due) + per_tick) // (2 * per_tick)

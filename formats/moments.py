@@ -67,7 +67,7 @@ USUAL_RATE = Fraction(25)  # where neither timestamps nor the header give one
 
 
 def exact_seconds(seconds: float) -> Fraction:
-    """Return the decimal number that was written: 0.04 is 1/25, not the double below it."""
+    """Return the decimal number that was written: 0.04 is 1/25, not the double just below it."""
     return Fraction(repr(float(seconds)))
 
 
@@ -80,34 +80,34 @@ def is_variable(steps: Iterable[int], time_base: Fraction) -> bool:
 
 
 def differ(low: Fraction, high: Fraction) -> bool:
-    """Return whether two frame intervals in seconds are different ones; see `is_variable`."""
+    """Return whether two frame intervals in seconds differ; see `is_variable`."""
     return high - low > Fraction(25, 10_000) + low / 50
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The largest difference, in seconds, between a time and the start of the frame that it means."""
+    """Maximum difference, in seconds, between a time and the start of the frame that it means."""
 
     seconds: Fraction
 
     def earliest(self, time: Fraction) -> Fraction:
-        """Return when a frame must begin, at the earliest, to count as beginning at `time` or later."""
+        """Return the earliest start of a frame that counts as starting at `time` or later."""
         return time - self.seconds
 
     def latest(self, time: Fraction) -> Fraction:
-        """Return when a frame may begin, at the latest, to be on screen at `time`."""
+        """Return the latest start of a frame that counts as on screen at `time`."""
         return time + self.seconds
 
     def first_from(self, ticks: Sequence[int], time_base: Fraction, time: Fraction) -> int:
-        """Return the number of the first frame that begins at `time` or later; ``len(ticks)`` if none does."""
+        """Return the number of the first frame that starts at `time` or later; ``len(ticks)`` if none does."""
         return bisect_left(ticks, self.earliest(time) / time_base)
 
     def shown_at(self, begins: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-        """Return the numbers of the frames that are on screen at these times; -1 before the first frame."""
+        """Return the numbers of the frames on screen at these times; -1 before the first frame."""
         return begins.searchsorted(times + float(self.seconds), side="right") - 1
 
     def means_same(self, one: float | None, other: float | None) -> bool:
-        """Return whether two times mean the same frame; None, which is no time, means the same as None alone."""
+        """Return whether two times mean the same frame. None equals only None."""
         if one is None or other is None:
             return one is other
         return abs(exact_seconds(one) - exact_seconds(other)) <= self.seconds
@@ -266,11 +266,11 @@ class Window:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the output begins with the first frame of the source."""
+        """Whether the output starts with the first frame of the source."""
         return self.start is None and not self.start_frame
 
     def counted_from(self, origin_pts: int) -> Window:
-        """Return the same window, counted from the first frame shown, which has this PTS."""
+        """Return the same window counted from the first frame displayed, which has this PTS."""
         if self.container_start is None:
             return self
         shift = self.container_start - origin_pts
@@ -290,13 +290,13 @@ class Window:
         )
 
     def from_tick(self, tick: int) -> Window:
-        """Return the rest of this window from a frame that begins at exactly this tick."""
+        """Return the rest of this window from a frame that starts at exactly this tick."""
         return replace(
             self, start=Fraction(tick), begin=Fraction(tick), start_frame=None, holds=False, container_start=None
         )
 
     def is_before(self, tick: int, index: int) -> bool:
-        """Return whether a frame is before the cut, or only the picture that is on screen when it begins."""
+        """Return whether a frame is before the cut, or is the one on screen when it starts."""
         if self.start_frame is not None:
             return index < self.start_frame
         if self.begin is None:
@@ -304,17 +304,21 @@ class Window:
         return tick <= self.begin if self.holds else tick < self.begin
 
     def is_past(self, tick: int, index: int) -> bool:
-        """Return whether a frame comes after the cut."""
+        """Return whether a frame is after the cut."""
         if self.end_frame is not None:
             return index >= self.end_frame
         return self.stop is not None and tick >= self.stop
 
     def shows_before(self, tick: int) -> bool:
-        """Return whether the picture before the first frame of the cut is shown. tick: of that frame."""
+        """Return whether the frame before the first frame of the cut is shown.
+
+        Args:
+            tick: Start of the first frame of the cut.
+        """
         return self.start is not None and (self.holds or tick - self.start > self.interval)
 
     def outlasts_start(self, end_tick: int) -> bool:
-        """Return whether a picture that is shown until this tick is on screen when the cut begins."""
+        """Return whether a frame that ends at this tick is on screen when the cut starts."""
         return self.start is not None and end_tick > self.start + self.tolerance
 
     def opening(self, tick: int, *, is_held: bool) -> Fraction:
@@ -329,7 +333,7 @@ class Window:
         return self.start if self.on_clock else Fraction(round(self.start))
 
     def end_of(self, tick: int, end_tick: int) -> int:
-        """Return when a frame stops being shown: at the end of the cut, unless it ends within the tolerance of that."""
+        """Return the end of a frame: the end of the cut, unless the frame ends within the tolerance of it."""
         if self.end is None or self.on_clock or end_tick <= self.end + self.tolerance:
             return end_tick
         return max(tick + 1, round(self.end))
@@ -348,14 +352,16 @@ class Window:
         return tick is not None and tick >= self.start + self.tolerance
 
     def may_begin_at(self, tick: int, stamps: Sequence[int]) -> bool:
-        """Return whether the first frame that is needed is surely not before this tick. stamps: of all frames before it, ascending."""
+        """Return whether the first needed frame is certainly not before this tick. `stamps` are those of all frames before
+        it, ascending.
+        """
         if self.start_frame is not None:
             return bisect_left(stamps, tick) <= self.start_frame
         assert self.begin is not None
         return tick <= self.begin if self.holds else tick < self.begin
 
     def first_needed(self, stamps: Sequence[int]) -> int:
-        """Return the tick of the first frame that is needed. stamps: of frames, ascending, at least one."""
+        """Return the start of the first needed frame. `stamps` are ascending, at least one."""
         if self.start_frame is not None:
             return stamps[min(self.start_frame, len(stamps) - 1)]
         assert self.begin is not None and self.start is not None
@@ -367,11 +373,11 @@ class Window:
         return stamps[number]
 
     def _needs_before(self, tick: int) -> bool:
-        """Return whether the picture before a frame is needed. tick: of the first frame that is not before the cut."""
+        """Return whether the frame before is needed. `tick` is the start of the first frame that is not before the cut."""
         if self.is_past(tick, 0):
             return not self.begins_by_start(tick)
         return self.shows_before(tick)
 
     def begins_by_start(self, tick: int) -> bool:
-        """Return whether a frame that begins at this tick is on screen when the cut begins, or later."""
+        """Return whether a frame that starts at this tick is on screen when the cut starts, or later."""
         return tick <= (self.start or 0) + self.tolerance

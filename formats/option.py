@@ -66,7 +66,7 @@ class Option:
     heading: str = ""
 
     def parsed(self, keyword: str, written: Any) -> Any:
-        """Return the value of what people wrote. Raises SettingsError."""
+        """Return the value of what a user wrote. Raises SettingsError."""
         if self.parse is None or written is None:
             return written
         if self.choices and isinstance(written, str) and written not in self.choices:
@@ -89,7 +89,7 @@ class Option:
         return SettingsError(f"<{keyword}>: not one of {', '.join(self.choices)}{meant}", **named)
 
     def check(self, keyword: str, value: object) -> None:
-        """Raise SettingsError for a value that it does not take."""
+        """Raise SettingsError for an invalid value."""
         if value is None:
             return
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -147,7 +147,7 @@ class Declared(NamedTuple):
         return f"--{self.keyword.replace('_', '-')}"
 
     def check(self, value: object) -> None:
-        """Raise SettingsError for a value of another type, or one that is not allowed."""
+        """Raise SettingsError for a value of another type, or an invalid one."""
         if type(value) is int and {int, float} & {
             *_members(self.hint)
         }:  # bounds say more than a type of a number that is too long
@@ -164,7 +164,7 @@ class Declared(NamedTuple):
 
     @property
     def taken(self) -> Any:
-        """The type of the keyword."""
+        """Type of the keyword."""
         kind = self.hint
         if self.option.parse is not None:
             written = next(hint for name, hint in hints_of(self.option.parse).items() if name != "return")
@@ -193,7 +193,7 @@ TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
 
 
 class Bare(str):
-    """Text whose repr has no quotation marks: a value or an annotation as Python code."""
+    """Text without quotation marks in its repr: a value or an annotation as Python code."""
 
     __slots__ = ()
 
@@ -202,7 +202,7 @@ class Bare(str):
 
 
 def code_of(hint: Any) -> Bare:
-    """Return a type as one writes it after its import."""
+    """Return a type as Python code."""
     text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     return Bare(re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text))
 
@@ -249,7 +249,7 @@ ARGUMENTS = {"SRC": "source", "DST": "destination", "OUT": "out", "STORE": "stor
 
 
 def with_options(doc: str, options: Iterable[Declared]) -> str:
-    """Return a docstring whose section `Args:` describes the options too, in the words of `--help`."""
+    """Return a docstring whose section `Args:` describes the options too, with the texts of `--help`."""
     rows = []
     for each in options:
         words = each.option.help.replace("; may be repeated", "")
@@ -266,7 +266,7 @@ def with_options(doc: str, options: Iterable[Declared]) -> str:
 
 
 def documented(kind: type[Kind]) -> type[Kind]:
-    """Decorate a dataclass of options: `help` shows plain types and describes each field."""
+    """Decorate a dataclass of options so that `help` shows plain types and describes each field."""
     owner: Any = kind
     options = {each.name: each for each in options_of(owner)}
     bare = inspect.signature(kind)
@@ -312,7 +312,7 @@ def check_options(values: object) -> None:
 
 
 def whole(name: str, value: object, least: int) -> int:
-    """Return an argument as an int. Raises SettingsError where it is no whole number, or below `least`."""
+    """Return an argument as an int. Raises SettingsError if it is not a whole number, or below `least`."""
     try:
         number = operator.index(cast(SupportsIndex, value))
     except TypeError:

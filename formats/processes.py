@@ -57,28 +57,28 @@ class DiedError(Exception):
 
 
 class Answer(NamedTuple):
-    """The end of a call: what its function returned, or what it raised."""
+    """Result of a call: the value that its function returned, or the error that it raised."""
 
     made: object
     error: Exception | None
 
 
 class Channel:
-    """Sends pickled messages to another process, and receives its own. One thread may send while another receives."""
+    """Exchange of pickled messages with another process. One thread may send while another receives."""
 
     def __init__(self, end: socket.socket) -> None:
         """Wrap one end of a pair of connected sockets."""
         self._socket = end
 
     def send(self, message: object) -> None:
-        """Raise BrokenPipeError when the other process has ended."""
+        """Send a message. Raises BrokenPipeError if the other process has ended."""
         self.send_pickled(pickle.dumps(message))
 
     def send_pickled(self, data: bytes) -> None:
         self._socket.sendall(len(data).to_bytes(SIZE_BYTES, "little") + data)
 
     def receive(self) -> Any:
-        """Wait for the next message. Raises EOFError when the other process has ended."""
+        """Wait for the next message. Raises EOFError if the other process has ended."""
         return pickle.loads(self._read(int.from_bytes(self._read(SIZE_BYTES), "little")))
 
     def _read(self, size: int) -> bytearray:
@@ -95,7 +95,7 @@ class Channel:
         return data
 
     def has_message(self, seconds: float = 0.0) -> bool:
-        """Return whether `receive` would return, or raise, within so many seconds."""
+        """Return whether `receive` would return or raise within this time."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return bool(poller.poll(min(LONGEST_WAIT_SECONDS, max(0.0, seconds)) * 1000))
@@ -105,12 +105,12 @@ class Channel:
 
 
 def forever() -> float:
-    """Return the deadline of a call that has none."""
+    """Return the deadline of a call without time limit."""
     return LONGEST_WAIT_SECONDS
 
 
 class Process:
-    """A child process that does one call after another. Used by one thread at a time; any may call `kill`."""
+    """A child process that runs one call after another. Used by one thread at a time; `kill` may be called from any."""
 
     def __init__(
         self,
@@ -180,14 +180,14 @@ class Process:
         return made
 
     def send(self, message: object) -> None:
-        """Send something to the function that is being called. Raises DiedError."""
+        """Send a message to the running function. Raises DiedError."""
         try:
             self._channel.send(message)
         except ConnectionError:
             raise self._died() from None
 
     def receive(self, more_seconds: Callable[[], float] = forever) -> Any:
-        """Wait for what the function sends, or for its Answer. Raises as `result` does."""
+        """Wait for a message of the function, or for its Answer. Raises as `result` does."""
         deadline = time.monotonic() + more_seconds()
         while not self._channel.has_message(deadline - time.monotonic()):
             if time.monotonic() >= deadline:
@@ -201,7 +201,7 @@ class Process:
             raise self._died() from None
 
     def _died(self) -> DiedError:
-        """Return the error for one that has closed its end."""
+        """Return the error for a process that closed its end."""
         self._keeper.join(SECONDS_TO_END)
         self.kill()
         self._keeper.join()
@@ -216,16 +216,16 @@ class Process:
             self._popen.kill()
 
     def close(self) -> None:
-        """Kill it, and wait until it is gone."""
+        """Kill the process and wait for its end."""
         self.kill()
         self._keeper.join()
         self._channel.close()
 
 
 def _started(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes], threading.Thread]:
-    """Start a process from a thread that lives as long as the process does.
+    """Start a process from a thread that lives as long as the process.
 
-    The system kills a child when the thread that started it ends, which here only the end of the whole program can do.
+    The system kills a child when the thread that started it ends, which must only happen when the whole program ends.
     """
     started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
 
@@ -256,7 +256,7 @@ def _started(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes
 
 
 def interpreter() -> list[str]:
-    """Return the beginning of a command that runs this Python, which looks for no module in the current folder."""
+    """Return the start of a command that runs this Python, without the current folder in its module path."""
     return [sys.executable, "-P"]
 
 
@@ -299,7 +299,7 @@ def serve(descriptor: int, shared: int, parent: int, imports: str) -> None:
 
 
 def parent_channel() -> Channel:
-    """Return the channel by which the function that is being called speaks with the parent."""
+    """Return the channel to the parent, for the running function."""
     return _parent
 
 
@@ -333,7 +333,9 @@ def _pickled(answer: Answer) -> bytes:
 
 
 def _die_with(parent: int) -> None:
-    """Die at once when told to, and with the parent, and be the first to go when memory runs out."""
+    """Let this process die with its parent and on termination signals, and be the first one that the kernel kills when
+    memory runs out.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -344,7 +346,7 @@ def _die_with(parent: int) -> None:
 
 
 def limit_files() -> None:
-    """This process writes no core file, opens no more than MAX_OPEN_FILES files, and makes none larger than MAX_FILE_BYTES."""
+    """Limit this process: no core files, at most MAX_OPEN_FILES open files, none larger than MAX_FILE_BYTES."""
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
@@ -359,7 +361,7 @@ def limit_memory(size: int) -> None:
 
 
 def memory_of_each(count: int) -> int:
-    """Return how many bytes each of so many processes of this machine may have."""
+    """Return how many bytes of memory each of `count` processes of this machine may use."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in CGROUP_MEMORY:
         with suppress(OSError, ValueError):  # "max" means no limit
@@ -391,7 +393,7 @@ class ProcessId:
 
     @classmethod
     def mine(cls) -> ProcessId:
-        """Return that of this process."""
+        """Return the identity of this process."""
         return cls(socket.gethostname(), _machine(), os.getpid(), _start_of(os.getpid()))
 
     @property

@@ -40,7 +40,11 @@ class SentRows:
 
     @contextmanager
     def kept_up(self, check_held: Callable[[], object]) -> Iterator[None]:
-        """Send rows for as long as the block, and what is left when it ends. check_held: raises where nothing may be sent any more."""
+        """Send rows during the block, and the remaining ones at its end.
+
+        Args:
+            check_held: Raises an error if nothing may be sent any more.
+        """
         over = threading.Event()
 
         def keep() -> None:
@@ -77,7 +81,7 @@ class SentRows:
                 self._whole, self._number = self._sent, self._number + 1
 
     def clear(self) -> None:
-        """The journal is empty: its segments go, those of earlier runs too."""
+        """Remove the segments of an empty journal, including those of earlier runs."""
         with self._guard:
             names = self._storage.list(lambda name: SEGMENT.fullmatch(name) is not None, self._folder)
             self._storage.remove(*(f"{self._folder}/{name}" for name in names))
@@ -91,7 +95,8 @@ SEGMENT = re.compile(r"journal-[\d-]+\.jsonl", re.ASCII)
 class Journal:
     """Rows on their way to the manifest. One process appends; each row is one write.
 
-    unreadable: numbers of the lines that were no rows when they were last read.
+    Attributes:
+        unreadable: Numbers of the lines that were invalid when they were last read
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +105,7 @@ class Journal:
         self._fd: int | None = None
 
     def append(self, *rows: ManifestRow) -> None:
-        """Raise OSError when there is no room for the rows; then nothing of them is left."""
+        """Append rows. Raises OSError if the disk is full, and leaves no part of them."""
         if self._fd is None:
             check_regular(self.path)
             self._drop_torn_end()
@@ -115,7 +120,7 @@ class Journal:
             raise
 
     def files(self) -> list[Path]:
-        """Return the files that hold rows, in the order they were written; the one that is appended to comes last."""
+        """Return the files that contain rows, in the order they were written; the last one is being appended to."""
         segments = sorted(path for path in self.path.parent.glob("journal-*.jsonl") if SEGMENT.fullmatch(path.name))
         return [*segments, *([self.path] if self.path.exists() else [])]
 

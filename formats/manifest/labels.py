@@ -47,7 +47,7 @@ class Labels:
         return {id_: place for place, id_ in enumerate(self.ids)}
 
     def of(self, id_: str) -> dict[str, Any]:
-        """Return the values of a unit by name; none for one that is not there."""
+        """Return the values of a unit by name; empty for an unknown unit."""
         place = self.places.get(id_)
         return {} if place is None else {name: value_of(array[place]) for name, array in self.columns.items()}
 
@@ -57,17 +57,17 @@ class Labels:
         return replace(self, ids=ids, columns={name: array.take(places) for name, array in self.columns.items()})
 
     def chosen(self, names: Iterable[str]) -> Labels:
-        """These columns alone, of those that are there."""
+        """Return only these columns, as far as they exist."""
         return replace(self, columns={name: self.columns[name] for name in names if name in self.columns})
 
     def struct(self) -> pa.StructArray | None:
-        """Return the values as one column; None where there are none, as Parquet has no struct without fields."""
+        """Return the values as one struct column; None without labels, as Parquet has no struct without fields."""
         if not self.columns:
             return None
         return pa.StructArray.from_arrays(list(self.columns.values()), names=list(self.columns))
 
     def table(self) -> pa.Table:
-        """`id` and, where there are any, `labels`."""
+        """Return a table with `id` and, if there are any, `labels`."""
         struct = self.struct()
         columns = {"id": pa.array(self.ids, pa.string())} | ({} if struct is None else {LABELS: struct})
         return pa.table(columns).replace_schema_metadata({NOTES_KEY: json.dumps(self.notes()).encode()})
@@ -129,9 +129,7 @@ def _inferred(values: list[Any]) -> pa.Array:
 
 
 def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the same values in a type that comes back from Parquet as it is. Raises ValueError for what Parquet cannot
-    hold.
-    """
+    """Return the values in a type that Parquet preserves. Raises ValueError if there is no such type."""
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     try:
@@ -146,7 +144,7 @@ def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that says the same without what few of Arrow's functions take: dictionaries and views."""
+    """Return an equivalent type without dictionaries and views, which few of Arrow's functions support."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):
@@ -190,7 +188,7 @@ def value_of(scalar: pa.Scalar) -> Any:
 
 
 def joined(several: Sequence[Labels]) -> Labels:
-    """Return one after another; where a label has types that no common type holds, such as 3 and "walk", as text."""
+    """Concatenate labels. If a label has types without a common type, such as 3 and "walk", its values become text."""
     ids = [id_ for each in several for id_ in each.ids]
     names = dict.fromkeys(name for each in several for name in each.columns)
     columns = {}
@@ -226,7 +224,7 @@ def _text(value: object) -> str:
 
 
 def updated(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
-    """Return the labels of these units: those that are given where a unit is among them, else those that were kept."""
+    """Return the labels of these units: given ones for units that have them, else the existing ones."""
     old = kept.taken([id_ for id_ in ids if id_ not in given.places])
     new = given.taken([id_ for id_ in ids if id_ in given.places])
     if not old.ids:
@@ -237,9 +235,10 @@ def updated(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
 
 
 def fitted(given: Labels, kept: Labels) -> Labels:
-    """Return what is given in the types that its columns have together with those of other units: 3 beside "walk" is "3".
+    """Convert given labels to the types of their columns together with other units: 3 beside "walk" becomes "3".
 
-    Raises SourceError where values of the others would have to change.
+    Raises:
+        SourceError: Values of the other units would have to change.
     """
     columns = dict(given.columns)
     for name in columns.keys() & kept.columns.keys():
@@ -276,7 +275,7 @@ def differing(one: Labels, other: Labels) -> list[str]:
 
 
 def classes_of(labels: Labels) -> list[str] | None:
-    """Return the values of `label`, sorted, where they are text; None for numbers and for none."""
+    """Return the sorted text values of `label`; None if they are numbers, or missing."""
     column = labels.columns.get(CLASS_LABEL)
     if column is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return None

@@ -44,7 +44,7 @@ NOTES = frozenset(("untagged_colours", "hdr_kept", "not_enlarged", "odd_size_cro
 
 
 class Remark(str):
-    """The sentence, with its code."""
+    """A remark: a sentence, with its code."""
 
     __slots__ = ("code",)
     code: str
@@ -61,7 +61,7 @@ class Remark(str):
 
 
 def codes_described() -> str:
-    """Return the codes as a table in Markdown."""
+    """Return the codes as a Markdown table."""
     return "\n".join(
         ["| code | meaning |", "| --- | --- |", *(f"| `{code}` | {text} |" for code, text in CODES.items())]
     )

@@ -58,7 +58,7 @@ def kinds_of(row: Any) -> dict[str, str]:
 
 
 def described(row: Any) -> str:
-    """Return the columns as a table in Markdown, those that mean the same in one line."""
+    """Return the columns as a Markdown table, with columns of one meaning in one line."""
     lines = ["| column | type | meaning |", "| --- | --- | --- |"]
     each_field = [each for each in fields(row) if each.name != "labels"]
     for meaning, group in groupby(each_field, key=lambda each: each.metadata["meaning"]):
@@ -70,9 +70,7 @@ def described(row: Any) -> str:
 
 
 def check_of(kind: str, low: int | None = None, high: int | None = None) -> Check:
-    """Return whether a value that is there fits a column of this type, as the manifest names types, and lies within
-    bounds.
-    """
+    """Return a function that tests whether a value fits a column's type and bounds."""
     if kind.startswith("list<"):
         return _list_check(kind[5:-1], low, high)
     if kind.startswith("int"):
@@ -93,7 +91,7 @@ def _list_check(kind: str, low: int | None, high: int | None) -> Check:
     low, high = _range(kind, low, high)
 
     def fits(values: Any) -> bool:
-        """Return three passes in C: lists have a value for each frame."""
+        """Test in three passes that run in C: lists have a value per frame."""
         if not isinstance(values, list | tuple):
             return False
         return not values or ({*map(type, values)} == {int} and low <= min(values) and max(values) <= high)
@@ -102,7 +100,7 @@ def _list_check(kind: str, low: int | None, high: int | None) -> Check:
 
 
 def is_text(value: Any) -> bool:
-    """Return a string that is valid Unicode: names of files may not be."""
+    """Return whether a value is a string of valid Unicode; file names may not be."""
     if not isinstance(value, str):
         return False
     if value.isascii():
@@ -121,7 +119,7 @@ def _is_double(value: Any) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a value in a message, whatever it is: short, and without what a terminal would obey."""
+    """Return any value for a message: short, and without control characters."""
     try:
         text = reprlib.repr(value)
     except Exception:  # noqa: BLE001 (an object of any class; an integer of thousands of digits)
@@ -154,10 +152,10 @@ class Recorded:
 
 @dataclass(slots=True)
 class ManifestRow:
-    """One unit: where it came from, what was made of it, and what was measured. None where there is nothing to say.
+    """One unit: where it came from, what it became, and what was measured. None means unknown.
 
-    Each column says its type in Arrow's words, `list<…>` for lists, and what it holds, with its unit: the manifest, the checks of values
-    and the table in formats/README.md are made of that. Of several rows of a unit the one of the highest `run` counts.
+    Each field declares its Arrow type (`list<…>` for lists) and its meaning with the unit; the manifest, its checks and
+    its documentation derive from that.
     """
 
     # fmt: off
@@ -278,7 +276,7 @@ class ManifestRow:
         )
 
     def warn(self, *remarks: Remark) -> None:
-        """Say this too."""
+        """Add a warning."""
         self.warnings = [*self.warnings, *map(str, remarks)]
         self.warning_codes = [*self.warning_codes, *(each.code for each in remarks)]
 
@@ -288,14 +286,14 @@ class ManifestRow:
 
     @property
     def source_state(self) -> SourceState | None:
-        """The state in which its source was read; None where it could not be."""
+        """State of the source when it was read; None if it was not."""
         if self.source_size_bytes is None or self.source_mtime_ns is None:
             return None
         return SourceState(self.source_size_bytes, self.source_mtime_ns)
 
     @property
     def cut(self) -> Cut:
-        """The part of the source that was asked for."""
+        """The requested part of the source."""
         return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame)
 
     @property
@@ -305,19 +303,21 @@ class ManifestRow:
         return LEAST_KNOWN if seconds is None else Tolerance(exact_seconds(seconds))
 
     def source_ticks(self) -> tuple[Sequence[int], Fraction]:
-        """Return when the source frames that the output shows begin, from the first frame shown in the source, and seconds per tick."""
+        """Return the start of the source frames that the output shows, from the first frame displayed, and seconds per
+        tick.
+        """
         if self.source_pts is not None:
             return self.source_pts, Fraction(self.source_time_base_num or 1, self.source_time_base_den or 1)
         return self.output_ticks()
 
     def output_ticks(self) -> tuple[Sequence[int], Fraction]:
-        """Return when the frames of the output are shown, from its first one, and seconds per tick."""
+        """Return the start of the output's frames, from its first one, and seconds per tick."""
         if self.pts is not None:
             return self.pts, Fraction(self.time_base_num or 1, self.time_base_den or 1)
         return range(self.num_frames or 0), Fraction(self.frame_rate_den or 1, self.frame_rate_num or 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return columns in order, and the labels as an object of their own."""
+        """Return the columns in order, with labels as an object."""
         return {name: getattr(self, name) for name in COLUMN_NAMES} | {"labels": self.labels}
 
     def as_json(self) -> str:
@@ -343,8 +343,8 @@ REMOVED = "removed"  # the status of a line of the journal that takes a row away
 
 
 def escaped_label(name: str, taken: Container[str]) -> str:
-    """Return the column of a label: its name, behind one more `label_` where that, without any, is taken. No two share
-    one.
+    """Return the column of a label: its name, with one more prefix `label_` if the name without prefixes is taken. Columns
+    are unique.
     """
     bare = name
     while bare not in taken and bare.startswith(LABEL_PREFIX):
@@ -359,7 +359,7 @@ def unescaped_label(column: str, taken: Container[str]) -> str:
 
 
 def removed(row: ManifestRow, run: int) -> ManifestRow:
-    """Return a line of the journal that takes a row away, and its output."""
+    """Return a journal line that removes a row and its output."""
     return ManifestRow(row.id, row.file_name, row.source, status=REMOVED, run=run)
 
 
@@ -387,7 +387,7 @@ def _words(name: str) -> str:
 
 
 def checked(row: ManifestRow) -> ManifestRow:
-    """Return the row itself when its columns can hold it; else a failed one that says which value they cannot hold."""
+    """Return the row if its columns can hold it; else a failed row that names the invalid value."""
     fault = what_does_not_fit(row)
     return row if fault is None else unwritable(row, fault)
 
@@ -411,7 +411,7 @@ def _to_json(value: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """Return the same with a word for each number in it that JSON has not."""
+    """Return a value with words for numbers that JSON lacks."""
     if isinstance(value, dict):
         return {str(key): json_value(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -420,8 +420,11 @@ def json_value(value: Any) -> Any:
 
 
 def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
-    """Return the row of one JSON object. Raises ValueError when id, file_name or source is no string, and for a file_name
-    that leads out of the destination; TypeError for a value of another kind than its column's.
+    """Return the row of a JSON object.
+
+    Raises:
+        ValueError: id, file_name or source is not a string, or file_name leads out of the destination.
+        TypeError: A value does not have its column's type.
     """
     known = {name: values[name] for name in COLUMN_NAMES if name in values}
     for name in _DOUBLES & known.keys():
@@ -450,8 +453,8 @@ def _check_identity(values: Mapping[str, Any]) -> None:
 
 
 def row_of_line(line: bytes) -> ManifestRow:
-    """Return the row of a line of the journal; a failed one where a column cannot hold its value. Raises ValueError for no
-    row.
+    """Return the row of a journal line; a failed row if a column cannot hold its value. Raises ValueError for an invalid
+    line.
     """
     values = parse_json(line)
     if not isinstance(values, dict):

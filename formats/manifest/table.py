@@ -54,7 +54,7 @@ ROWS_AT_A_TIME = 1000
 
 
 def manifest_paths(destination: Path) -> list[Path]:
-    """Return the manifest and its parts, sorted; none yet is an empty list."""
+    """Return the manifest or the manifests of partitions, sorted; empty if there are none."""
     return sorted(p for p in destination.glob("manifest*.parquet") if not p.name.startswith("."))
 
 
@@ -110,14 +110,14 @@ def read_rows(destination: Path, kind: type[Columns], only: Path | None = None) 
 
 
 def rows_of(table: pa.Table, kind: type[Columns]) -> Iterator[Columns]:
-    """Return the rows of a table in the columns that the fields of `kind` name. Raises KeyError for one that no manifest has."""
+    """Return the rows of a table as `kind`, a NamedTuple of column names. Raises KeyError for an unknown column."""
     table = with_columns(table, kind._fields)
     columns = (table[name].to_pylist() for name in kind._fields)
     return map(kind._make, zip(*columns, strict=True))
 
 
 def _labels_among_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of labels in a manifest of 0.1.0; none in a newer one, where they are apart."""
+    """Return the label columns of a manifest of version 0.1.0; empty for newer ones, which store labels separately."""
     import pyarrow as pa
 
     others = [name for name in schema.names if name not in COLUMNS]
@@ -125,7 +125,7 @@ def _labels_among_columns(schema: pa.Schema) -> list[str]:
 
 
 def _read(file: pq.ParquetFile, columns: list[str] | None) -> pa.Table:
-    """These columns, or all of them."""
+    """Read these columns of a manifest, or all."""
     import pyarrow as pa
 
     others = _labels_among_columns(file.schema_arrow)
@@ -177,9 +177,14 @@ def read_manifest(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
 
 
 def manifest_rows(destination: str | os.PathLike[str], only: Collection[str] | None = None) -> Iterator[ManifestRow]:
-    """Yield the rows of a destination as `read_manifest` does; none where there is no manifest yet. only: of these ids.
+    """Yield rows as `read_manifest` does; nothing if there is no manifest yet.
 
-    Raises ManifestError.
+    Args:
+        destination: The destination.
+        only: Ids of the rows; None means all.
+
+    Raises:
+        ManifestError: A manifest cannot be read.
     """
     of_each = (_rows_of(path, only) for path in manifest_paths(Path(destination)))
     merged = heapq.merge(*of_each, key=attrgetter("id"))
@@ -197,9 +202,7 @@ def _check_names(names: pa.Array | pa.ChunkedArray) -> None:
 
 
 def _conformed(table: pa.Table) -> pa.Table:
-    """Return the same with the manifest's own columns in their types. Raises ValueError, TypeError for values that do not
-    fit.
-    """
+    """Convert the manifest's own columns to their types. Raises ValueError, TypeError for values that do not fit."""
     for column in arrow_schema():
         if column.name not in table.column_names:
             continue
@@ -233,7 +236,7 @@ def _out_of_bounds(values: pa.ChunkedArray, low: int | None, high: int | None) -
 
 
 def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the same with those of the manifest's own columns that it lacks, empty: older manifests have fewer."""
+    """Add missing columns of the manifest, as null: older manifests have fewer."""
     import pyarrow as pa
 
     for column in arrow_schema():
@@ -279,7 +282,9 @@ def label_columns(destination: Path) -> Labels:
 
 
 def class_names(destination: Path) -> list[str] | None:
-    """Return the classes of a store in the order of their numbers, as its manifest or `pack` wrote them; None where neither did."""
+    """Return the classes of a store in the order of their numbers, from its manifest or from `pack`; None if neither
+    stores them.
+    """
     from vidprep.formats.manifest.labels import notes_of
 
     for path in manifest_paths(destination):
@@ -315,7 +320,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def fence_of(path: Path) -> int:
-    """Return the number of the lease under which a manifest was written; 0 where none is there, or it says nothing."""
+    """Return the number of the lease under which a manifest was written; 0 if it is missing or unknown."""
     if not path.exists():
         return 0
     with _opened(path) as file:
@@ -405,7 +410,7 @@ def write_rows(
 
 
 def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
-    """Return the rows in order. One that pyarrow refuses all the same is replaced by a failed row."""
+    """Yield tables of the rows in order. A row that pyarrow rejects is replaced by a failed row."""
     import pyarrow as pa
 
     try:
@@ -419,7 +424,7 @@ def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
 
 
 def _table_of(rows: list[ManifestRow]) -> pa.Table:
-    """Return the columns of rows, without labels."""
+    """Return a table of rows, without labels."""
     import pyarrow as pa
 
     schema = arrow_schema()
@@ -442,7 +447,9 @@ def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
 
 
 def columns_checksum(schema: pa.Schema) -> bytes:
-    """Parquet's page checksums do not cover the footer: a flipped bit there renames a column, which then reads as empty."""
+    """Return a checksum of column names. Page checksums do not cover the footer, where a flipped bit renames a column,
+    which then reads as null.
+    """
     kinds = [(column.name, str(column.type).replace("<item:", "<element:")) for column in schema]
     return b"%08x" % zlib.crc32(repr(kinds).encode())
 

@@ -54,7 +54,7 @@ class Storage(Protocol):
         ...
 
     def folders(self, folder: str) -> tuple[str, ...]:
-        """Return the names of the folders in a folder."""
+        """Return the names of the subfolders of a folder."""
         ...
 
     def size(self, name: str) -> int | None:
@@ -62,11 +62,11 @@ class Storage(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """Return all of a file. Raises FileNotFoundError."""
+        """Return the content of a file. Raises FileNotFoundError."""
         ...
 
     def read_range(self, name: str, offset: int, size: int) -> Iterator[bytes]:
-        """Yield `size` bytes of a file, a piece at a time. Raises StorageError or DestinationError where it ends before."""
+        """Yield `size` bytes of a file in pieces. Raises StorageError or DestinationError if it ends before."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
@@ -78,10 +78,10 @@ class Storage(Protocol):
         ...
 
     def update(self, name: str, data: bytes) -> None:
-        """Write as many bytes as it has into a file that this object created.
+        """Overwrite the start of a file that this object created. The write is neither atomic nor synced to disk.
 
-        Neither whole nor safe on disk when it returns. Raises FileNotFoundError where it is gone, or, as far as the storage can tell,
-        another's.
+        Raises:
+            FileNotFoundError: The file was removed, or replaced by another writer, as far as the storage can tell.
         """
         ...
 
@@ -97,7 +97,7 @@ class Storage(Protocol):
         ...
 
     def publish(self, path: Path, name: str) -> None:
-        """Move a file that stands here to its name. Raises DestinationError for a name that no file can have."""
+        """Move a local file to its name. Raises DestinationError for an invalid name."""
         ...
 
     def copy(self, name: str, other: str) -> None:
@@ -105,7 +105,7 @@ class Storage(Protocol):
         ...
 
     def remove(self, *names: str) -> None:
-        """Remove files, and the folders in which nothing is left then. What is not there is passed over."""
+        """Remove files, and folders that become empty. Missing files are ignored."""
         ...
 
 
@@ -114,7 +114,7 @@ def is_url(text: str) -> bool:
 
 
 def normalized(url: str) -> str:
-    """Return a URL with its protocol in small letters."""
+    """Return a URL with its protocol in lower case."""
     protocol, separator, rest = url.partition("://")
     return protocol.lower() + separator + rest
 
@@ -130,19 +130,17 @@ def check_no_password(url: str) -> None:
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown."""
+    """Return a URL without its password."""
     return USER_INFO.sub("…@", url)
 
 
 def names_no_place(url: str) -> bool:
-    """Return whether a URL of an object store says no bucket."""
+    """Return whether a URL of an object store has no bucket."""
     protocol, _, rest = url.partition("://")
     return protocol in OBJECT_STORES and protocol != "memory" and not rest.partition("/")[0]
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return the URL of a folder, and the name of a file below it: a key is no path, so that a second slash belongs to the
-    name.
-    """
+    """Return the URL of a folder and the name of a file below it. Keys are not paths: a double slash belongs to the name."""
     folder, slashes, name = re.fullmatch(r"(.*?)(/*)([^/]*)", url, re.DOTALL).groups()  # type: ignore[union-attr]
     return folder, slashes[1:] + name

@@ -29,8 +29,12 @@ HAS_OTHER_NAMES = "is a hard link: what is written to it would change the file e
 
 
 def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
-    """Return the descriptor of a regular file. Raises DestinationError for a link, for what is no regular file, and where
-    another name of a file that is to be written would show what is written; OSError.
+    """Return the descriptor of a regular file.
+
+    Raises:
+        DestinationError: It is a link or not a regular file; or a file to be written has a second hard link, through
+            which it would change too.
+        OSError: It cannot be opened.
     """
     try:
         number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -57,7 +61,7 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, or the link in its place, if there is one. Raises DestinationError for a folder or a device, OSError."""
+    """Remove a file or link, if it exists. Raises DestinationError for a folder or a device, OSError."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -68,7 +72,7 @@ def remove_file(path: Path) -> None:
 
 
 def refuse_links(folder: Path, enter: Callable[[str], bool] = lambda _name: True) -> None:
-    """Raise DestinationError for a folder that is a link or has one in it. enter: the names in it that are looked into."""
+    """Raise DestinationError if a folder is a link or contains one. `enter` selects subfolders to check."""
     if folder.is_symlink():
         raise DestinationError(IS_A_LINK, path=folder)
     waiting = [str(folder)]
@@ -86,9 +90,7 @@ def refuse_links(folder: Path, enter: Callable[[str], bool] = lambda _name: True
 
 
 def link_on_the_way(root: Path, name: str) -> str | None:
-    """Return the first link among the folders below root that lead to a file, and the file itself; None where there is
-    none.
-    """
+    """Return the first link on the path from root to a file, including the file; None without one."""
     path = str(root)
     for step in name.split("/"):
         path = f"{path}/{step}"
@@ -137,9 +139,9 @@ def folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[in
 
 
 def remove_below(root: Path, name: str) -> None:
-    """Remove the file root/name, or the link in its place, and then the folders above it, below root, in which nothing is left.
+    """Remove root/name, or the link in its place, and the folders between that become empty. Raises OSError.
 
-    What is not there, and what only a link leads to, is passed over. Raises OSError.
+    Missing files, and files behind a link, are ignored.
     """
     with suppress(FileNotFoundError, DestinationError), folder_of(root, name) as (folder, last):
         os.unlink(last, dir_fd=folder)
@@ -160,7 +162,7 @@ LOCAL_FILE_SYSTEMS = frozenset(
 
 
 class LocalStorage:
-    """A folder of this machine, or one that other machines see too. Made by the first file that is written in it."""
+    """A local folder, or a shared one. It is created with the first file."""
 
     is_remote = False
 
@@ -290,7 +292,7 @@ class LocalStorage:
 
 
 def file_system_of(folder: Path) -> str:
-    """Return the type of file system that a folder is on; "" where the system does not tell."""
+    """Return the type of a folder's file system; "" if the system does not tell."""
     path, found = os.path.realpath(folder), ("", "")
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -343,7 +345,7 @@ def own_partial_of(path: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Return SHA-256 of a regular file, in hexadecimal. Raises OSError."""
+    """Return the SHA-256 of a regular file, in hexadecimal. Raises OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

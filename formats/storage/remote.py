@@ -71,18 +71,20 @@ class RemoteFile:
 
     @property
     def state(self) -> SourceState:
-        """Its state as a source."""
+        """State of the file as a source."""
         return SourceState(self.size_bytes, self.mtime_ns)
 
 
 class NoConditionsError(Exception):
-    """A store that cannot write on a condition."""
+    """The store does not support conditional writes."""
 
 
 class ObjectStorage:
-    """A folder behind a URL. May be used by several threads.
+    """A folder behind a URL. Thread-safe.
 
-    Raises StorageError with the URL, and MissingError where the driver is not installed.
+    Raises:
+        StorageError: An operation failed; the message contains the URL.
+        MissingError: The driver is not installed.
     """
 
     is_remote = True
@@ -134,10 +136,12 @@ class ObjectStorage:
         return self.has_conditions or self._is_own
 
     def files(self, depth: int | None = None, folder: str = "") -> dict[str, RemoteFile]:
-        """Return all files below a folder, by their names relative to it ("" where it is a file itself); none where
-        nothing is.
+        """Return all files below a folder by relative name ("" for the folder itself if it is a file); empty if there are
+        none.
 
-        depth: 1 means those in the folder itself.
+        Args:
+            depth: 1 means only the folder itself.
+            folder: The folder.
         """
         place = self._at(folder)
 
@@ -203,7 +207,7 @@ class ObjectStorage:
             return None
 
     def fetch(self, name: str, path: Path) -> None:
-        """Raise FileNotFoundError, DiskFullError."""
+        """Download a file. Raises FileNotFoundError, DiskFullError."""
         try:
             self._tried("fetched", name, lambda: self._fs.get_file(self._at(name), str(path)))
         except OSError as error:
@@ -326,7 +330,7 @@ class ObjectStorage:
         self._created[name] = tag or self._tag_of(name)
 
     def send(self, name: str, data: bytes) -> None:
-        """Write a file there, and keep none here."""
+        """Write a file without a local copy."""
         self._tried("written", name, lambda: self._fs.pipe_file(self._at(name), data))
 
     def push(self, name: str, *, unchanged: bool = False) -> None:
@@ -362,9 +366,10 @@ class ObjectStorage:
                 self._tried("removed", name, partial(self._fs.rm_file, self._at(name)))
 
     def _swap(self, name: str, data: bytes, tag: str) -> str | None:
-        """Write a file that has this tag, or that is not there (NONE). Returns its new tag; None where that did not hold.
+        """Write a file if it has this tag, or does not exist (NONE). Return its new tag; None if the condition is not met.
 
-        Raises NoConditionsError where the store knows none.
+        Raises:
+            NoConditionsError: The store does not support conditions.
         """
         condition = {"IfNoneMatch": "*"} if tag == NONE else {"IfMatch": tag}
 
@@ -416,7 +421,7 @@ class ObjectStorage:
 
 
 def storage_of(place: Path | str, root: Path | None = None) -> Storage:
-    """Return the storage that a path or a URL means. root: an empty folder, in which files from behind a URL are kept."""
+    """Return the storage of a path or URL. `root` is an empty folder for copies of files behind a URL."""
     return ObjectStorage(str(place), root) if is_url(str(place)) else LocalStorage(Path(place))
 
 

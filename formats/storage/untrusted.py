@@ -56,7 +56,7 @@ def kept(method: Callable[[Key], Value], count: int) -> Callable[[Key], Value]:
 
 
 class ArrowStream(Protocol):
-    """A table in memory: of Arrow, pandas, polars, or whatever else shows itself so."""
+    """A table in memory that supports Arrow's PyCapsule interface: of Arrow, pandas, polars and others."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
@@ -77,7 +77,7 @@ def import_pyarrow() -> None:
 
 
 class _NoPandas:
-    """A finder of modules that hides pandas from one thread; another may import it at the same time."""
+    """Import hook that hides pandas from one thread; other threads may import it meanwhile."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
@@ -98,14 +98,14 @@ SEAL, FOOTER_END = b"vidprep footer", 8  # the latter: the length of a Parquet f
 
 
 class NotRegularError(OSError):
-    """A folder, a FIFO, a socket or a device, where a file was expected."""
+    """A folder, FIFO, socket or device, where a file was expected."""
 
     def __str__(self) -> str:
         return f"{self.filename}: is {self.strerror}"
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise OSError for what is there and is no regular file. Nothing there is fine."""
+    """Raise OSError if a path exists and is not a regular file."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def _kind(mode: int) -> str:
 
 
 def open_descriptor(path: str | Path) -> int:
-    """Return a descriptor of a regular file, to read. Raises OSError, also for what is no regular file; never waits."""
+    """Open a regular file for reading, and return its descriptor. Raises OSError, also for other files; never blocks."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
@@ -130,12 +130,12 @@ def open_descriptor(path: str | Path) -> int:
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Return a regular file, to read. Raises OSError as `open_descriptor`."""
+    """Open a regular file for reading. Raises OSError as `open_descriptor`."""
     return os.fdopen(open_descriptor(path), "rb")
 
 
 def read_regular(path: str | Path, limit: int = MAX_JSON_BYTES) -> bytes:
-    """Return all of a regular file. Raises OSError, and ValueError for more than `limit` bytes."""
+    """Return the content of a regular file. Raises OSError, and ValueError for more than `limit` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -157,7 +157,7 @@ def read_json(path: str | Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the object that JSON says. Raises ValueError."""
+    """Parse a JSON object. Raises ValueError."""
     found = parse_json(data)
     if not isinstance(found, dict):
         raise ValueError(f"a JSON object was expected, not {type(found).__name__}")
@@ -165,7 +165,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def bounded_fraction(text: str) -> Fraction:
-    """Return a decimal number or a fraction, exactly. Raises ValueError, also for what would take long to expand."""
+    """Parse a decimal number or a fraction exactly. Raises ValueError, also if its expansion would take long."""
     plain = text.replace("_", "")
     if len(text) > MAX_NUMBER_LENGTH or re.search(r"[eE][+-]?0*\d{3}", plain):
         raise ValueError(f"{text[:MAX_NUMBER_LENGTH]!r} is not a number of a usual length")
@@ -187,7 +187,7 @@ def exact_ratio(name: str, value: object) -> Fraction:
 
 
 def whole_between(name: str, value: object, low: int, high: int) -> int:
-    """Return the value, when it is a whole number in [low, high]. Raises ValueError."""
+    """Return a whole number in [low, high]. Raises ValueError for other values."""
     if type(value) is int and low <= value <= high:
         return value
     raise ValueError(f"{name} is {_shown(value)}, a whole number from {low} to {high} was expected")
@@ -201,7 +201,7 @@ def _shown(value: object) -> str:
 
 
 def arrow_file(path: Path) -> pa.NativeFile:
-    """Return a regular file as pyarrow reads it, whatever bytes its name has. Raises OSError."""
+    """Open a regular file for pyarrow, for any bytes in its name. Raises OSError."""
     import_pyarrow()
     import pyarrow as pa
 
@@ -214,9 +214,10 @@ def arrow_file(path: Path) -> pa.NativeFile:
 
 
 def check_counts(metadata: pq.FileMetaData, path: Path) -> None:
-    """Raise ValueError when a Parquet file claims more rows, or longer lists, than there can be anything of.
+    """Raise ValueError if a Parquet file claims more rows, or longer lists, than it can contain.
 
-    A row takes at least a byte of the file. A value of a list speaks of a frame, which takes at least a byte beside it.
+    A row takes at least one byte of the file. A list value belongs to a frame, which takes at least one byte of a file
+    beside it.
     """
     size = path.stat().st_size
     if metadata.num_rows > ROWS_ALLOWED + size:
@@ -233,7 +234,7 @@ def check_counts(metadata: pq.FileMetaData, path: Path) -> None:
 
 
 def _bytes_below(folder: Path, enough: int) -> int:
-    """Return bytes of the regular files in a folder and below, links not followed; counted until there are enough."""
+    """Return the size of all regular files below a folder, without following links; counting stops at a limit."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting and total < enough:
         try:
@@ -263,8 +264,8 @@ def seal_footer(file: BinaryIO) -> None:
 
 
 def _check_seal(file: pa.NativeFile) -> None:
-    """Raise ValueError for a footer that is not what was sealed; what has no seal was written by others, or by vidprep
-    0.1.
+    """Raise ValueError if a footer differs from the sealed one. Footers without a seal are from other writers, or from
+    vidprep 0.1.
     """
     size = file.size()
     if size < FOOTER_END:

@@ -110,7 +110,7 @@ class FrameStore(ABC):
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """Names of the outputs without extension, or the ids of the source table; ascending."""
+        """Ids of the videos, ascending: names of outputs without extension, or ids of the source table."""
         return self._ids()
 
     def __len__(self) -> int:
@@ -136,16 +136,16 @@ class FrameStore(ABC):
             raise KeyError(f"{error.args[0]}{f'; did you mean {near[0]!r}?' if near else ''}") from None
 
     def __iter__(self) -> Iterator[str]:
-        """Return the ids, as in a dict."""
+        """Iterate over the ids, like a dict."""
         return iter(self.ids)
 
     def read(self, wanted: Iterable[tuple[str, Indexes]]) -> list[Frames]:
-        """Return frames of several videos, an array each."""
+        """Return an array of frames for each of several videos."""
         return [self[id_].frames(indexes) for id_, indexes in wanted]
 
     @abstractmethod
     def labels(self, id_: str) -> dict[str, Any]:
-        """Return the labels of a video by name, None where it has none. Raises KeyError."""
+        """Return the labels of a video by name, None for missing values. Raises KeyError."""
 
     def label_columns(self) -> Labels:
         """Return the labels of all videos as Arrow columns, in the order of `ids`."""
@@ -153,9 +153,9 @@ class FrameStore(ABC):
 
     @cached_property
     def classes(self) -> list[str] | None:
-        """The texts in the label `label`, in the order of their class numbers; None where they are numbers, or there are none.
+        """Text values of the label `label` in the order of their class numbers; None if they are numbers, or missing.
 
-        A store that was split when it was packed has the classes of the whole.
+        A store that was split by `pack` has the classes of all splits.
         """
         found = classes_of(self.label_columns())
         whole = found and class_names(self.path)
@@ -163,7 +163,9 @@ class FrameStore(ABC):
 
     @cached_property
     def class_to_idx(self) -> Mapping[str | int, int]:
-        """The number of each value of the label `label`: itself for whole numbers, its place in `classes` for text; else empty."""
+        """Number of each value of the label `label`: the value for whole numbers, its position in `classes` for text; else
+        empty.
+        """
         column = self.label_columns().columns.get(CLASS_LABEL)
         if column is not None and pa.types.is_integer(column.type):
             return {value: value for value in sorted(pc.unique(column.drop_null()).to_pylist())}
@@ -174,7 +176,7 @@ class FrameStore(ABC):
         """Return the properties of a video. Raises KeyError."""
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Return (V, 3): number of frames, height and width of every video, in the order of `ids`."""
+        """Return (V, 3): number of frames, height and width of each video, in the order of `ids`."""
         facts = map(self.facts, self.ids)
         found = [(each.num_frames, each.height, each.width) for each in facts]
         return np.asarray(found, np.int64).reshape(-1, 3)
@@ -189,8 +191,13 @@ class FrameStore(ABC):
 
     @abstractmethod
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        """Write frames into arrays of (h, w, 3), scaled to that size where it is another; of uint8, or of uint16 where `reads_uint16`.
-        numbers: ascending, none twice. Raises StoreError.
+        """Read frames into arrays of (h, w, 3), scaled to their size; uint8, or uint16 if `reads_uint16`. Raises
+        StoreError.
+
+        Args:
+            id_: Id of the video.
+            numbers: Frame numbers, ascending and distinct.
+            rows: The arrays.
         """
 
     def sample_rate(self, id_: str) -> int | None:
@@ -199,17 +206,13 @@ class FrameStore(ABC):
         return None
 
     def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:  # noqa: ARG002
-        """Return (C, N) of the audio of a video between two times, as of `StoredVideo.samples`. Raises KeyError,
-        StoreError.
-        """
+        """Return (C, N) audio samples of a video; see `StoredVideo.samples`. Raises KeyError, StoreError."""
         raise StoreError(
             f"{id_}: has no audio: its source has none, or the run dropped it (--audio copy keeps it)", path=self.path
         )
 
     def coded(self, id_: str) -> list[memoryview] | None:
-        """Return the JPEG of every frame as it is stored; None where frames are stored otherwise. Raises KeyError,
-        StoreError.
-        """
+        """Return the stored JPEG of every frame; None if the store holds no JPEGs. Raises KeyError, StoreError."""
         self.facts(id_)
         return None
 
@@ -236,12 +239,12 @@ class StoredVideo:
 
     @property
     def height(self) -> int:
-        """Pixels."""
+        """Height in pixels."""
         return self.facts.height
 
     @property
     def width(self) -> int:
-        """Pixels."""
+        """Width in pixels."""
         return self.facts.width
 
     @property
@@ -251,12 +254,12 @@ class StoredVideo:
 
     @property
     def keyframes(self) -> Sequence[int] | None:
-        """Frames that are decoded alone; None means all of them."""
+        """Numbers of frames that are decoded independently; None means all."""
         return self.facts.keyframes
 
     @property
     def timestamps(self) -> npt.NDArray[np.float64]:
-        """(N,) seconds from the first frame. Raises StoreError where the store does not say."""
+        """(N,) start of each frame in seconds from the first one. Raises StoreError if the store does not know."""
         facts = self.facts
         if facts.pts is not None and facts.time_base is not None:
             return np.asarray(facts.pts, np.float64) * facts.time_base.numerator / facts.time_base.denominator
@@ -266,7 +269,7 @@ class StoredVideo:
 
     @property
     def source_frames(self) -> npt.NDArray[np.int64]:
-        """(N,) number of the frame of the source that each frame is, from the first frame shown; -1 where the store does not say."""
+        """(N,) number of the source frame of each frame, from the first one displayed; -1 if unknown."""
         found = self.store.source_map(self.id)
         if found is None:
             return np.full(len(self), -1, np.int64)
@@ -287,7 +290,7 @@ class StoredVideo:
         return pts * found.time_base.numerator / found.time_base.denominator
 
     def _of_each(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values, one of each frame. Raises StoreError for more or fewer."""
+        """Return values, one per frame. Raises StoreError for another number of values."""
         if len(values) != len(self):
             raise StoreError(
                 f"{self.id}: has {len(self)} frames and lists {len(values)} frames of its source; make it again",
@@ -445,13 +448,13 @@ class ManifestSources:
 
 
 def source_map_of(row: Mapping[str, Any]) -> SourceMap | None:
-    """Return the map that a row of a manifest holds, by SOURCE_COLUMNS; None for a row of 0.1."""
+    """Return the source map of a manifest row, from SOURCE_COLUMNS; None for a row of version 0.1."""
     num, den = row["source_time_base_num"], row["source_time_base_den"]
     return SourceMap(row["source_frames"], row["source_pts"], Fraction(num, den)) if num and den else None
 
 
 class ShardFile:
-    """A file opened for reading. Closed when nothing refers to it any more: with its thread, or with its store."""
+    """A file opened for reading. It is closed when nothing refers to it: when its thread or its store ends."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
@@ -473,9 +476,10 @@ class ShardFile:
 
 
 class Handles(Generic[Handle]):
-    """Opened things by name, for each thread of each process; the ones used last stay open.
+    """Open objects by name, for each thread of each process. Recently used ones stay open.
 
-    open_one: a method of what owns them, which they do not keep alive.
+    Args:
+        open_one: Method that opens one; its owner is not kept alive.
     """
 
     def __init__(self, open_one: Callable[[str], Handle], close_one: Callable[[Handle], None]) -> None:

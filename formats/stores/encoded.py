@@ -112,7 +112,7 @@ class VideoStore(FrameStore):
         self._sounds = Handles(self._open_sound, Sound.close)
 
     def _check_values(self) -> None:
-        """Raise StoreError for rows that no run has written."""
+        """Raise StoreError for rows that no run writes."""
         if not len(self._table):
             return
         for name in ("id", "file_name", "width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den"):
@@ -135,7 +135,7 @@ class VideoStore(FrameStore):
             raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
 
     def _check_lists(self) -> None:
-        """Raise StoreError for times of other frames than there are, and for keyframes that are none."""
+        """Raise StoreError if times or keyframes do not match the frames."""
         counts = self._table["num_frames"]
         times = pc.coalesce(pc.cast(pc.list_value_length(self._table["pts"]), counts.type), counts)
         keyframes = self._table["keyframes"]
@@ -207,7 +207,7 @@ class VideoStore(FrameStore):
             raise StoreError(f"cannot be read: {error.strerror}", path=self.file(id_)) from error
 
     def file(self, id_: str) -> Path:
-        """Return the video itself. Raises KeyError."""
+        """Return the path of the video. Raises KeyError."""
         return self.path / str(self._value(id_, "file_name"))
 
     def _open(self, id_: str) -> VideoReader:
@@ -227,7 +227,7 @@ class VideoStore(FrameStore):
 
 
 class VideoReader(NumberedFrames):
-    """The frames of one opened video as RGB."""
+    """Frames of one open video as RGB."""
 
     def __init__(
         self,
@@ -243,12 +243,11 @@ class VideoReader(NumberedFrames):
         hardware: str | None = None,
         fast: bool = False,
     ) -> None:
-        """Open it; the other arguments are those of NumberedFrames.
+        """Open the video.
 
         Args:
-            orientations: How pictures are turned, by the number of the first frame that is turned so, ascending from 0; None: not at all.
-            cropping: What is cut off them before.
-            fast: As of `open_store`.
+            orientations: Orientation by number of the first frame that has it, ascending from 0; None for no turning.
+            cropping: Cropping before turning.
         """
         self._cropping = cropping
         self._orientations = orientations or {0: Orientation()}

@@ -112,7 +112,7 @@ def open_here(folder: Path, options: ReadOptions) -> GulpStore:
 
 
 class _UnitShard(NamedTuple):
-    """The columns of a row that say which shard holds a video."""
+    """Columns of a row with the shard of a video."""
 
     id: str
     file_name: str
@@ -126,7 +126,7 @@ class _Entry:
 
 
 class GulpStore(FrameStore):
-    """Reads what GulpIO2's ingestor or `vidprep burst --format gulp` wrote."""
+    """Reads stores of GulpIO2's ingestor, and of `vidprep burst --format gulp`."""
 
     kind = LAYOUT.name
 

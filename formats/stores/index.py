@@ -249,7 +249,7 @@ def _footer(file: pa.NativeFile, path: Path) -> tuple[int, int]:
 
 
 def _group_starts(metadata: pq.FileMetaData) -> list[int]:
-    """Return the offset of each row group; they lie back to back."""
+    """Return the position of each row group; groups are adjacent."""
     first_columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
     return [column.dictionary_page_offset or column.data_page_offset for column in first_columns]
 
@@ -260,7 +260,7 @@ def _content_crc32(content: Mapping[str, Any]) -> int:
 
 
 def read_about(folder: Path, kind: str) -> dict[str, Any]:
-    """Return the json of a store, its checksum and version checked. Raises StoreError."""
+    """Return the JSON object of a store after checking its checksum and version. Raises StoreError."""
     path = folder / f"{kind}.json"
     try:
         content = read_json(path)
@@ -280,7 +280,11 @@ def read_about(folder: Path, kind: str) -> dict[str, Any]:
 
 
 class FrameIndex:
-    """An opened index. Reads a group of rows at a time and keeps the last 64. Raises StoreError. Not thread-safe."""
+    """An open index. It reads a group of rows at a time and keeps the last 64. Not thread-safe.
+
+    Raises:
+        StoreError: The index is damaged.
+    """
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.path = folder / INDEX_NAME
@@ -335,7 +339,7 @@ class FrameIndex:
         return int(self._file.metadata.num_rows)
 
     def ids(self) -> list[str]:
-        """Return all of them, in order."""
+        """Ids in order."""
         return [id_ for number in range(len(self._first_ids)) for id_ in self._read(number, ("id",))["id"].to_pylist()]
 
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -412,7 +416,7 @@ class FrameIndex:
         return Labels(table["id"].to_pylist(), columns)
 
     def videos(self, only: Collection[str] | None = None) -> Iterator[IndexedVideo]:
-        """Yield all rows in order, or those of some ids. Raises StoreError."""
+        """Yield rows in order, all or those of some ids. Raises StoreError."""
         try:
             yield from self._videos(only)
         except (ArithmeticError, TypeError, ValueError) as error:

@@ -38,9 +38,7 @@ _mine = threading.local()
 
 
 def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
-    """Return the bytes of each frame; frames that lie back to back are read at once. Raises StoreError at the end of the
-    file.
-    """
+    """Return the bytes of each frame; adjacent frames are read at once. Raises StoreError at the end of the file."""
     found: list[memoryview] = []
     begin = 0
     breaks = [n for n, (a, b) in enumerate(pairwise(range(len(offsets))), 1) if offsets[b] != offsets[a] + sizes[a]]
@@ -135,7 +133,7 @@ def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, i
 
 
 def _refuse_many_scans(data: memoryview) -> None:
-    """Raise ValueError. The scans are counted only where the first does not hold all components whole."""
+    """Raise ValueError for a JPEG with too many scans. They are counted only if the first scan lacks components."""
     at, components = 2, 0
     while at + 10 <= len(data) and data[at] == 0xFF:
         kind = data[at + 1]
@@ -215,7 +213,11 @@ def _source_time_base(row: ManifestRow) -> Fraction | None:
 
 
 class IndexedStore(FrameStore):
-    """Reads shards by an index of their frames. `kind` names the store."""
+    """Reads shards through an index.
+
+    Attributes:
+        kind: Name of the store
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, checksum: bool = True) -> None:
         super().__init__(path)
@@ -273,7 +275,7 @@ class IndexedStore(FrameStore):
         return height, width
 
     def _shard(self, name: str) -> Path:
-        """Return the path of a shard that is as long as it was. Raises StoreError."""
+        """Return the path of a shard after checking its size. Raises StoreError."""
         path, due = self.path / name, self._index.about["shards"].get(name)
         try:
             size = path.stat().st_size

@@ -17,9 +17,14 @@ from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, 
 
 
 class JoinedStores(FrameStore):
-    """The videos of all. stores: by a name that comes in front of the ids of each, `name/id`; in a list, ids stay as they are.
+    """The videos of several stores.
 
-    Raises StoreError for an id that two of them have.
+    Args:
+        stores: A dict from a name, which becomes a prefix `name/id`, to a store; or a list of stores whose ids stay
+            unchanged.
+
+    Raises:
+        StoreError: Two stores have the same id.
     """
 
     kind = "joined"

@@ -111,7 +111,7 @@ class VideoFiles(FrameStore):
         return sorted(self._files)
 
     def file(self, id_: str) -> Path:
-        """Return the video itself. Raises KeyError."""
+        """Return the path of the video. Raises KeyError."""
         if id_ not in self._files:
             raise KeyError(f"{id_!r} is not among the {len(self._files)} files below {self.path}")
         return self._files[id_]
@@ -165,7 +165,7 @@ class VideoFiles(FrameStore):
 
 
 class _SurveyedReader(VideoReader):
-    """Frames by their timestamps. A damaged packet costs its own frame, which is missed when it is wanted."""
+    """Reads frames by timestamp. A damaged packet costs only its own frame."""
 
     def _decode(self, packet: Packet[VideoStream] | None, due: dict[int, int]) -> Iterator[tuple[int, VideoFrame]]:
         with suppress(AvError):
@@ -173,7 +173,7 @@ class _SurveyedReader(VideoReader):
 
 
 class _CountingReader(VideoReader):
-    """Frames by their place in the order in which they are decoded."""
+    """Reads frames by their position in decoding order."""
 
     _probes = True
 
@@ -250,7 +250,7 @@ def _counted(path: Path) -> _Scanned:
 
 
 def _nudges(ascending: Sequence[int]) -> Iterator[int]:
-    """Yield ticks to add so that each is later than the one before."""
+    """Yield ticks to add to each timestamp so that they ascend."""
     last: int | None = None
     for pts in ascending:
         nudge = 0 if last is None else max(0, last + 1 - pts)

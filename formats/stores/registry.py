@@ -32,7 +32,7 @@ class ReadOptions:
     hardware: str | None = None
 
     def refuse(self, folder: Path, option: str, takers: str) -> None:
-        """Raise StoreError where an option was given that is for others."""
+        """Raise StoreError if an option was given that only other stores support."""
         if getattr(self, option):
             raise StoreError(f"{option} is for {takers}", path=folder)
 
@@ -72,7 +72,7 @@ class _Store(Protocol):
 
 
 def layout_of(name: str) -> Layout:
-    """Return how `vidprep burst` writes a store of frames."""
+    """Return the layout of a store that `vidprep burst` writes."""
     return _module(name).LAYOUT
 
 
@@ -143,9 +143,10 @@ def kind_made_by_run(folder: Path) -> str | None:
 
 
 def kind_of_folder(folder: Path) -> str | None:
-    """Return the name of the store; None for what is not a store. Folders that are named as an index do not count.
+    """Return the name of the store in a folder; None if there is no store.
 
-    A store that the last run made and whose index is not there is `encoded` too, whose reader tells what is missing.
+    Folders with the name of an index do not count. A store whose index is missing counts as `encoded` if the last run
+    made it; its reader then reports what is missing.
     """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_file()]

@@ -53,18 +53,16 @@ class Layout(ABC):
         return NUMBERED_SHARD.fullmatch(name.removesuffix(self.suffix)) is not None and name.endswith(self.suffix)
 
     def is_file(self, name: str) -> bool:
-        """Return whether a file in the folder of a store is, by its name, a shard or a part of the index, or such a file
-        half written.
-        """
+        """Return whether a file name belongs to a shard, an index file, or a partial version of these."""
         patterns = [pattern for each in self.index_files for pattern in (each, f".{each}.partial")]
         return self.is_shard(name) or any(fnmatch.fnmatchcase(name, each) for each in patterns)
 
     def sidecars(self, _shard: str, /) -> tuple[str, ...]:
-        """Return files that go with a shard."""
+        """Return the files beside a shard."""
         return ()
 
     def serialize(self, _row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
-        """Return the bytes of a unit in a shard; frames: its frames back to back, `row.frame_sizes` tells them apart."""
+        """Return the bytes of a unit in a shard. `frames` are back to back, with sizes in `row.frame_sizes`."""
         return copy(frames)
 
     def offsets(self, row: ManifestRow) -> list[int]:
@@ -73,8 +71,8 @@ class Layout(ABC):
 
     @abstractmethod
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> Iterator[Path]:
-        """Write the files that say where everything is, from the rows of the units in the order of their ids; yields each file when
-        it is written. After each of them the store opens, with the units as they were or as they are now. about: settings, versions.
+        """Write the index files from the rows, sorted by id; yield the path of each file after it is written. After each
+        step the store opens, with either the old or the new units.
         """
 
     @abstractmethod
@@ -89,7 +87,7 @@ class Layout(ABC):
 
 
 class ShardWriter:
-    """Writes the shards of one run."""
+    """Writes shards of one run."""
 
     def __init__(self, root: Path, layout: Layout, shard_bytes: int, run: int) -> None:
         self._root, self._layout, self._shard_bytes, self._run = root, layout, shard_bytes, run
@@ -101,11 +99,11 @@ class ShardWriter:
         self.whole: list[str] = []  # names of shards that nothing more is appended to, in the order they were closed
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> Recorded:
-        """Put a unit at the end of the newest shard, or of a new one, and return where it is. Raises OSError."""
+        """Append a unit to the newest shard or a new one; return its position. Raises OSError."""
         return self._append(self._layout.serialize(row, frames), sum(row.frame_sizes or ()))
 
     def copy(self, row: ManifestRow, stored: Iterator[bytes]) -> Recorded:
-        """Put a unit there as it is stored elsewhere, and return where it is. Raises OSError."""
+        """Copy a unit from another shard; return its position. Raises OSError."""
         return self._append(stored, row.stored_bytes or 0)
 
     def _append(self, pieces: Iterator[bytes], size: int) -> Recorded:
@@ -133,7 +131,7 @@ class ShardWriter:
         return self._root / self._layout.shard_name(self._run, self._number)
 
     def _cut_back(self, fd: int) -> None:
-        """Leave nothing of a unit that could not be written."""
+        """Remove the part of a unit that could not be written completely."""
         os.ftruncate(fd, self._end)
         if self._end:
             _written(fd, self._layout.tail, self._end)
@@ -156,8 +154,8 @@ class ShardWriter:
 
 
 def numbered_shard(run: int, number: int) -> str:
-    """Return the name of a shard without its suffix: data-00002-00000 is the first of run 2, data-00002p00003-00000 of its
-    part 3, and data-00000 that of a store that was packed.
+    """Return the name of a shard without suffix: data-00002-00000 is the first of run 2, data-00002p00003-00000 of its
+    partition 3, data-00000 of a packed store.
     """
     lease, part = divmod(run, PARTS_MAX)
     maker = f"{lease:05d}-" if not part else f"{lease:05d}p{part - 1:05d}-"

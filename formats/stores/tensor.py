@@ -29,7 +29,7 @@ def open_here(folder: Path, options: ReadOptions) -> TensorStore:
 
 
 class TensorStore(IndexedStore):
-    """Reads tensor format 1. From the file into the array at once: a map would read around each page that it misses."""
+    """Reads tensor format 1. Bytes are read directly into the array: mapping would read ahead around each missed page."""
 
     kind = LAYOUT.name
 

@@ -90,7 +90,7 @@ class TarLayout(Layout):
 
 
 def sample_key(unit_id: str) -> str:
-    """Return the id as WebDataset takes keys: without a dot, and short enough for ustar; else a hash of it."""
+    """Return an id as a WebDataset key: without dots, and short enough for ustar; else a hash of it."""
     key = unit_id.replace("%", "%25").replace(".", "%2E")
     head, _, base = key.rpartition("/")
     fits = key.isascii() and len(head) <= 155 and len(base) <= 100 - len(".000000.jpg")
@@ -98,7 +98,7 @@ def sample_key(unit_id: str) -> str:
 
 
 def tar_member(name: str, data: bytes) -> Iterator[bytes]:
-    """Yield a file in a tar archive: header, bytes, zero bytes up to the next block."""
+    """Yield a file of a tar archive: header, bytes, and padding to the next block."""
     header = tarfile.TarInfo(name)
     header.size, header.mtime, header.mode = len(data), 0, 0o644
     yield header.tobuf(tarfile.USTAR_FORMAT)
@@ -132,7 +132,7 @@ class _Sample:
 
 
 class TarStore(FrameStore):
-    """Reads tar shards of numbered JPEGs, or of videos that vidprep encoded."""
+    """Reads tar shards with numbered JPEGs, or with videos encoded by vidprep."""
 
     kind = LAYOUT.name
 
@@ -344,9 +344,13 @@ class _Window(io.RawIOBase):
 
 
 def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int]]:
-    """Name, offset and size of each file. end: of the tar, which no file lies beyond.
+    """Return name, position and size of each file.
 
-    Raises ValueError that lists what is not a plain file, or has a name that leads out of the folder, or appears twice.
+    Args:
+        end: End of the tar.
+
+    Raises:
+        ValueError: Lists files that are not regular, have a name outside the folder, or occur twice.
     """
     odd: list[str] = []
     seen: set[str] = set()
@@ -371,7 +375,7 @@ def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Key and extension: the base name is split at its first dot."""
+    """Return key and extension: the base name is split at its first dot."""
     folder, slash, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
     return folder + slash + stem, extension

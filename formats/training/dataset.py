@@ -223,11 +223,12 @@ class VideoDataset:
 
     @property
     def seed(self) -> int:
+        """Seed of all random choices."""
         return self._chance.seed
 
     @property
     def epoch(self) -> int | None:
-        """The one that was set; None before."""
+        """Epoch of `set_epoch`; None before it was called."""
         return self._chance.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -240,7 +241,7 @@ class VideoDataset:
         self._chance.set_epoch(epoch)
 
     def _check_sizes(self) -> None:
-        """Raise SettingsError for a video that the crop does not fit into."""
+        """Raise SettingsError for a video that is smaller than the crop."""
         used = np.flatnonzero(np.diff(self._ends, prepend=0))
         sizes, first = np.unique(self.sizes[used, 1:], axis=0, return_index=True)
         self._results: dict[tuple[int, int], str] = {}
@@ -253,7 +254,7 @@ class VideoDataset:
 
     @property
     def frame_size(self) -> tuple[int, int]:
-        """(height, width) of every item. Raises SettingsError when items differ, and so make no batch."""
+        """(height, width) of all items. Raises SettingsError if items differ, because they cannot form a batch."""
         if len(self._results) > 1:
             (a, one), (b, other) = sorted(self._results.items())[:2]
             raise SettingsError(
@@ -302,8 +303,14 @@ class VideoDataset:
         return blocks
 
     def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:
-        """Return the id of the video of an item, and the numbers of its frames, (T,). epoch: of clips at random, where
-        another is meant than the one that was set, or 0. Raises IndexError.
+        """Return the video id of an item and its frame numbers, (T,).
+
+        Args:
+            index: Number of the item.
+            epoch: Epoch of random clips; None means that of `set_epoch`, or 0.
+
+        Raises:
+            IndexError: There is no such item.
         """
         epoch = self.epoch or 0 if epoch is None else epoch
         return self._located(self._number(index), self.key(index, epoch))
@@ -353,7 +360,7 @@ class VideoDataset:
         return as_tensors(item) if self.tensors else item
 
     def video(self, id_: str) -> StoredVideo:
-        """Return one video of the dataset, as its store has it. Raises KeyError."""
+        """Return one video of the store. Raises KeyError."""
         return self._video(id_).stored
 
     def finished(
@@ -417,7 +424,7 @@ class VideoDataset:
         return made
 
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
-        """Return all of an item but its frames."""
+        """Return everything of an item except its frames."""
         video = self._video(id_)
         item: Item = {
             "id": id_,

@@ -132,7 +132,7 @@ class Chance:
         return None if self._epoch.value == UNSET else int(self._epoch.value)
 
     def set_epoch(self, epoch: int) -> None:
-        """Raise SettingsError."""
+        """Set the epoch. Raises SettingsError."""
         self._epoch.value = whole("epoch", epoch, 0)
 
     def key(self, item: int, epoch: int | None = None) -> Key:
@@ -220,8 +220,8 @@ def chosen_videos(
     ids: Sequence[str] | None,
     where: Where | None,
 ) -> list[int]:
-    """Return the places of videos among `store.ids`, ascending. Raises SettingsError for what chooses none, or names what
-    is not there.
+    """Return the positions of videos in `store.ids`, ascending. Raises SettingsError if nothing is left, or a name is
+    unknown.
     """
     places = list(range(len(store.ids)))
     if ids is not None:
@@ -249,7 +249,7 @@ def chosen_videos(
 
 
 def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int]:
-    """Return the places of which it holds. Raises SettingsError for an expression that makes no sense here."""
+    """Return the positions for which a condition holds. Raises SettingsError for an invalid expression."""
     table = labels.table()
     for number, name in enumerate(("num_frames", "height", "width")):
         table = table.append_column(name, pa.array(sizes[:, number]))
@@ -275,8 +275,9 @@ def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int
 
 
 def class_ids(store: FrameStore, labels: Labels) -> tuple[Mapping[str | int, int], npt.NDArray[np.int64] | None]:
-    """Return the number of each class of the whole store, and of each of these videos; whole numbers are kept as they are.
-    None where the store has no classes. Warns of videos that have none.
+    """Return the class numbers of the whole store and of each video; None if the store has no classes.
+
+    Whole numbers are used unchanged. Warns about videos without a class.
     """
     column = labels.columns.get(CLASS_LABEL)
     if column is None:

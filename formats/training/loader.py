@@ -47,7 +47,7 @@ HORIZON = 4
 
 
 class Subset(Protocol):
-    """torch.utils.data.Subset, as random_split gives it."""
+    """A subset of a dataset, such as torch.utils.data.Subset or the parts of random_split."""
 
     dataset: Any
     indices: Sequence[int]
@@ -203,7 +203,7 @@ class PrefetchLoader:
         self.close()
 
     def close(self) -> None:
-        """End the workers. Batches that were given stay good."""
+        """End the workers. Batches that were returned stay valid."""
         self._running, self._plan, self._process = None, iter(()), None
         self._crew.close()
         if self._events is not None:
@@ -220,7 +220,9 @@ class PrefetchLoader:
         return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity(), **order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise SettingsError when the state is of a loader of other batches, or none."""
+        """Continue from a state of `state_dict`. Raises SettingsError if the state is invalid, or of a loader with other
+        batches.
+        """
         if not isinstance(state, dict) or not {"epoch", "batches_given"} <= state.keys():
             raise SettingsError(f"{state!r} is not the state of a loader")
         epoch, given = whole("epoch", state["epoch"], 0), whole("batches_given", state["batches_given"], 0)
@@ -243,7 +245,7 @@ class PrefetchLoader:
 
     @property
     def _draws(self) -> bool:
-        """Whether an order that was given once cannot be had again."""
+        """Whether an order cannot be reproduced."""
         return self._sampler is not None and not hasattr(self._sampler, "set_epoch")
 
     def _identity(self) -> dict[str, Any]:
@@ -274,10 +276,11 @@ class PrefetchLoader:
         return found.hexdigest()[:16]
 
     def __iter__(self) -> Iterator[Item]:
-        """Return the batches of the next epoch, or what is left of one whose state was loaded. Ends an iteration that was
-        left.
+        """Return the batches of the next epoch, or the rest of an epoch whose state was loaded. An unfinished iteration
+        ends.
 
-        Raises SettingsError when the loader is closed, or of another process.
+        Raises:
+            SettingsError: The loader is closed, or belongs to another process.
         """
         self._check_is_mine()
         if self._running is not None and self._batches_given:
@@ -298,7 +301,7 @@ class PrefetchLoader:
             )
 
     def _stop(self) -> None:
-        """Forget what was planned."""
+        """Forget planned batches."""
         self._running, self._plan = None, iter(())
         if not self._coming:
             return
@@ -344,7 +347,7 @@ class PrefetchLoader:
         return np.random.default_rng((self._seed, epoch)).permutation(count) if self._shuffle else np.arange(count)
 
     def _check_order(self, order: Sequence[object]) -> None:
-        """Raise SettingsError."""
+        """Raise SettingsError for an invalid order."""
         count = len(self._items)
         if wrong := [index for index in order if not isinstance(index, SupportsIndex) or not 0 <= int(index) < count]:
             raise SettingsError(
@@ -353,7 +356,7 @@ class PrefetchLoader:
 
     @cached_property
     def _owners(self) -> npt.NDArray[np.int16]:
-        """The worker of each item. Parts of videos are dealt, the largest first, so that all have about as much to do."""
+        """Worker of each item. Parts of videos are assigned largest first, so that all workers have similar work."""
         blocks = self.dataset.blocks(np.arange(len(self.dataset)), BLOCK_FRAMES)
         sizes = np.bincount(blocks)
         turn = np.arange(len(sizes)) % (2 * self.workers)  # to and fro: 0 1 2 2 1 0
@@ -398,7 +401,7 @@ class PrefetchLoader:
             yield Request(position, index, batch.epoch, start + slot * self._item_bytes, position in self._deaths)
 
     def batch_for(self, iteration: _Epoch) -> Item:
-        """Return the next one. Raises StopIteration, and what went wrong with an item of it."""
+        """Return the next batch. Raises StopIteration, and the error of an item."""
         self._check_is_mine()
         if iteration is not self._running:
             if iteration.is_over:
@@ -462,7 +465,7 @@ class PrefetchLoader:
             raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
 
     def _collate(self, batch: _Batch) -> Item:
-        """Return the batch in its memory; a copy, when others are kept and this would leave the workers too little."""
+        """Return the batch in its buffer; a copy if too few buffers are left for the workers."""
         assert batch.place is not None
         items = [batch.done[slot] for slot in range(len(batch.indexes))]
         error = next((item.error for item in items if item.error is not None), None)
@@ -488,7 +491,7 @@ class PrefetchLoader:
 
 
 def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArray[np.int64]]:
-    """Return the dataset behind subsets of it, and which of its items they hold."""
+    """Return the dataset behind nested subsets, and their items."""
     if isinstance(dataset, VideoDataset):
         return dataset, np.arange(len(dataset))
     if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):
@@ -510,7 +513,7 @@ def _one_of(workers: int | None, num_workers: int | None) -> int:
 
 
 class _Epoch:
-    """An iteration that goes on behind an error, and ends when a newer one begins."""
+    """Iteration over an epoch. It continues after an error, and ends when a newer iteration begins."""
 
     def __init__(self, loader: PrefetchLoader) -> None:
         self._loader = loader

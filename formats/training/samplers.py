@@ -58,12 +58,12 @@ def timing_of(video: StoredVideo) -> Timing:
 
 
 class ClipSampler(ABC):
-    """Decides which frames of a video each item of a dataset shows. Subclass it for a rule of your own.
+    """Chooses the frames of each item of a dataset. Subclass it to add a rule.
 
-    A frozen dataclass has the repr by which a loader's saved state tells one sampler from another.
+    Make it a frozen dataclass: the saved state of a loader identifies a sampler by its repr.
 
     Attributes:
-        needs_times: Whether it asks for the times of frames. Without them `Timing` has only their number
+        needs_times: Whether it needs the times of frames; otherwise `Timing` contains only their number
     """
 
     needs_times: ClassVar[bool] = False
@@ -83,33 +83,33 @@ class ClipSampler(ABC):
 
     @abstractmethod
     def count(self, video: Timing) -> int:
-        """Return how many items a video has. Raises ValueError for a video that has none and is not left out by policy."""
+        """Return how many items a video has. Raises ValueError if it has none and the policy does not drop it."""
 
     @abstractmethod
     def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
         """Return the frames of an item.
 
         Args:
-            video: When the frames of the video are shown.
-            number: Number of the item among those of the video, from 0.
-            rng: Where chance comes from: the same for the same seed, epoch and item.
+            video: Times of the video's frames.
+            number: Number of the item in the video, from 0.
+            rng: Random generator, a function of seed, epoch and item.
 
         Returns:
-            (num_frames,) numbers of frames of the video, from 0.
+            (num_frames,) frame numbers, from 0.
         """
 
     def seconds(self, frame_rate: Fraction | None) -> Fraction | None:  # noqa: ARG002
-        """Return how long an item lasts; None where that is not known, or its frames are not equally far apart."""
+        """Return the duration of an item; None if it is unknown, or frames are not equidistant."""
         return None
 
     def starts(self, items: Numbers) -> Numbers | None:  # noqa: ARG002
-        """Return the first frames of items of any video; None where they depend on the video or on chance."""
+        """Return the first frame of items of any video; None if it depends on the video or is random."""
         return None
 
 
 @dataclass(frozen=True)
 class Windows(ClipSampler):
-    """Every clip of `sequence_length` frames, `stride` apart, that fits into a video; clips begin `step` frames apart."""
+    """All clips of `sequence_length` frames with distance `stride` that fit into a video; clips start every `step` frames."""
 
     sequence_length: int
     stride: int
@@ -137,7 +137,7 @@ class Windows(ClipSampler):
 
 @dataclass(frozen=True, kw_only=True)
 class _OfIndices(ClipSampler):
-    """Clips of frames that are equally many frames apart."""
+    """Clips of equidistant frames."""
 
     num_clips: int = 1
     num_frames_per_clip: int = 1
@@ -161,7 +161,7 @@ class _OfIndices(ClipSampler):
 
 @dataclass(frozen=True, kw_only=True)
 class _AtIndices(_OfIndices):
-    """An item for each clip, which begins within a range of frames."""
+    """One item per clip, which starts within a range of frames."""
 
     sampling_range_start: int = 0
     sampling_range_end: int | None = None
@@ -321,7 +321,7 @@ class dense_sample_frames(sample_frames):
 
     @property
     def _least_frames(self) -> int:
-        """A range, or what its clips need where that is more."""
+        """Return the length of the range, or what the clips need if that is more."""
         return max(self.sample_range // self.num_clips * (self.num_clips - 1) + self._span, self.sample_range)
 
     def count(self, video: Timing) -> int:
@@ -340,7 +340,7 @@ class dense_sample_frames(sample_frames):
 
 @dataclass(frozen=True, kw_only=True)
 class _AtTimes(ClipSampler):
-    """An item for each clip, whose frames are those that are shown at certain times."""
+    """One item per clip, with the frames on screen at certain times."""
 
     num_frames_per_clip: int = 1
     seconds_between_frames: float | None = None
@@ -382,7 +382,7 @@ class _AtTimes(ClipSampler):
 
     @abstractmethod
     def _extent(self, low: float, high: float) -> tuple[int, float]:
-        """Return how many clips of [low, high) there are, and when the last of them may begin, in seconds."""
+        """Return the number of clips in [low, high), and the latest start of one in seconds."""
 
     @abstractmethod
     def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:

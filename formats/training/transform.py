@@ -120,12 +120,12 @@ class Transform:
 
     @property
     def is_identity(self) -> bool:
-        """Whether frames pass as they are when they are scaled."""
+        """Whether frames stay unchanged after scaling."""
         return self.is_whole and self == Transform(self.size, dtype=self.dtype)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it makes whole numbers, as stores have them."""
+        """Whether results are whole numbers, as in stores."""
         return self.dtype in ("uint8", "uint16")
 
     @property
@@ -138,7 +138,7 @@ class Transform:
         return bool(self.random_crop or self.flip or self.random_resized_crop)
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """Return the size of the frames that the store gives."""
+        """Return the size to which the store scales frames."""
         if self.size is None or self.random_resized_crop:
             return height, width
         if isinstance(self.size, int):
@@ -147,7 +147,7 @@ class Transform:
         return self.size
 
     def result(self, height: int, width: int) -> tuple[int, int]:
-        """Return the size of what comes out. Raises SettingsError when the crop is larger than the frames."""
+        """Return the size of results. Raises SettingsError if the crop is larger than the frames."""
         if self.random_resized_crop:
             assert self.size is not None
             return _pair(self.size)
@@ -200,7 +200,7 @@ class Transform:
     def _part(
         self, frames: npt.NDArray[Any], height: int, width: int, rng: np.random.Generator, which: int
     ) -> npt.NDArray[Any]:
-        """Return (T, height, width, 3) of the frames, a view where nothing is scaled."""
+        """Return (T, height, width, 3) of the frames; a view if nothing is scaled."""
         high, wide = frames.shape[1] - height, frames.shape[2] - width
         if self.random_resized_crop:
             top, left, high, wide = self._random_part(frames.shape[1], frames.shape[2], rng)
@@ -235,7 +235,7 @@ class Transform:
 
     @cached_property
     def _mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """(3,) each, for values of 0..255."""
+        """(3,) mean and standard deviation for values of 0..255."""
         if isinstance(self.normalize, bool):
             return np.zeros(3), np.full(3, 255.0 if self.normalize else 1.0)
         mean, std = IMAGENET if isinstance(self.normalize, str) else self.normalize
@@ -247,7 +247,7 @@ class Transform:
 
     @cached_property
     def _levels(self) -> npt.NDArray[np.float16]:
-        """(3, 256): what each value becomes; numbers of 16 bits are slow to reckon with."""
+        """(3, 256) result of each value; arithmetic with 16-bit floats is slow."""
         mean, std = (values[:, None] for values in self._mean_std)
         return ((np.arange(256, dtype=np.float64) - mean) / std).astype(np.float16)
 

@@ -60,11 +60,11 @@ class FrameCache:
             self._rank(key)
 
     def is_wanted(self, key: Key) -> bool:
-        """Return whether a use is known."""
+        """Return whether a use is announced."""
         return key in self._uses
 
     def take(self, key: Key) -> Frames | None:
-        """Return the frame, if it is here; the next of its known uses is over."""
+        """Return the frame if it is cached, and forget its next announced use."""
         uses = self._uses.get(key)
         if uses:
             uses.popleft()
@@ -76,7 +76,7 @@ class FrameCache:
         return found
 
     def place(self, key: Key, shape: tuple[int, ...]) -> Frames | None:
-        """Return an array to decode a frame into; None where it is here, or others will be wanted sooner."""
+        """Return an array to decode a frame into; None if it is cached, or others are needed sooner."""
         if key in self._kept:
             return None
         due, size = self.due(key), int(np.prod(shape)) * self._dtype.itemsize
@@ -94,14 +94,14 @@ class FrameCache:
         return array
 
     def drop(self, key: Key) -> Frames:
-        """Take a frame out. Raises KeyError."""
+        """Remove a frame. Raises KeyError."""
         del self._next[key]
         array = self._kept.pop(key)
         self.size_bytes -= array.nbytes
         return array
 
     def due(self, key: Key) -> int:
-        """Return the position of the next known use; NEVER without one."""
+        """Return the position of the next announced use; NEVER without one."""
         return self._uses[key][0] if key in self._uses else NEVER
 
     def _rank(self, key: Key) -> None:
@@ -231,7 +231,7 @@ class Done(NamedTuple):
 
 
 class Inbox(Protocol):
-    """Messages to a worker; None is the end."""
+    """Queue of messages to a worker; None ends it."""
 
     def get(self) -> Any: ...
 
@@ -306,7 +306,7 @@ class Worker:
         return self._scratch
 
     def _fill(self, id_: str, numbers: list[int], frames: Frames, *, alone: bool) -> int:
-        """Return the frames, from the cache or decoded; how many were there. alone: decode nothing that others want."""
+        """Fill frames from the cache or decode them; return how many were cached. With `alone`, decode nothing else."""
         missing: dict[int, Frames] = {}
         first = {number: place for place, number in reversed([*enumerate(numbers)])}
         for number, place in first.items():
@@ -347,7 +347,7 @@ class Worker:
             fresh[number][...] = missing[number]
 
     def _wanted_of_gops(self, id_: str, numbers: Iterable[int]) -> set[int]:
-        """Return frames with a known use, of the GOPs that these frames are in."""
+        """Return frames with an announced use in the GOPs of these frames."""
         video = self._dataset.video(id_)
         keyframes = video.keyframes
         if keyframes is None:
@@ -363,7 +363,7 @@ class Worker:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error itself, or one that says the same, where it cannot be sent to another process."""
+    """Return an error that can be sent to another process: itself, or one with the same message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001

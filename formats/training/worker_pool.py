@@ -45,9 +45,13 @@ Line = queue.SimpleQueue[Any]
 
 
 class WorkerPool:
-    """Workers start when something is first told to them. inbox: what they say, with the number of the worker.
+    """Workers of a loader, started at their first message.
 
-    Raises SettingsError when there is no memory to share.
+    Attributes:
+        inbox: Results, each with the number of its worker
+
+    Raises:
+        SettingsError: There is not enough memory to share.
     """
 
     def __init__(
@@ -172,7 +176,7 @@ def _end(
 
 
 def _reserved(size: int) -> IO[bytes]:
-    """Return a file without a name, in memory where there is a place for that, of which every byte is there."""
+    """Return a nameless file with reserved space, in memory if possible."""
     folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
     try:

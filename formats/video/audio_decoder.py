@@ -1,4 +1,4 @@
-"""The audio stream of a file, decoded. Nothing here loads numpy, which most videos that are made do not need."""
+"""Decode the audio stream of a file, without importing numpy, which most runs do not need."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AudioDecoder:
                 stream.discard = Discard.all
 
     def packets(self) -> Iterator[AudioPacket]:
-        """Read the packets of the stream. Raises PyAV's errors."""
+        """Yield the packets of the stream. Raises PyAV's errors."""
         assert self.stream is not None
         return demuxed(self._container, self.stream)
 

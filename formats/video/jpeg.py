@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JpegCoder:
-    """Encodes frames of the pixel format of `subsampling`, and decodes them back. Raises EncodeError, VerifyError."""
+    """Encodes frames as JPEGs and decodes them. Raises EncodeError, VerifyError."""
 
     quality: int
     decoder: VideoCodecContext
 
     def encode(self, frame: VideoFrame) -> bytes:
-        """Return a JFIF file: Huffman coded baseline, tables by `quality` as libjpeg scales them."""
+        """Return a JFIF file: baseline, Huffman coded, tables scaled by `quality` as libjpeg does."""
         planes = [_plane(frame, number) for number in range(len(frame.planes))]
         try:
             if len(planes) == 1:
@@ -49,7 +49,7 @@ class JpegCoder:
             raise EncodeError(f"a JPEG of {frame.width}x{frame.height} failed: {error}") from error
 
     def decode(self, data: bytes, like: VideoFrame) -> VideoFrame:
-        """Return the frame that `data` holds, by libavcodec: another decoder than the library that encoded it."""
+        """Decode a JPEG by libavcodec, which is independent of the library that encoded it."""
         try:
             frames = self.decoder.decode(Packet(data))
         except (AvError, ValueError) as error:
@@ -72,7 +72,7 @@ def jpeg_coder(quality: int) -> JpegCoder:
 
 
 def _plane(frame: VideoFrame, number: int) -> Plane:
-    """Return a plane without the padding of its lines, (H, W)."""
+    """Return a plane without line padding, (H, W)."""
     import numpy as np
 
     plane = frame.planes[number]

@@ -25,15 +25,15 @@ LOOKED_AT = 4096
 
 
 class HeldBack:
-    """Asks a decoder for what it holds back, before a packet that changes the size."""
+    """Requests the frame that a decoder holds back, before a packet that changes the size."""
 
     def __init__(self, codec: str) -> None:
-        """Prepare for the packets of one stream. codec: libavcodec's name."""
+        """Prepare for the packets of one stream, of libavcodec's codec name."""
         self._looks = codec in CODECS
         self._size: bytes | None = None
 
     def before(self, packet: Packet[VideoStream], decoder: VideoCodecContext) -> list[VideoFrame]:
-        """Return the frames that come out before a packet is decoded; nearly always none. Raises PyAV's errors."""
+        """Return frames to take before a packet is decoded; nearly always none. Raises PyAV's errors."""
         if not self._looks:
             return []
         head = bytes(packet)[:LOOKED_AT]
@@ -67,30 +67,30 @@ class Told(NamedTuple):
 
 
 def told_of(frame: VideoFrame) -> Told:
-    """Return what earlier frames said of a frame of `Source.decode`."""
+    """Return the values that earlier frames set for a frame of `Source.decode`."""
     carried = cast("list[Told] | None", frame.opaque)
     return Told() if carried is None else carried[0]
 
 
 class MidwayChanges:
-    """Marks frames with the shape of pixels and the display matrix that hold for them."""
+    """Attaches pixel shape and display matrix to frames."""
 
     def __init__(self, declared: Fraction, codec: str) -> None:
-        """Take what holds at the beginning.
+        """Set the initial values.
 
         Args:
-            declared: Sample aspect ratio of the header. A container that contradicts the stream has the last word.
-            codec: libavcodec's name of it.
+            declared: Sample aspect ratio of the header. If container and stream differ, the container counts.
+            codec: libavcodec's name of the codec.
         """
         self._shapes = _Shapes(declared)
         self._turns = _Turns() if codec in HOLD_TURNS else None
 
     def see(self, keyframe: Packet[VideoStream], decoder: VideoCodecContext) -> None:
-        """Take note of a keyframe that the decoder has taken."""
+        """Record a keyframe that was sent to the decoder."""
         self._shapes.see(keyframe, decoder)
 
     def see_turn(self, packet: Packet[VideoStream]) -> None:
-        """Take note of a packet that says which way up pictures are. libavcodec gives no matrix where that is upright, or cancelled."""
+        """Record a packet with an orientation. libavcodec returns no matrix for an upright or cancelled one."""
         if self._turns is not None:
             self._turns.see(packet.pts)
 
@@ -109,7 +109,7 @@ class MidwayChanges:
 
 
 class _Shapes:
-    """Sample aspect ratios. They change at a keyframe; frames that are shown before it may come out after it."""
+    """Sample aspect ratios. They change at a keyframe; frames displayed before it may come out after it."""
 
     def __init__(self, declared: Fraction) -> None:
         self._declared = self._last = declared
@@ -149,13 +149,13 @@ class _Turns:
         self._told: list[int] = []  # PTS of packets that say something
 
     def see(self, pts: int | None) -> None:
-        """Take note of a packet that says something. pts: of it."""
+        """Record a packet with an orientation, by its PTS."""
         self._looks = True
         if pts is not None:
             self._told.append(pts)
 
     def of(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
-        """Yield frames, and the matrix that holds for each."""
+        """Yield each frame with the matrix that holds for it."""
         doubtful: VideoFrame | None = None  # a keyframe without one
         for frame in frames:
             own = display_matrix(frame) if self._looks else None
@@ -177,7 +177,7 @@ class _Turns:
             yield doubtful, self._held
 
     def _is_told(self, frame: VideoFrame) -> bool:
-        """Return whether the packet of a frame says which way up it is."""
+        """Return whether a frame's packet contains an orientation."""
         if frame.pts is None or frame.pts not in self._told:
             return False
         self._told.remove(frame.pts)

@@ -15,11 +15,11 @@ NUMBERED_PICTURES = "of a folder of numbered pictures `ffmpeg -framerate 25 -i %
 
 
 def why_refused(path: str, demuxer: str) -> str:
-    """Return why a file is refused that libavformat would open with a demuxer for what is no video.
+    """Return why a file is rejected that libavformat would open with a demuxer for something else than video.
 
     Args:
         path: The file.
-        demuxer: libavformat's name of that, "" where it is not known.
+        demuxer: libavformat's name of the demuxer; "" if unknown.
     """
     names = set(demuxer.split(","))
     if names & PLAYLISTS:
@@ -56,6 +56,6 @@ def text_in_place(path: str) -> str:
 
 
 def undecodable_tag(log: list[tuple[int, str, str]]) -> str:
-    """Return the codec tag that libavformat does not know, as it told when it opened a file; "" where it told none."""
+    """Return the codec tag that libavformat does not know, from its log; "" without one."""
     found = re.search(r"Video: none \((.{4}) / 0x", "\n".join(text for _, _, text in log))
     return found[1] if found else ""

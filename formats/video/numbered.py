@@ -88,7 +88,7 @@ class NumberedFrames:
     __del__ = close
 
     def read(self, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Yield each of these frames with its number; numbers ascend. Raises StoreError."""
+        """Yield frames with their numbers; `numbers` must ascend. Raises StoreError."""
         wanted = dict.fromkeys(numbers)
         try:
             while wanted:

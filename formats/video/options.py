@@ -32,7 +32,7 @@ def _preset_help() -> str:
 
 
 def _is_large(size: FrameSize) -> bool:
-    """Return whether encoding takes so much of the time that it is worth a few bytes to have it done by several threads."""
+    """Return whether encoding is so slow that several threads are worth a few bytes."""
     return min(size) >= LARGE_LINES
 
 
@@ -114,7 +114,7 @@ class EncoderOptions:
 
     @property
     def resolved(self) -> EncoderOptions:
-        """The same, with every default filled in: what the settings digest is taken over."""
+        """Options with all defaults filled in, from which the settings digest is computed."""
         row = self.profile
         return EncoderOptions(
             codec=self.codec,
@@ -168,5 +168,5 @@ class EncoderOptions:
         return options
 
     def as_dict(self) -> dict[str, object]:
-        """Return every option by its name, defaults filled in."""
+        """Return all options by name, with defaults filled in."""
         return asdict(self.resolved)

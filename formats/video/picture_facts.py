@@ -153,7 +153,7 @@ class Turn(NamedTuple):
 
 
 def turn_of(frame: VideoFrame) -> Turn:
-    """Return how a frame is turned by its display matrix, or by the one that holds for it; not at all without one."""
+    """Return how to turn a frame, by its display matrix or one that holds for it; no turning without one."""
     matrix = told_of(frame).matrix or display_matrix(frame)
     if matrix is None:
         return Turn()
@@ -243,7 +243,7 @@ def _cropping_told_in_matroska(stream: VideoStream) -> Cropping:
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Name and content of each EBML element (RFC 8794); what is in MASTERS, one by one."""
+    """Yield name and content of EBML elements (RFC 8794); the children of MASTERS are yielded separately."""
     at = 0
     while at + 2 <= len(data):
         name_bytes = 9 - data[at].bit_length()

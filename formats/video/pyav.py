@@ -50,14 +50,14 @@ class Rational(Protocol):
 
 
 def fraction(value: Rational | None) -> Fraction | None:
-    """Return a rational of PyAV as a Fraction; None where it is unset, which is None, 0/1, 0/0 or n/0."""
+    """Return a PyAV rational as a Fraction; None if it is unset: None, 0/1, 0/0 or n/0."""
     if value is None or not value.numerator or not value.denominator:
         return None
     return Fraction(value.numerator, value.denominator)
 
 
 def time_base_of(timed: Any) -> Fraction:
-    """Return seconds per tick of a stream, packet, frame or codec context. Raises ValueError when it has none."""
+    """Return seconds per tick of a stream, packet, frame or codec context. Raises ValueError if it has none."""
     found = fraction(timed.time_base)
     if found is None:
         raise ValueError(f"{timed!r} has no time base")
@@ -103,18 +103,18 @@ def demuxed(container: InputContainer, stream: Stream | None = None) -> Iterator
 
 
 def open_output(file: str | BinaryIO, *, format: str, options: dict[str, str]) -> OutputContainer:
-    """Return a container to write. Raises PyAV's errors and OSError."""
+    """Open a container for writing. Raises PyAV's errors and OSError."""
     return av.open(file, "w", format=format, container_options=options)
 
 
 def display_matrix(frame: VideoFrame) -> bytes | None:
-    """Return the nine little-endian int32 of ISO/IEC 14496-12, 6.2.2, when the frame has them."""
+    """Return nine little-endian int32 of ISO/IEC 14496-12, 6.2.2, if the frame has them."""
     found: Any = frame.side_data.get("DISPLAYMATRIX")
     return None if found is None else bytes(found)
 
 
 def light_side_data(frame: VideoFrame) -> tuple[bytes | None, bytes | None]:
-    """Return an AVMasteringDisplayMetadata and an AVContentLightMetadata, when the frame has them."""
+    """Return the AVMasteringDisplayMetadata and AVContentLightMetadata of a frame, or None."""
     kinds: Any = frame.side_data
     found = [kinds.get(kind) for kind in ("MASTERING_DISPLAY_METADATA", "CONTENT_LIGHT_LEVEL")]
     display, levels = (None if each is None else bytes(each) for each in found)
@@ -122,13 +122,13 @@ def light_side_data(frame: VideoFrame) -> tuple[bytes | None, bytes | None]:
 
 
 def is_one_of_views(frame: VideoFrame) -> bool:
-    """Return whether its picture is one of several views of the scene, which only multi-view codecs (MV-HEVC) say."""
+    """Return whether a frame is one of several views of a scene, which only multi-view codecs (MV-HEVC) have."""
     kinds: Any = frame.side_data
     return SideDataType(VIEW_ID) in kinds
 
 
 def _unknown_side_data(cls: Any, value: object) -> Any:
-    """Return a member for a kind of side data that FFmpeg learnt after PyAV 18 was written, as PyAV 19 makes one itself."""
+    """Return an enum member for a kind of side data that FFmpeg added after PyAV 18; PyAV 19 does that itself."""
     if not isinstance(value, int):
         return None
     member: Any = object.__new__(cls)
@@ -147,7 +147,7 @@ def reason_of(error: Exception) -> str:
 
 
 def video_decoder(name: str) -> VideoCodecContext:
-    """Return a decoder by its name in libavcodec. Raises ValueError when that has none."""
+    """Return a decoder by libavcodec's name. Raises ValueError if there is no such decoder."""
     return cast(VideoCodecContext, av.CodecContext.create(name, "r"))
 
 

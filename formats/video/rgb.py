@@ -40,7 +40,11 @@ RGB, BT709, UNSPECIFIED, SMPTE170M, MATRICES = 0, 1, 2, 6, {1, *range(4, 18)}
 
 
 class ToRgb:
-    """Converts frames. fast: as libswscale does it on its own. Raises PyAV's errors. Not thread-safe."""
+    """Converts frames to RGB. Raises PyAV's errors. Not thread-safe.
+
+    Args:
+        fast: Use libswscale's default conversion.
+    """
 
     def __init__(self, *, fast: bool = False) -> None:
         self._fast = VideoReformatter() if fast else None
@@ -54,7 +58,7 @@ class ToRgb:
 
 
 def resized(frame: VideoFrame, picture: Picture) -> None:
-    """Write a frame into (h, w, 3) as RGB, scaled to that size. Raises PyAV's errors."""
+    """Convert a frame to RGB into (h, w, 3), scaled to that size. Raises PyAV's errors."""
     height, width, _ = picture.shape
     made = converted(frame, (height, width), PACKED)
     picture[...] = plane_lines(made.planes[0])[:, : width * 3].reshape(picture.shape)
@@ -68,14 +72,14 @@ def resized_picture(picture: Picture, into: Picture) -> None:
 
 
 def converted(frame: VideoFrame, size: tuple[int, int] | None, pixel_format: str) -> VideoFrame:
-    """Return the frame scaled to (height, width), None is its own, in another format; its range stays where that is no
-    RGB. The memory is overwritten by the next frame of its kind. Raises PyAV's errors.
+    """Return a frame in another pixel format, scaled to (height, width) (None keeps its size), in the same range unless it
+    becomes RGB. The next such frame overwrites the memory. Raises PyAV's errors.
     """
     return _filters_for(frame, size, pixel_format).converted(frame)
 
 
 def matrix_of(frame: VideoFrame) -> int:
-    """Return the code of H.273; where the frame does not say, or says what is reserved, what it is taken for."""
+    """Return the H.273 matrix of a frame; a default for unknown or reserved values."""
     if frame.format.is_rgb:
         return RGB
     matrix = int(frame.colorspace)
@@ -83,7 +87,11 @@ def matrix_of(frame: VideoFrame) -> int:
 
 
 class _Kind(NamedTuple):
-    """size: (height, width) that is made of them, None for their own."""
+    """Kind of frames.
+
+    Attributes:
+        size: (height, width) to scale to; None keeps the size
+    """
 
     width: int
     height: int
@@ -116,7 +124,7 @@ def _filters_for(frame: VideoFrame, size: tuple[int, int] | None, made: str) -> 
 
 
 class _Filters:
-    """For frames of one kind."""
+    """Filter graph for frames of one kind."""
 
     def __init__(self, kind: _Kind, frame: VideoFrame) -> None:
         width, height, pixel_format, matrix, range_, size, made = kind

@@ -45,7 +45,7 @@ def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Picture:
 
 
 def deep_resized(picture: Picture, size: tuple[int, int]) -> Picture:
-    """Return (H, W, 3) to (height, width, 3), plane by plane: libswscale scales RGB by way of YCbCr."""
+    """Scale (H, W, 3) to (height, width, 3), plane by plane: libswscale scales RGB by way of YCbCr."""
     planes = [VideoFrame.from_ndarray(np.ascontiguousarray(picture[..., n]), format="gray16le") for n in range(3)]
     return np.stack([_values(converted(plane, size, "gray16le").planes[0], size[1], 16).copy() for plane in planes], -1)
 
@@ -63,7 +63,7 @@ def _of_rgb(frame: VideoFrame, depth: int) -> Picture:
 
 
 def _values(plane: VideoPlane, count: int, depth: int) -> npt.NDArray[Any]:
-    """Return (H, count), a view of the memory."""
+    """Return (H, count), a view of the plane's memory."""
     lines = plane_lines(plane)
     return lines[:, :count] if depth <= 8 else lines[:, : 2 * count].view("<u2")
 

@@ -81,9 +81,17 @@ def _is_entry(packet: Packet[VideoStream]) -> bool:
 
 
 def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int, first_tick: int) -> SeekPoint:
-    """Return the packets from a keyframe that `survey_of` found. frames_before: shown frames before the one at `first_tick`.
+    """Seek to a keyframe that `survey_of` found.
 
-    Raises ReadError when a seek does not land there.
+    Args:
+        source: The source.
+        keyframe: Start of the keyframe, in ticks from the first frame displayed.
+        origin_pts: PTS of the first frame displayed.
+        frames_before: Number of displayed frames before the one at `first_tick`.
+        first_tick: Start of the first frame to show.
+
+    Raises:
+        ReadError: The seek ends elsewhere.
     """
     wanted = keyframe + origin_pts
     source.seek(wanted)
@@ -96,7 +104,7 @@ def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int, 
 
 
 def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | None]:
-    """Return all packets, and the PTS of the first frame shown; None where packets do not tell which frames they show."""
+    """Return all packets, and the PTS of the first frame displayed; None if packets do not tell which frames they display."""
     packets = source.packets()
     if not source.tells_shown_frames:
         return packets, None
@@ -176,7 +184,7 @@ def seek_to(source: Source, window: Window) -> SeekPoint:
 def _from_last_sure(
     waiting: list[Packet[VideoStream]], entries: list[tuple[int, int]], window: Window, stamps: list[int]
 ) -> tuple[list[Packet[VideoStream]], list[tuple[int, int]]]:
-    """Drop packets before the last keyframe that is surely not behind the first frame that is needed."""
+    """Drop packets before the last keyframe that is certainly not after the first needed frame."""
     number = next((n for n in reversed(range(len(entries))) if window.may_begin_at(entries[n][1], stamps)), 0)
     if not number:
         return waiting, entries

@@ -68,7 +68,7 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
 
 
 class _Bits:
-    """Raises IndexError past the end."""
+    """Reads bits. Raises IndexError past the end."""
 
     def __init__(self, data: bytes) -> None:
         self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
@@ -93,9 +93,7 @@ def _without_emulation(unit: bytes, most: int) -> bytes:
 
 
 def _units(packet: bytes, length_bytes: int) -> Iterator[bytes]:
-    """Yield the beginnings of NAL units, behind start codes where length_bytes is 0. Raises ValueError where a length
-    leads out of the packet.
-    """
+    """Yield the beginnings of NAL units, after start codes if length_bytes is 0. Raises ValueError for an invalid length."""
     if not length_bytes:
         begin = packet.find(START_CODE)
         while begin >= 0:
@@ -116,7 +114,7 @@ def _units(packet: bytes, length_bytes: int) -> Iterator[bytes]:
 
 
 def _sized_units(record: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """Return units of a configuration record, each behind two bytes of length, and where they end."""
+    """Return units of a configuration record, each with two bytes of length, and the end of the last one."""
     units = []
     for _ in range(count):
         size = int.from_bytes(record[at : at + 2], "big")
@@ -135,7 +133,7 @@ class _Sequence:
 
 
 class _Parameters:
-    """Parameter sets in use: those that stood together last. A packet that repeats some of them says nothing new."""
+    """Current parameter sets. A packet that repeats some of them changes nothing."""
 
     def __init__(self) -> None:
         self._in_use: set[bytes] = set()
@@ -146,12 +144,12 @@ class _Parameters:
         self._brought.add(unit)
 
     def end_header(self) -> None:
-        """Take those that came so far as what the header brings; no frame has been shown."""
+        """Take the current sets as those of the header; no frame has been displayed."""
         self.end_packet()
         self.are_used = False
 
     def end_packet(self) -> bool:
-        """Return whether the packet brought others, when frames have been shown before."""
+        """Return whether the packet changed the sets after frames had been displayed."""
         is_new = not self._brought <= self._in_use
         if is_new:
             self._in_use = self._brought
@@ -214,7 +212,7 @@ class _H264:
         return shown
 
     def _opens_frame(self, unit: bytes) -> bool:
-        """Return whether a slice is the first of a frame."""
+        """Return whether a slice is the first one of a frame."""
         if not unit[1] & 0x80:  # it begins at another macroblock than the first
             return False
         bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
@@ -427,7 +425,7 @@ def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def has_zeros_outside_padding(data: bytes, zeros: bytes) -> bool:
-    """Return whether a packet of AV1 has this run of zeros, but in open bitstream units of padding (AV1, 5.7)."""
+    """Return whether an AV1 packet has this run of zeros outside padding units (AV1, 5.7)."""
     try:
         return any(kind != PADDING and zeros in body for kind, body in _obus(data))
     except IndexError:

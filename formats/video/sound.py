@@ -34,7 +34,14 @@ HOLE_SECONDS = Fraction(1, 10)
 
 
 class Sound:
-    """origin: seconds of the file at which its video begins. Raises StoreError. Close it. Not thread-safe."""
+    """Audio of a file. Close it. Not thread-safe.
+
+    Args:
+        origin: Time of the file in seconds at which its video starts.
+
+    Raises:
+        StoreError: The file cannot be read.
+    """
 
     def __init__(self, path: Path, id_: str, origin: Fraction) -> None:
         self._path, self._id, self._origin = path, id_, origin
@@ -58,7 +65,7 @@ class Sound:
 
     @property
     def rate(self) -> int | None:
-        """Samples per second; None where there is no audio."""
+        """Sample rate in Hz; None if there is no audio."""
         return None if self._stream is None else self._stream.codec_context.sample_rate
 
     def read(self, start: Fraction, end: Fraction, *, rate: int | None, num_channels: int | None) -> Samples:
@@ -89,7 +96,7 @@ class Sound:
             raise StoreError(f"{self._id}: its audio does not decode: {reason_of(error)}", path=self._path) from error
 
     def _own(self, low: int, high: int) -> Samples:
-        """Return samples of the file, counted from where the video begins."""
+        """Return samples of the file, counted from the start of the video."""
         assert self._stream is not None
         try:
             found: Samples = np.zeros((self._stream.codec_context.layout.nb_channels, high - low), np.float32)
@@ -134,7 +141,7 @@ class Sound:
 
 
 def _as_floats(frame: AudioFrame) -> Samples:
-    """Return (C, N), -1 to 1."""
+    """Convert to floats in -1 to 1, (C, N)."""
     values: npt.NDArray[Any] = frame.to_ndarray()
     if not frame.format.is_planar:
         values = values.reshape(-1, frame.layout.nb_channels).T

@@ -113,7 +113,7 @@ class PacketsAhead:
         self._coming.pop(stamp, None)
 
     def expects_before(self, stamp: int) -> bool:
-        """Return whether a timestamp before this one is still to come. One that has not come when it must have is lost."""
+        """Return whether a timestamp before this one may still come. One that is overdue is lost."""
         while self._earliest and self._earliest[0] < stamp:
             number = self._coming.get(self._earliest[0])
             if number is not None:
@@ -151,9 +151,7 @@ class _Clock:
             self._newest, self._newest_duration = stamp, duration
 
     def jumps_at(self, stamp: int, following: int | None) -> bool:
-        """Return whether the clock was set back: by more than reordering can, or to what it has told already and tells
-        again.
-        """
+        """Return whether the clock jumped back: by more than reordering can, or to times that were already assigned."""
         if self._given is not None and stamp < self._given:
             return True
         if following is None or self._newest is None or stamp >= min(self._newest, following):

@@ -121,8 +121,8 @@ def _ordinary_priority() -> Iterator[None]:
 
 
 def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
-    """Return whether this encoder gives packets the very PTS that frames had; else it is given their numbers, and packets
-    get theirs back here.
+    """Return whether an encoder returns the PTS of frames; otherwise frames are numbered, and packets get their PTS back
+    here.
     """
     if not profile.ticks_per_second:
         return True
@@ -138,7 +138,7 @@ def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
 def _opened(
     stream: VideoStream, options: EncoderOptions, output: OutputFormat, time_base: Fraction, cores: int
 ) -> VideoCodecContext:
-    """Return the encoder of a stream, told everything. Raises EncodeError."""
+    """Open the encoder of a stream with all options. Raises EncodeError."""
     name = options.profile.name
     context = stream.codec_context
     context.width, context.height = output.size
@@ -170,10 +170,10 @@ def _opened(
 
 
 class VideoWriter:
-    """Encodes frames and muxes packets into one file. What it wrote counts only after `close` returns.
+    """Encodes frames and muxes packets into one file, which is valid only after `close` returns.
 
-    Between `encode` and `mux` the packets belong to the caller, who measures them there. Packets that such an encoder made
-    elsewhere may be muxed instead, after `take_order`. Raises EncodeError, OSError.
+    Between `encode` and `mux` packets belong to the caller, who measures them. Packets that an equal encoder made
+    elsewhere may be muxed too.
     """
 
     def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat, cores: int = 1) -> None:
@@ -243,7 +243,7 @@ class VideoWriter:
             self._ahead = max(due - shown for due, shown in zip(self._in_order, pts, strict=True))
 
     def encode(self, frame: VideoFrame, pts: int) -> list[Packet[VideoStream]]:
-        """Return packets that are ready after this frame, whose own PTS and picture type are overwritten."""
+        """Encode a frame, whose PTS and picture type are overwritten; return the packets that are ready."""
         if pts > self._latest_pts:
             raise EncodeError(
                 f"a frame is shown after {float(pts * self._time_base):g} s, the limit is "
@@ -259,7 +259,7 @@ class VideoWriter:
         return list(self._packets(frame))
 
     def flush(self) -> Iterator[Packet[VideoStream]]:
-        """Yield the rest, each packet as soon as it is encoded."""
+        """Yield the remaining packets, each as soon as it is encoded."""
         has_no_dts = self.context.name == "libx265" and self._num_encoded <= DELAYED_BY_X265
         for packet in self._packets(None):
             if has_no_dts:
@@ -278,7 +278,7 @@ class VideoWriter:
             raise EncodeError(f"{self.context.name} failed: {reason_of(error)}") from error
 
     def mux(self, packet: Packet[VideoStream], duration: int) -> None:
-        """Raise EncodeError where the container cannot hold the packet's time, OSError when there is no room."""
+        """Mux a packet. Raises EncodeError if the container cannot store its time, OSError if the disk is full."""
         assert packet.pts is not None
         due = self._in_order.popleft()
         self._check_distance(packet.pts, due, duration)
@@ -313,5 +313,5 @@ class VideoWriter:
             )
 
     def close(self) -> None:
-        """Write the index and close. Raises OSError when there is no room: mkv notices only here."""
+        """Write the index and close the file. Raises OSError if the disk is full, which mkv notices only here."""
         self._container.close()

@@ -106,9 +106,9 @@ def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
 
 
 def zeros_at_end(path: str | Path, format_name: str) -> int:
-    """Return how many zeros a file ends in, where a format may end anywhere; 0 for a few, which are padding.
+    """Return the number of zeros at the end of a file whose format may end anywhere; 0 for a few, which are padding.
 
-    They are padding too, or what a download that reserved its room did not fetch.
+    More may be padding too, or space that a download reserved and did not fill.
     """
     if format_name not in WITHOUT_END:
         return 0
@@ -121,9 +121,8 @@ def zeros_at_end(path: str | Path, format_name: str) -> int:
 
 
 def empty_chunks_at_end(path: str | Path, stream_index: int) -> int:
-    """Return how many chunks without bytes an AVI ends with, by its index: each shows the picture before it once more.
-
-    libavformat does not deliver them.
+    """Return the number of empty chunks at the end of an AVI, by its index. Each repeats the previous picture; libavformat
+    does not return them.
     """
     tag = b"%02d" % stream_index
     try:
@@ -220,7 +219,7 @@ def _wrong_boxes(data: bytes) -> str | None:
 
 
 def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
-    """Return a variable-length integer (RFC 8794, 4); None at the end, and for the size that means unknown."""
+    """Return a variable-length integer (RFC 8794, 4); None at the end of the file, and for an unknown size."""
     first = file.read(1)
     if not first or not first[0]:
         return None
@@ -233,7 +232,7 @@ def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
 
 
 def segment_end(file: BinaryIO) -> int | None:
-    """Return where the first segment of a Matroska file ends; None where its header does not tell, as of a live stream."""
+    """Return the end of the first segment of a Matroska file; None if its header does not tell, as for a live stream."""
     while (kind := _ebml_number(file, keep_marker=True)) is not None:
         length = _ebml_number(file, keep_marker=False)
         if kind == EBML_SEGMENT or length is None:
@@ -323,7 +322,7 @@ def _flv(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
-    """Yield the packets from the last pack on end where the file does (ISO/IEC 13818-1, 2.5.3)."""
+    """Check that packets from the last pack on end with the file (ISO/IEC 13818-1, 2.5.3)."""
     tail = _tail(file, size).rstrip(b"\0")
     at = tail.rfind(b"\0\0\1\xba")
     while 0 <= at < len(tail):
@@ -348,7 +347,7 @@ def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
-    """Yield every logical stream ends with a page that says so, and its pages are numbered (RFC 3533, 6)."""
+    """Check that every logical stream ends with its last page, and that pages are numbered (RFC 3533, 6)."""
     numbers: dict[int, int] = {}
     ended: set[int] = set()
     lost = at = 0

@@ -33,23 +33,23 @@ PICTURE_END, PICTURE_BEGIN = b"\xff\xd9", b"\xff\xd8"
 
 
 class _Seen(NamedTuple):
-    """The data of a packet, and the runs of zeros in it that begin and end with sectors."""
+    """A packet's data, and its runs of zeros between sector boundaries."""
 
     data: bytes
     runs: list[tuple[int, int]]
 
 
 class Holes:
-    """Finds the packets of one stream that have a hole. Not thread-safe."""
+    """Finds packets with holes in one stream. Not thread-safe."""
 
     def __init__(self, path: str | Path, codec: str, pixel_format: str, height: int) -> None:
         """Prepare for the packets of a stream.
 
         Args:
-            path: Of the file.
-            codec: libavcodec's name.
-            pixel_format: Of the pictures, as libavutil names it.
-            height: Lines of a picture.
+            path: The file.
+            codec: libavcodec's name of the codec.
+            pixel_format: libavutil's name of the pixel format.
+            height: Height of a picture.
         """
         self._path, self._codec = path, codec
         self._num_lines = max(1, height) * (3 if pixel_format.startswith("gbr") else 1)  # in planes one after the other
@@ -61,7 +61,7 @@ class Holes:
         self._num_found = 0
 
     def see(self, packet: Packet, data: bytes) -> None:  # type: ignore[type-arg]
-        """Take note of a packet. data: its bytes."""
+        """Check a packet with these bytes."""
         if self._pattern is None:
             return
         runs = list(self._runs(packet, data, self._pattern)) if self._pattern.search(data) else []
@@ -74,12 +74,12 @@ class Holes:
         self._last = _Seen(data, runs)
 
     def found(self) -> list[str]:
-        """Return a line that says how many packets have a hole; nothing where none has."""
+        """Return a line with the number of packets with holes; nothing without any."""
         count = self._num_found + self._is_holed(None)
         return [f"{count_of(count, 'packet')} in which sectors of the file read as zeros"] if count else []
 
     def _is_holed(self, behind: bytes | None) -> bool:
-        """Return whether the last packet has zeros where the one before it has none, nor the one behind it."""
+        """Return whether the last packet has zeros where its neighbours have none."""
         if self._last is None or self._before is behind is None:
             return False
         others = [data for data in (self._before, behind) if data is not None]
@@ -130,6 +130,6 @@ def _scans(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _is_black(data: bytes, run: tuple[int, int]) -> bool:
-    """Return whether a packet has zeros where another has a run of them."""
+    """Return whether a packet has zeros at the position of a run."""
     part = data[run[0] : run[1]]
     return part.count(0) > 0.9 * len(part) or not part

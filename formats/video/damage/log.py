@@ -193,7 +193,7 @@ class DamageLog:
         return max(0, due - self.num_frames)
 
     def record_refusal(self, reason: str) -> None:
-        """Take note of a packet that the decoder did not take. reason: what it said."""
+        """Record that the decoder rejected a packet, and its reason."""
         self._undecodable_packets += 1
         self._refusal = self._refusal or reason
 

@@ -37,9 +37,9 @@ MAX_SAMPLES = 1 << 24
 
 
 def contradictions(path: str | Path, track_id: int) -> list[str]:
-    """Return what the tables of a track say against one another, a line each; nothing of fragments, which have no tables.
+    """Return a line for each contradiction between the tables of a track; nothing for fragments, which have no tables.
 
-    What is not understood is left alone. Whether a frame is lost is another question; see `lost_samples`.
+    What is not understood is ignored. `lost_samples` tells whether a frame is lost.
     """
     with suppress(*NOT_UNDERSTOOD):
         movie = _index_of(Path(path))
@@ -80,7 +80,7 @@ def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: 
 
 
 def last_sample_end(path: str | Path) -> int | None:
-    """Return the byte behind the last sample of any track, by the sample tables; None where they are not understood."""
+    """Return the end of the last sample of all tracks, by the sample tables; None if they are not understood."""
     with suppress(*NOT_UNDERSTOOD):
         return max(map(_sample_end, _index_of(Path(path)).all(b"trak")), default=0)
     return None
@@ -108,7 +108,7 @@ def _sample_end(track: _Box) -> int:
 
 
 def num_empty_samples(path: str | Path, track_id: int) -> int:
-    """Return how many samples of a track have no bytes: each shows the picture before it once more."""
+    """Return the number of samples without bytes in a track; each repeats the previous picture."""
     with suppress(*NOT_UNDERSTOOD):
         tables = _track_of(_index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl")
         return _num_empty(tables)
@@ -124,7 +124,7 @@ def _num_empty(tables: _Box) -> int:
 
 
 def num_video_frames(path: str | Path, begin: int) -> int:
-    """Return how many frames the first index behind a byte lists for tracks of video; 0 where it is not understood."""
+    """Return the number of video frames in the first index after a position; 0 if it is not understood."""
     with suppress(*NOT_UNDERSTOOD):
         media = [track.one(b"mdia") for track in _index_of(Path(path), begin).all(b"trak")]
         shown = [each for each in media if bytes(each.one(b"hdlr").data[8:12]) == b"vide"]
@@ -133,16 +133,17 @@ def num_video_frames(path: str | Path, begin: int) -> int:
 
 
 def num_edits(path: str | Path, track_id: int) -> int:
-    """Return how many spans of its media a track shows, one after the other; 0 where it shows all."""
+    """Return the number of media spans that a track displays; 0 if it displays everything."""
     with suppress(*NOT_UNDERSTOOD):
         return sum(begin != NOTHING for _, begin in _edits_of(_track_of(_index_of(Path(path)), track_id)))
     return 0
 
 
 def has_dolby_colours(path: str | Path, track_id: int) -> bool:
-    """Return whether it is Dolby Vision whose base layer no other decoder shows in its colours:
-    dv_bl_signal_compatibility_id is 0, as in profile 5 (Dolby Vision Streams Within the ISO Base Media File Format,
-    3.1).
+    """Return whether a file is Dolby Vision whose base layer only Dolby decoders display correctly.
+
+    That is if dv_bl_signal_compatibility_id is 0, as in profile 5 (Dolby Vision Streams Within the ISO Base Media File
+    Format, 3.1).
     """
     with suppress(*NOT_UNDERSTOOD):
         described = _track_of(_index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl", b"stsd").data
@@ -152,7 +153,7 @@ def has_dolby_colours(path: str | Path, track_id: int) -> bool:
 
 
 class _Box(NamedTuple):
-    """The contents of a box."""
+    """Content of a box."""
 
     data: memoryview
 
@@ -167,7 +168,7 @@ class _Box(NamedTuple):
             at += size
 
     def one(self, *path: bytes) -> _Box:
-        """Return the first of its kind. Raises LookupError where it is missing."""
+        """Return the first box of a kind. Raises LookupError if it is missing."""
         box = self
         for kind in path:
             found = next(box.all(kind), None)
@@ -253,7 +254,7 @@ class _Track:
 
     @property
     def shows_all(self) -> bool:
-        """Whether no edit hides a frame."""
+        """Whether edits hide no frame."""
         spans = [
             (begin, begin + Fraction(length * self.rate, self.movie_rate or 1))
             for length, begin in self.edits
@@ -278,12 +279,12 @@ class _Track:
 
     @cached_property
     def num_irregular(self) -> int:
-        """Samples that last longer or shorter than most."""
+        """Number of samples with another duration than most."""
         return sum(count for count, step in self.steps if step != self.step)
 
     @cached_property
     def delay(self) -> list[int]:
-        """From when a sample is decoded to when it is shown."""
+        """Time from decoding a sample to displaying it."""
         return [0] * self.num_samples if self.delays is None else _spread(self.delays)
 
     @cached_property

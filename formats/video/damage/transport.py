@@ -172,7 +172,7 @@ class _Places:
 
 
 def _see_video(places: dict[int, _Places], block: Bytes, ids: Numbers, is_packet: Flags, begin: int) -> None:
-    """Add the places where frames begin in a block of packets, the first of which has the number `begin`."""
+    """Add positions of frames in a block of packets; `begin` is the number of its first packet."""
     import numpy as np
 
     starts = np.flatnonzero(is_packet & (block[:, 1] & UNIT_START != 0) & (block[:, 3] & PAYLOAD != 0))

@@ -123,8 +123,8 @@ def _second_header(path: str | Path, format_name: str) -> int | None:
 
 
 def _second_movie(path: str | Path) -> int | None:
-    """Return fragments of a second file are read, as by the header of the first one. A second index of the same data is no
-    second file.
+    """Return fragments of a second file, which are decoded with the header of the first. A second index of the same data
+    is no second file.
     """
     first: list[Box] = []
     second: list[Box] = []
@@ -163,9 +163,7 @@ def _second_segment(path: str | Path, last_byte: int) -> int | None:
 
 
 def _coding(head: bytes) -> dict[int, bytes]:
-    """Return how the video of a Matroska file is coded, as far as its packets do not tell: codec, configuration, and the
-    shape of raw pictures.
-    """
+    """Return codec, configuration and raw picture shape of a Matroska video, as far as packets do not contain them."""
     found: dict[int, bytes] = {}
     with suppress(IndexError):
         for name, content in elements(head):
@@ -201,7 +199,7 @@ def _other_avi(path: str | Path) -> int | None:
 
 
 def _asf_claim(path: str | Path) -> int | None:
-    """Return how many bytes an ASF file has by its header; None of a broadcast (ASF 01.20, 3.2)."""
+    """Return the size of an ASF file by its header; None for a broadcast (ASF 01.20, 3.2)."""
     with open_regular(path) as file:
         head = file.read(1 << 16)
     at = head.find(ASF_FILE_PROPERTIES)
@@ -228,7 +226,7 @@ def _riff_lists(path: str | Path) -> Iterator[int]:
 
 
 def boxes(path: str | Path) -> Iterator[Box]:
-    """Yield the boxes of a file, and behind the last one where there is something else, or nothing, a box without a kind."""
+    """Yield the boxes of a file, and after the last one a box without kind for the rest."""
     size, at = os.path.getsize(path), 0  # noqa: PTH202
     with open_regular(path) as file:
         while at + 8 <= size:
@@ -281,7 +279,7 @@ def parts_passed_over(path: str | Path, format_name: str) -> list[str]:
 
 
 def _flv_tags(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
-    """Count the tags whose kind was damaged: kinds that FLV does not have, and tags whose first byte does not fit their kind."""
+    """Yield a line about damaged tags: of kinds that FLV lacks, or whose first byte does not fit their kind."""
     has_audio = bool(data[4] & FLV_HAS_AUDIO)
     at, unknown = int.from_bytes(data[5:9], "big") + 4, 0
     codecs: dict[int, Counter[int]] = {FLV_AUDIO: Counter(), FLV_VIDEO: Counter()}
@@ -306,7 +304,7 @@ def _flv_tags(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
 
 
 def _strangers(codecs: Counter[int]) -> int:
-    """Count the tags of a codec that only a few tags have."""
+    """Return the number of tags of a codec that only a few tags have."""
     most = max(codecs.values(), default=0)
     return sum(count for count in codecs.values() if count < most and count * FEW <= most + FEW)
 
@@ -341,7 +339,7 @@ def _has_block(data: mmap.mmap, at: int, end: int) -> bool:
 
 
 def _element(data: mmap.mmap, at: int) -> tuple[int, int | None, int]:
-    """Return the id of the element at a byte, its size (None if unknown) and where its value begins. Raises IndexError at the end."""
+    """Return id, size (None if unknown) and value position of an element. Raises IndexError at the end."""
     id_end = at + 9 - data[at].bit_length()
     if not data[at]:
         raise IndexError
@@ -352,9 +350,7 @@ def _element(data: mmap.mmap, at: int) -> tuple[int, int | None, int]:
 
 
 def _fragments(path: str | Path, data: mmap.mmap) -> Iterator[str]:
-    """Yield fragments inside of other boxes, whose size says that they go on too far. libavformat reads those that fit
-    into an index.
-    """
+    """Yield fragments inside other boxes whose size is too large. libavformat reads fragments that fit into an index."""
     found = [box for box in boxes(path) if box.kind]
     index = next((data[box.begin : box.begin + box.size] for box in found if box.kind == b"moov"), b"")
     begins = {box.begin for box in found if box.kind == b"moof"}
